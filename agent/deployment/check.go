@@ -163,13 +163,24 @@ func blank(d *appsv1.Deployment) {
 	delete(d.Spec.Template.Annotations, v1.AnnotationAgentDigest)
 	d.Spec.Replicas, d.Spec.ProgressDeadlineSeconds = nil, nil
 	pod := &d.Spec.Template.Spec
-	pod.Tolerations, pod.Affinity, pod.NodeSelector, pod.PriorityClassName, pod.TerminationGracePeriodSeconds,
-		pod.ImagePullSecrets = nil, nil, nil, "", nil, nil
+	copyHubFields(pod, &corev1.PodSpec{Containers: []corev1.Container{{Name: pod.Containers[0].Name}}})
 	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser { // as earlier hubs set it
 		s.RunAsUser = nil
 	}
-	c := &pod.Containers[0]
-	c.Image, c.Env, c.Resources = "", nil, corev1.ResourceRequirements{}
+}
+
+// copyHubFields copies the fields of a pod that the hub decides on. A field that is added here is accepted by Check and
+// applies to the pods beside the agent, too.
+func copyHubFields(to, from *corev1.PodSpec) {
+	to.Tolerations, to.Affinity, to.NodeSelector = from.Tolerations, from.Affinity, from.NodeSelector
+	to.PriorityClassName, to.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
+	to.TerminationGracePeriodSeconds = from.TerminationGracePeriodSeconds
+	main := &to.Containers[0]
+	for i := range from.Containers {
+		if c := &from.Containers[i]; c.Name == main.Name {
+			main.Image, main.Env, main.Resources = c.Image, c.Env, c.Resources
+		}
+	}
 }
 
 // own returns the agent's Deployment as the manifest has it, without the fields that the hub decides on.

@@ -25,23 +25,18 @@ func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil
 	}
-	from, pod := live.Spec.Template.Spec, ownPod()
+	pod := podBeside(live, "direct")
 	pod.ServiceAccountName = protocol.DirectName
-	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
-	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	pod.PriorityClassName, pod.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
-	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
+	pod.TerminationGracePeriodSeconds = nil // Kubernetes' default
 	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: controlPlane, Operator: corev1.NodeSelectorOpExists}},
 		}}}}}
 	main := &pod.Containers[0]
-	main.Command = append(main.Command, "direct")
 	host, port, err := net.SplitHostPort(protocol.DirectAddress)
 	if err != nil { // the selector is a constant
 		panic(err)
 	}
-	main.Ports, main.LivenessProbe = nil, nil // a port would be a port of the node
 	main.ReadinessProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port),
 			Scheme: corev1.URISchemeHTTPS, Path: "/readyz"}},
@@ -52,11 +47,6 @@ func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"),
 			corev1.ResourceMemory: resource.MustParse("32Mi")},
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
-	}
-	for i := range from.Containers {
-		if c := &from.Containers[i]; c.Name == main.Name {
-			main.Image = c.Image
-		}
 	}
 	return beside(live, protocol.DirectName, pod)
 }

@@ -37,28 +37,30 @@ const nodesReadyWithin = 5 * time.Minute
 // Node agents run on every node that the Deployment may use, whatever its taints. A nodeSelector, or an affinity that
 // requires certain nodes, can keep the agent's rights away from other users' nodes.
 func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
-	from, pod := d.Spec.Template.Spec, ownPod()
-	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
-	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	pod.PriorityClassName, pod.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
-	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"} // the image exists only for Linux
+	from, pod := d.Spec.Template.Spec, podBeside(d, "node")
 	maps.Copy(pod.NodeSelector, from.NodeSelector)
-	pod.TerminationGracePeriodSeconds = from.TerminationGracePeriodSeconds
+	pod.Affinity = nil
 	if a := from.Affinity; a != nil && a.NodeAffinity != nil &&
 		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
 		}}
 	}
-	main := &pod.Containers[0]
-	main.Command = append(main.Command, "node")
-	main.Ports, main.LivenessProbe, main.ReadinessProbe = nil, nil, nil // a port would be a port of the node
-	for i := range from.Containers {
-		if c := &from.Containers[i]; c.Name == main.Name {
-			main.Image, main.Env, main.Resources = c.Image, c.Env, c.Resources
-		}
-	}
 	return beside(d, protocol.NodeAgentName, pod)
+}
+
+// podBeside returns a pod that runs a command of the agent's program in the network of its node, on any Linux node. The
+// other fields that the hub decides on are as in the Deployment.
+func podBeside(d *appsv1.Deployment, command string) corev1.PodSpec {
+	pod := ownPod()
+	copyHubFields(&pod, &d.Spec.Template.Spec)
+	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
+	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"} // the image exists only for Linux
+	main := &pod.Containers[0]
+	main.Command = append(main.Command, command)
+	main.Ports, main.LivenessProbe, main.ReadinessProbe = nil, nil, nil // a port would be a port of the node
+	return pod
 }
 
 // beside returns a DaemonSet of pods that accompany a Deployment of the agent but do not belong to it.
