@@ -109,6 +109,7 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 		t.Errorf("labels %v (%v)", cluster.Labels, err)
 	}
 
+	t.Run("commands for the hub reach it from the member's context", func(t *testing.T) { fromTheMember(t, o) })
 	refuses("exists with other labels", "import", "imported", "--labels", "env=test")
 	refuses("exists with the profile Full", "import", "imported", "--profile", "ReadOnly")
 	t.Run("a second time it changes nothing", func(t *testing.T) {
@@ -162,6 +163,39 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 		}
 		refuses("already has another cluster than the one of context hub", "import", "imported", "--to-context", "hub")
 	})
+}
+
+// fromTheMember has the plugin remember the hub, makes the member the current context, and runs commands for the hub.
+func fromTheMember(t *testing.T, o operator) {
+	t.Helper()
+	says := func(what string, args ...string) {
+		t.Helper()
+		command, out, says := o.command(t, args...)
+		if err := command.Run(); err != nil || !strings.Contains(out.String(), what) {
+			t.Errorf("kubectl drover %v: %v, %q, %q; want %q", args, err, out, says, what)
+		}
+	}
+	current := func(name string) {
+		t.Helper()
+		config, err := clientcmd.LoadFromFile(o.kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.CurrentContext = name
+		if err := clientcmd.WriteToFile(*config, o.kubeconfig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says(`Switched to context "hub"`, "use", "--hub")
+	current("member")
+	says("imported", "agents")
+	says("imported", "clusters")
+	says("system:masters", "whoami")
+	current("through")
+	says("imported", "agents")
+	says(`Switched to context "hub"`, "use", "--hub")
+	says(`Switched to context "through"`, "use", "-")
+	current("hub")
 }
 
 // appliedManifest waits until the agent's manifest of a Cluster is applied in the member.

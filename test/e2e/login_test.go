@@ -308,6 +308,9 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	t.Run("a Cluster is used by a right to it alone, if its workspace is named", func(t *testing.T) {
 		says(`Switched to context "default/secret-plans@`, "use", "default/secret-plans")
 		says(`Switched to context "default/member@`, "use", "member")
+		says(`Switched to context "default/secret-plans@`, "use", "-")
+		says(`Switched to context "default/member@`, "use", "-")
+		refuses("no context of the hub is known", "agents")
 	})
 	t.Run("a token for one Cluster is worthless elsewhere", func(t *testing.T) { testClusterToken(t, s, at, cluster) })
 	t.Run("a computer without a browser is signed in by a code", func(t *testing.T) { testDeviceLogin(t, s, at) })

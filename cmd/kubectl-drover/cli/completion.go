@@ -91,3 +91,18 @@ func (o *Options) CompleteContexts(_ *cobra.Command, _ []string, start string) (
 	}
 	return Beginning(start, slices.Collect(maps.Keys(raw.Contexts)))
 }
+
+// completeHubs completes the hubs in the kubeconfig: their contexts, and their URLs.
+func (o *Options) completeHubs(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	found := hubContexts(&raw)
+	for name := range raw.Contexts {
+		if base := BaseOf(&raw, name); base != "" {
+			found = append(found, base)
+		}
+	}
+	return Beginning(start, found)
+}

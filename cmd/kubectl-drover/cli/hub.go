@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -32,16 +33,20 @@ type Hub struct {
 	Workspace string
 }
 
-// Hub connects to the hub of the kubeconfig's context.
+// Hub connects to the hub, whatever the current context of the kubeconfig is. See HubContext.
 func (o *Options) Hub() (*Hub, error) {
-	loaded := o.Kubeconfig()
+	loaded, workspace, err := o.hubKubeconfig()
+	if err != nil {
+		return nil, err
+	}
 	config, err := ConfigOf(loaded, "hub")
 	if err != nil {
 		return nil, err
 	}
-	workspace, _, err := loaded.Namespace()
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	if workspace == "" {
+		if workspace, _, err = loaded.Namespace(); err != nil {
+			return nil, fmt.Errorf("read kubeconfig: %w", err)
+		}
 	}
 	o.Patient(config)
 	kinds := runtime.NewScheme()
@@ -53,6 +58,35 @@ func (o *Options) Hub() (*Hub, error) {
 		return nil, fmt.Errorf("make client of the hub at %s: %w", config.Host, err)
 	}
 	return &Hub{WithWatch: c, Config: config, Workspace: cmp.Or(o.Workspace, workspace)}, nil
+}
+
+// hubKubeconfig returns the kubeconfig with the hub's context as the current one. It also returns the workspace of the
+// Cluster that the user's current context leads to, if the hub's context has no namespace.
+func (o *Options) hubKubeconfig() (loaded clientcmd.ClientConfig, workspace string, err error) {
+	loaded = o.Kubeconfig()
+	raw, err := loaded.RawConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("read kubeconfig: %w: select the hub with --kubeconfig", err)
+	}
+	if len(raw.Contexts) == 0 {
+		return loaded, "", nil // it may be a pod's own cluster
+	}
+	name, err := o.HubContext(&raw)
+	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
+	if err != nil || name == current || raw.Contexts[name] == nil {
+		return loaded, "", err
+	}
+	if raw.Contexts[name].Namespace == "" {
+		workspace = workspaceOf(&raw, current)
+	}
+	if _, atHub := HubBase(ServerOf(&raw, current)); !atHub && o.HubName == "" && o.says != nil &&
+		MarkOf(raw.Contexts[current]).Hub == "" {
+		fmt.Fprintf(o.says, "The hub is the one of context %s.\n", Plain(name))
+		o.says = nil
+	}
+	overrides := o.Overrides
+	overrides.CurrentContext = name
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &overrides), workspace, nil
 }
 
 // InWorkspace limits a list to the workspace.
@@ -92,7 +126,7 @@ func HubBase(server string) (base string, atHub bool) {
 	if err != nil {
 		return "", false
 	}
-	for _, mark := range []string{"/k8s/clusters/", "/k8s/local"} {
+	for _, mark := range []string{"/k8s/clusters/", PathLocal} {
 		if before, _, found := strings.Cut(u.Path, mark); found {
 			u.Path = before
 			return u.String(), true

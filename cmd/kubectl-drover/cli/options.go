@@ -10,6 +10,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -33,11 +34,15 @@ type Options struct {
 	Loading   *clientcmd.ClientConfigLoadingRules
 	Overrides clientcmd.ConfigOverrides
 
-	// Workspace is the value of --workspace. If it is empty, the workspace is the namespace of the kubeconfig's context.
+	// Workspace is the value of --workspace. If it is empty, the workspace is the namespace of the hub's context.
 	Workspace string
 	Output    string
+	// HubName is the value of --hub: the URL of a hub, or a context of the kubeconfig that leads to its API server.
+	HubName string
 
 	version string
+	// says receives the name of the hub if the current context does not lead to it. It is nil while words are completed.
+	says io.Writer
 }
 
 // bindConnection adds kubectl's connection flags except two. In this plugin, --cluster is a member and --namespace is a
@@ -52,7 +57,10 @@ func (o *Options) bindConnection(root *cobra.Command) {
 	names.ClusterOverrideFlags.APIVersion.LongName = ""
 	clientcmd.BindOverrideFlags(&o.Overrides, flags, names)
 	flags.StringVar(&o.Loading.ExplicitPath, "kubeconfig", "", "Path to the kubeconfig file for the hub")
+	flags.StringVar(&o.HubName, "hub", "", "The hub: its URL, or a context of the kubeconfig (default: the hub of the "+
+		"current context, or the hub of the last \"login\" or \"use\")")
 	Complete(root, "context", o.CompleteContexts)
+	Complete(root, "hub", o.completeHubs)
 }
 
 // BindWorkspace adds the flag that names the workspace.
@@ -62,7 +70,8 @@ func (o *Options) BindWorkspace(c *cobra.Command) {
 }
 
 // WorkspaceUsage describes the flag --workspace.
-const WorkspaceUsage = "The workspace, a namespace of the hub (default: the namespace of the kubeconfig's context)"
+const WorkspaceUsage = "The workspace, a namespace of the hub (default: the namespace of the hub's context, or the " +
+	"workspace of the current Cluster)"
 
 // BindOutput adds the flag that chooses the output format.
 func (o *Options) BindOutput(c *cobra.Command) {

@@ -55,10 +55,11 @@ func newRoot(version string, commands func(*Options) []*cobra.Command) *cobra.Co
 		Long: `Sign in to a hub, use its member clusters, explain access to them, and follow plans and
 agents.
 
-The hub is the cluster of your kubeconfig. The workspace is the context's namespace, or the value of
---workspace. Commands that explain access also query the member if your kubeconfig has an entry for
-it: a server whose URL ends in /k8s/clusters/NAMESPACE/NAME, or the context that --member-context
-names.`,
+"login" and "use" remember the hub in your kubeconfig, so that commands reach it from any context.
+--hub and --context select another one. If no hub is known, it is the cluster of the current context.
+The workspace is the namespace of the hub's context, or the value of --workspace. Commands that
+explain access also query the member if your kubeconfig has an entry for it: a server whose URL ends
+in /k8s/clusters/NAMESPACE/NAME, or the context that --member-context names.`,
 		Version: version,
 
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl drover"},
@@ -71,6 +72,11 @@ names.`,
 		return fmt.Errorf("%w: see \"%s --help\"", err, c.CommandPath())
 	})
 	o.bindConnection(root)
+	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+		if c.Name() != cobra.ShellCompRequestCmd && c.Name() != cobra.ShellCompNoDescRequestCmd {
+			o.says = c.ErrOrStderr()
+		}
+	}
 	root.AddCommand(commands(o)...)
 	return root
 }

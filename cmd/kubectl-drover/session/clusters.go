@@ -6,6 +6,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -47,11 +48,7 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := cli.Bounded(c.Context())
 			defer cancel()
-			session, err := o.signedIn(ctx)
-			if err != nil {
-				return err
-			}
-			list, err := clustersOf(ctx, session, o.Workspace, o.selector)
+			list, err := o.reachable(ctx, o.Workspace, o.selector)
 			if err != nil {
 				return err
 			}
@@ -62,8 +59,20 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 	o.bindSelector(c)
 	o.BindOutput(c)
 	cli.Complete(c, "workspace", o.completeReachable(func(c reachableCluster) []string { return []string{c.Namespace} }))
-	o.bindHub(c)
 	return c
+}
+
+// reachable returns the Clusters that the user can reach: as the hub's proxy lists them, or as the hub's API server
+// does for a user who has not signed in and whose kubeconfig leads to it.
+func (o *options) reachable(ctx context.Context, workspace, selector string) (reachable, error) {
+	session, err := o.signedInOrPlain(ctx)
+	if err == nil {
+		return clustersOf(ctx, session, workspace, selector)
+	}
+	if h, failed := o.plain(); failed == nil && errors.Is(err, login.ErrSignedOut) {
+		return h.clusters(ctx, workspace, selector)
+	}
+	return reachable{}, err
 }
 
 // bindSelector adds the flag that selects Clusters by their labels.
@@ -180,11 +189,7 @@ func (o *options) completeReachable(words func(reachableCluster) []string) cobra
 	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)
 		defer cancel()
-		session, err := o.signedIn(ctx)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		list, err := clustersOf(ctx, session, "", "")
+		list, err := o.reachable(ctx, "", "")
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

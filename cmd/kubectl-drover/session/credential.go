@@ -64,7 +64,6 @@ cluster.`,
 	c.Flags().BoolVar(&account, "service-account", false, "Print a token of the ServiceAccount of this pod or of the "+
 		"kubeconfig's context")
 	s.bind(c)
-	o.bindHub(c)
 	return c
 }
 
@@ -110,7 +109,7 @@ func isMemberServer(server string) bool {
 
 // userToken prints a token of the user who is signed in at the hub of a server.
 func (o *options) userToken(c *cobra.Command, s signing, server string) error {
-	if o.issuer == "" {
+	if o.HubName == "" {
 		store, err := sessions()
 		if err != nil {
 			return err
@@ -119,18 +118,18 @@ func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 		if err != nil {
 			return fmt.Errorf("read your sessions: %w", err)
 		}
-		if o.issuer, err = chooseHub(found, server); err != nil {
+		if o.HubName, err = chooseHub(found, server); err != nil {
 			return err
 		}
-	} else if issuer, err := login.ParseURL(o.issuer); err != nil {
+	} else if issuer, err := login.ParseURL(o.HubName); err != nil {
 		return err
 	} else {
-		o.issuer = issuer
+		o.HubName = issuer
 	}
-	cluster, found := strings.CutPrefix(strings.TrimRight(server, "/"), o.issuer+"/k8s/clusters/")
+	cluster, found := strings.CutPrefix(strings.TrimRight(server, "/"), o.HubName+"/k8s/clusters/")
 	if !found {
 		return fmt.Errorf("the cluster's address %s is not at the hub %s: your tokens are not sent there", cli.Plain(server),
-			cli.Plain(o.issuer))
+			cli.Plain(o.HubName))
 	}
 	o.cluster = cluster // a ClusterProfile with a wrong CA or proxy cannot get a token for anything else
 	return o.getToken(c, s)

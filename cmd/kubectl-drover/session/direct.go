@@ -102,7 +102,7 @@ func directAudience(issuer, cluster string) string { return issuer + "/k8s/clust
 // addDirect adds a context with the Cluster's own address to a kubeconfig, in addition to the context through the hub.
 // It returns the name of the context, or "" if the Cluster has no such address.
 func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableCluster, hub string) string {
-	if c.Direct == nil {
+	if c.Direct == nil || session.User != "" {
 		return ""
 	}
 	name := hub + "-direct"

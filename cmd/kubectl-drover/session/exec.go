@@ -77,7 +77,6 @@ error occurred.`,
 	o.bindSelector(c)
 	cli.Complete(c, "workspace", o.completeReachable(func(c reachableCluster) []string { return []string{c.Namespace} }))
 	c.ValidArgsFunction = o.completeReachable(namesOf)
-	o.bindHub(c)
 	return c
 }
 
@@ -141,7 +140,10 @@ func (o *options) fanOut(c *cobra.Command, f fanout, session *login.Session, lis
 		return fmt.Errorf("create a folder for kubeconfigs: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	r := runner{session: session, program: program, args: command[1:], dir: dir, timeout: f.timeout, capture: o.Output != cli.OutputText}
+	r := runner{
+		session: session, user: o.userOf(session), program: program, args: command[1:], dir: dir, timeout: f.timeout,
+		capture: o.Output != cli.OutputText,
+	}
 	r.out, r.complaints = &merged{to: c.OutOrStdout()}, &merged{to: c.ErrOrStderr()}
 	done := outcomes{Items: make([]outcome, len(list.Items)), Incomplete: list.Incomplete}
 	places, running := make(chan struct{}, f.parallel), sync.WaitGroup{}
@@ -171,7 +173,7 @@ func (o *options) fanOut(c *cobra.Command, f fanout, session *login.Session, lis
 func (o *options) execTargets(ctx context.Context, f fanout, names []string) (*login.Session, reachable, error) {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
-	session, err := o.signedIn(ctx)
+	session, err := o.signedInOrPlain(ctx)
 	if err != nil {
 		return nil, reachable{}, err
 	}
@@ -191,6 +193,7 @@ func (o *options) execTargets(ctx context.Context, f fanout, names []string) (*l
 // runner runs the command for the Clusters.
 type runner struct {
 	session         *login.Session
+	user            *clientcmdapi.AuthInfo // nil if the user has signed in
 	program         string
 	args            []string
 	dir             string
@@ -213,6 +216,9 @@ func (r *runner) run(ctx context.Context, n int, cluster reachableCluster) outco
 	file := filepath.Join(r.dir, fmt.Sprint(n))
 	config := clientcmdapi.NewConfig()
 	config.CurrentContext = addContext(config, r.session, cluster)
+	if r.session.User != "" {
+		config.AuthInfos[r.session.User] = r.user
+	}
 	if err := clientcmd.WriteToFile(*config, file); err != nil {
 		done.Error = "not run: write its kubeconfig: " + err.Error()
 		return done

@@ -43,27 +43,7 @@ question. Otherwise the command opens the browser to sign in if it runs in a ter
 	c.Flags().BoolVar(&o.direct, "direct", false, "With --cluster, print a token for the Cluster's own address, which is "+
 		"valid longer but not at the hub")
 	s.bind(c)
-	o.bindHub(c)
 	return c
-}
-
-func (o *options) bindHub(c *cobra.Command) {
-	c.Flags().StringVar(&o.issuer, "hub", "", "The URL of the hub where you are signed in (default: the hub of the "+
-		"kubeconfig's context, or the only one)")
-	cli.Complete(c, "hub", completeHubs)
-}
-
-func completeHubs(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
-	store, err := sessions()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var issuers []string
-	found, _ := store.List()
-	for _, s := range found {
-		issuers = append(issuers, s.Issuer)
-	}
-	return cli.Beginning(start, issuers)
 }
 
 // session returns the store of sessions, and the hub: the value of --hub, the hub of the kubeconfig, or the hub of the
@@ -73,37 +53,47 @@ func (o *options) session() (login.Store, string, error) {
 	if err != nil {
 		return store, "", err
 	}
-	if o.issuer != "" {
-		issuer, err := login.ParseURL(o.issuer)
+	if strings.Contains(o.HubName, "://") {
+		issuer, err := login.ParseURL(o.HubName)
 		return store, issuer, err
 	}
 	found, err := store.List()
 	if err != nil {
 		return store, "", fmt.Errorf("read your sessions: %w", err)
 	}
-	issuer, err := chooseHub(found, o.contextServer())
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil {
+		issuer, err := chooseHub(found)
+		return store, issuer, err
+	}
+	if o.HubName != "" {
+		base := cli.BaseOf(&raw, o.HubName)
+		if raw.Contexts[o.HubName] == nil || base == "" {
+			return store, "", fmt.Errorf("%w: --hub %s is not the URL of a hub, and not a context that leads to one",
+				login.ErrSignedOut, cli.Visible(o.HubName))
+		}
+		return store, base, nil
+	}
+	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
+	servers := []string{cli.ServerOf(&raw, current), cli.MarkOf(raw.Contexts[current]).URL}
+	if hub, err := o.HubContext(&raw); err == nil {
+		servers = append(servers, cli.BaseOf(&raw, hub))
+	}
+	issuer, err := chooseHub(found, servers...)
 	return store, issuer, err
 }
 
-// contextServer returns the server of the kubeconfig's context, or "".
-func (o *options) contextServer() string {
-	raw, err := o.Kubeconfig().RawConfig()
-	if err != nil {
-		return ""
+// chooseHub returns the hub that the first possible of the servers belongs to, or the hub of the only session.
+func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
+	for _, server := range servers {
+		for _, s := range sessions {
+			if server == s.Issuer || strings.HasPrefix(server, s.Issuer+"/") {
+				return s.Issuer, nil
+			}
+		}
 	}
-	if c := raw.Contexts[cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)]; c != nil && raw.Clusters[c.Cluster] != nil {
-		return raw.Clusters[c.Cluster].Server
-	}
-	return ""
-}
-
-// chooseHub returns the hub that a server belongs to, or the hub of the only session.
-func chooseHub(sessions []*login.Session, server string) (string, error) {
 	var all []string
 	for _, s := range sessions {
-		if strings.HasPrefix(server, s.Issuer+"/") {
-			return s.Issuer, nil
-		}
 		all = append(all, s.Issuer)
 	}
 	switch len(all) {

@@ -22,33 +22,6 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// NewUse returns the command "use".
-func NewUse(shared *cli.Options) *cobra.Command {
-	o := &options{Options: shared}
-	c := &cobra.Command{
-		Use: "use CLUSTER", Short: "Make a Cluster the current context of kubectl",
-		Long: `Have kubectl talk to a Cluster from now on: your kubeconfig gets a context for it, which becomes the current one. CLUSTER is a name, or WORKSPACE/NAME.`,
-		Args: cli.Arguments(1, "a Cluster"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.withReachable(c, args, func(session *login.Session, list reachable) error {
-				chosen, err := list.choose(args)
-				if err != nil {
-					return err
-				}
-				name, err := o.merge(c.Context(), session, chosen, true)
-				if err == nil {
-					_, err = fmt.Fprintf(c.OutOrStdout(), "Switched to context %q.\n", name)
-				}
-				return err
-			})
-		},
-	}
-	c.Flags().StringVarP(&o.namespace, "namespace", "n", "", "The default namespace of the context (default: unchanged)")
-	c.ValidArgsFunction = o.completeReachable(namesOf)
-	o.bindHub(c)
-	return c
-}
-
 // namesOf returns the names by which arguments can name a Cluster.
 func namesOf(c reachableCluster) []string { return []string{c.Name, c.String()} }
 
@@ -57,7 +30,7 @@ func namesOf(c reachableCluster) []string { return []string{c.Name, c.String()} 
 func (o *options) withReachable(c *cobra.Command, names []string, do func(*login.Session, reachable) error) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
-	session, err := o.signedIn(ctx)
+	session, err := o.signedInOrPlain(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,7 +96,6 @@ them.`,
 	c.MarkFlagsMutuallyExclusive("merge", "output")
 	c.MarkFlagsMutuallyExclusive("merge", "static-token")
 	c.ValidArgsFunction = o.completeReachable(namesOf)
-	o.bindHub(c)
 	return c
 }
 
@@ -144,6 +116,10 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 			_, err = fmt.Fprintf(c.OutOrStdout(), "Merged %d contexts.\n", countContexts(chosen))
 		}
 		return err
+	}
+	if session.User != "" && !to.static {
+		return fmt.Errorf("a kubeconfig for others would contain the credentials of your user %s: use --merge, or sign in "+
+			"with \"kubectl drover login %s\"", cli.Plain(session.User), session.Issuer)
 	}
 	file, err := to.open(c)
 	if err != nil {
@@ -260,47 +236,22 @@ func countContexts(clusters []reachableCluster) int {
 	return n
 }
 
-// merge adds contexts to the user's kubeconfig and returns the name of the last context. If current is set, the last
-// context becomes the current context.
-func (o *options) merge(ctx context.Context, session *login.Session, clusters []reachableCluster, current bool) (string, error) {
-	config, err := o.Loading.GetStartingConfig()
-	if err != nil {
-		return "", fmt.Errorf("read kubeconfig: %w", err)
-	}
-	name := ""
-	for _, cluster := range clusters {
-		name = addContext(config, session, cluster)
-		if o.namespace != "" {
-			config.Contexts[name].Namespace = o.namespace
-		}
-		direct := addDirect(config, session, cluster, name)
-		if direct != "" && o.namespace != "" {
-			config.Contexts[direct].Namespace = o.namespace
-		}
-		if current && cluster.answers(ctx, directToken(session, cluster)) {
-			name = direct
-		}
-	}
-	if current {
-		config.CurrentContext = name
-	}
-	if err := clientcmd.ModifyConfig(o.Loading, *config, true); err != nil {
-		return "", fmt.Errorf("write kubeconfig: %w", err)
-	}
-	return name, nil
-}
-
 // addContext adds a context for a Cluster through the hub to a kubeconfig, and returns its name.
 func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
 	host := strings.TrimPrefix(session.Issuer, "https://")
 	name := c.String() + "@" + host
 	at := session.Issuer + cli.MemberPath(c.Namespace, c.Name)
+	if session.User != "" {
+		setContext(config, name, session.User, at, session.CA, nil)
+		return name
+	}
 	setContext(config, name, "drover@"+host, at, session.CA, execCredential("get-token", "--hub", session.Issuer))
 	return name
 }
 
 // setContext sets a context in a kubeconfig, with its cluster and a user who gets tokens from exec. An existing context
-// keeps its other settings, such as its namespace. Each part stays in the file that it came from.
+// keeps its other settings, such as its namespace. Each part stays in the file that it came from. If exec is nil, the
+// user stays as it is.
 func setContext(config *clientcmdapi.Config, name, user, server string, ca []byte, exec *clientcmdapi.ExecConfig) {
 	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
 	if was := config.Clusters[name]; was != nil {
@@ -314,13 +265,19 @@ func setContext(config *clientcmdapi.Config, name, user, server string, ca []byt
 	}
 	cluster.Server, cluster.CertificateAuthorityData = server, ca
 	auth.Exec, context.Cluster, context.AuthInfo = exec, name, user
-	config.Clusters[name], config.AuthInfos[user], config.Contexts[name] = cluster, auth, context
+	config.Clusters[name], config.Contexts[name] = cluster, context
+	if exec != nil {
+		config.AuthInfos[user] = auth
+	}
 }
+
+// pluginCommand is the program that kubeconfigs run to get tokens.
+const pluginCommand = "kubectl-drover"
 
 // execCredential makes kubectl get tokens from a command of this plugin.
 func execCredential(args ...string) *clientcmdapi.ExecConfig {
 	return &clientcmdapi.ExecConfig{
-		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: "kubectl-drover", Args: args,
+		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: pluginCommand, Args: args,
 		InteractiveMode: clientcmdapi.IfAvailableExecInteractiveMode, ProvideClusterInfo: true,
 		InstallHint: "kubectl-drover is kubectl's plugin for Drover: install it in a directory of the PATH.",
 	}

@@ -29,11 +29,11 @@ const signInLimit = 5 * time.Minute
 type options struct {
 	*cli.Options
 
-	issuer    string // the URL of a hub where the user is signed in
 	cluster   string
 	direct    bool // request a token for the Cluster's own address
 	selector  string
 	namespace string
+	caFile    string // of the hub's proxy, for a user who has not signed in
 }
 
 // signing holds the flags for signing in.
@@ -53,9 +53,12 @@ func NewLogin(shared *cli.Options) *cobra.Command {
 		Long: `Sign in to a hub with a browser.
 
 URL is the value of signIn.issuer in the hub's configuration. The tokens are stored in
-~/.kube/cache/drover, readable only by you. Your kubeconfig is not changed. "kubectl drover use" and
+~/.kube/cache/drover, readable only by you, and never in your kubeconfig. "kubectl drover use" and
 "kubectl drover kubeconfig" write contexts to it that make kubectl get tokens from "kubectl drover
-get-token".`,
+get-token".
+
+If the hub's API server accepts these tokens, your kubeconfig gets a context for the hub, which the
+other commands of this plugin use. The current context stays.`,
 		Example: `  kubectl drover login https://hub.example.com
   kubectl drover login https://hub.example.com --ca hub-ca.crt
   kubectl drover login https://hub.example.com --device`,
@@ -102,7 +105,8 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), s.timeout+cli.CommandLimit) // another command may be signing in
 	defer cancel()
-	return store.Change(ctx, issuer, func(before *login.Session) (*login.Session, error) {
+	var session *login.Session
+	err = store.Change(ctx, issuer, func(before *login.Session) (*login.Session, error) {
 		if ca == nil && before != nil {
 			ca = before.CA
 		}
@@ -110,8 +114,13 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 		if err != nil {
 			return nil, untrustedHub(err)
 		}
-		return s.signIn(ctx, c.ErrOrStderr(), at)
+		session, err = s.signIn(ctx, c.ErrOrStderr(), at)
+		return session, err
 	})
+	if err != nil {
+		return err
+	}
+	return o.loginContext(ctx, session)
 }
 
 // untrustedHub explains what to do if the CA of a hub's certificate is not trusted. It returns other errors unchanged.
@@ -175,7 +184,6 @@ func NewLogout(shared *cli.Options) *cobra.Command {
 	}
 	c.Flags().BoolVar(&local, "local", false, "Only remove the tokens from this computer, for a hub that cannot be "+
 		"reached")
-	o.bindHub(c)
 	return c
 }
 

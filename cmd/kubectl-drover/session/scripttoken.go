@@ -91,7 +91,6 @@ func newTokenCreate(o *options) *cobra.Command {
 	c.Flags().DurationVar(&ttl, "ttl", 0, "How long the token is valid, such as 720h (default: 720h, or the hub's limit "+
 		"if that is shorter)")
 	cli.Complete(c, "cluster", o.completeReachable(func(c reachableCluster) []string { return []string{c.String()} }))
-	o.bindHub(c)
 	return c
 }
 
@@ -138,7 +137,6 @@ func newTokenList(o *options) *cobra.Command {
 		},
 	}
 	o.BindOutput(c)
-	o.bindHub(c)
 	return c
 }
 
@@ -158,7 +156,6 @@ func newTokenRevoke(o *options) *cobra.Command {
 			})
 		},
 	}
-	o.bindHub(c)
 	return c
 }
 

@@ -29,7 +29,6 @@ func NewWhoAmI(shared *cli.Options) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.whoAmI(c) },
 	}
-	o.bindHub(c)
 	return c
 }
 
@@ -37,6 +36,11 @@ func (o *options) whoAmI(c *cobra.Command) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
 	session, err := o.signedIn(ctx)
+	if errors.Is(err, login.ErrSignedOut) {
+		if h, failed := o.plain(); failed == nil {
+			return h.whoAmI(ctx, c.OutOrStdout())
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -46,10 +50,7 @@ func (o *options) whoAmI(c *cobra.Command) error {
 	}
 	user := review.Status.UserInfo
 	var b strings.Builder
-	cli.Say(&b, "%s\n  hub:     %s\n", user.Username, session.Issuer)
-	if len(user.Groups) > 0 {
-		cli.Say(&b, "  groups:  %s\n", strings.Join(user.Groups, ", "))
-	}
+	sayUser(&b, user, session.Issuer)
 	if said := session.Claims().Subject; said != user.Username {
 		cli.Say(&b, "  token:   says %s\n", said)
 	}
@@ -60,6 +61,13 @@ func (o *options) whoAmI(c *cobra.Command) error {
 	cli.Say(&b, "  until:   %s; %s\n", session.Expires.Local().Format(time.RFC3339), then)
 	_, err = c.OutOrStdout().Write([]byte(b.String()))
 	return err
+}
+
+func sayUser(b *strings.Builder, user authenticationv1.UserInfo, hub string) {
+	cli.Say(b, "%s\n  hub:     %s\n", user.Username, hub)
+	if len(user.Groups) > 0 {
+		cli.Say(b, "  groups:  %s\n", strings.Join(user.Groups, ", "))
+	}
 }
 
 // signedIn returns the session at the hub, with a token that is valid for a while. It does not ask the user to sign in.
@@ -93,7 +101,10 @@ func askHub(ctx context.Context, s *login.Session, path string, into any) error 
 // callHub sends a request as the user of a session and reads the response. The body is content as JSON, or empty if
 // content is nil.
 func callHub(ctx context.Context, s *login.Session, method, path string, content, into any) error {
-	client, err := login.Client(s.CA)
+	client, err := s.Client, error(nil)
+	if client == nil {
+		client, err = login.Client(s.CA)
+	}
 	if err != nil {
 		return err
 	}
@@ -107,7 +118,9 @@ func callHub(ctx context.Context, s *login.Session, method, path string, content
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Authorization", "Bearer "+s.Token)
+	if s.Client == nil {
+		req.Header.Set("Authorization", "Bearer "+s.Token)
+	}
 	req.Header.Set("User-Agent", s.UserAgent)
 	if content != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -126,6 +139,9 @@ func callHub(ctx context.Context, s *login.Session, method, path string, content
 	var status metav1.Status
 	_ = json.NewDecoder(resp.Body).Decode(&status) // any other body has no message
 	switch {
+	case resp.StatusCode == http.StatusUnauthorized && s.Client != nil:
+		return fmt.Errorf("the hub %s does not accept the credentials of user %s of the kubeconfig: %s: sign in with "+
+			"\"kubectl drover login %s\"", s.Issuer, s.User, status.Message, s.Issuer)
 	case resp.StatusCode == http.StatusUnauthorized:
 		return signedOut(fmt.Errorf("the hub %s rejected your token: %s", s.Issuer, status.Message), s.Issuer)
 	case resp.StatusCode == http.StatusNotFound && (method == http.MethodGet || status.Message == ""):

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,6 +49,10 @@ type Session struct {
 	Notice string `json:"-"`
 	// UserAgent is the User-Agent header of the plugin. It is not stored.
 	UserAgent string `json:"-"`
+	// Client authenticates requests of a user who has not signed in, with the kubeconfig's entry User. They are not
+	// stored. Issuer is then only the address of the hub.
+	Client *http.Client `json:"-"`
+	User   string       `json:"-"`
 }
 
 // DirectToken is a token for a Cluster's own address. It is needed while the hub is down.

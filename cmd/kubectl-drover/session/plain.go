@@ -1,0 +1,176 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
+)
+
+// plainHub is a hub that the user reaches with a kubeconfig, without having signed in.
+type plainHub struct {
+	*cli.Hub
+	context string
+	user    string // the entry of the kubeconfig
+	auth    *clientcmdapi.AuthInfo
+	// url and ca are the address of the hub's proxy, if it is known.
+	url string
+	ca  []byte
+}
+
+// plain returns the hub of the kubeconfig. It returns an error if the hub's context gets its tokens from this plugin,
+// since then the user has to sign in.
+func (o *options) plain() (*plainHub, error) {
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	flags := *o.Options
+	name, err := flags.HubContext(&raw)
+	if err != nil && strings.Contains(flags.HubName, "://") { // the proxy of the hub of the current context
+		flags.HubName = ""
+		name, err = flags.HubContext(&raw)
+	}
+	if err != nil {
+		return nil, err
+	}
+	context := raw.Contexts[name]
+	if context == nil || raw.AuthInfos[context.AuthInfo] == nil {
+		return nil, cli.ErrNoHub
+	}
+	p := &plainHub{context: name, user: context.AuthInfo, auth: raw.AuthInfos[context.AuthInfo]}
+	if exec := p.auth.Exec; exec != nil && exec.Command == pluginCommand {
+		return nil, login.ErrSignedOut
+	}
+	if p.Hub, err = flags.Hub(); err != nil {
+		return nil, err
+	}
+	p.url, p.ca = cli.BaseOf(&raw, name), cli.MarkOf(context).CA
+	if _, atHub := cli.HubBase(cli.ServerOf(&raw, name)); atHub {
+		p.ca = p.Config.CAData
+	}
+	if strings.Contains(o.HubName, "://") {
+		if p.url, err = login.ParseURL(o.HubName); err != nil {
+			return nil, err
+		}
+	}
+	if o.caFile != "" {
+		if p.ca, err = os.ReadFile(o.caFile); err != nil {
+			return nil, fmt.Errorf("read the CA of the hub: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// session returns the user's way to the hub's proxy. The proxy accepts tokens that the hub's API server accepts, but no
+// client certificates.
+func (p *plainHub) session(userAgent string) (*login.Session, error) {
+	a := p.auth
+	switch {
+	case p.url == "":
+		return nil, fmt.Errorf("the address of the hub's proxy is not known: give it once to \"kubectl drover use CLUSTER "+
+			"--hub https://HUB --ca FILE\", or sign in with \"kubectl drover login https://HUB\": %w", login.ErrSignedOut)
+	case a.Token == "" && a.TokenFile == "" && a.Exec == nil && a.AuthProvider == nil:
+		return nil, fmt.Errorf("user %s of the kubeconfig has no token, and the hub's proxy accepts no client certificates: "+
+			"sign in with \"kubectl drover login %s\", or use a context with a token: %w", cli.Plain(p.user), p.url,
+			login.ErrSignedOut)
+	}
+	config := rest.CopyConfig(p.Config)
+	config.Host, config.APIPath = p.url, ""
+	config.TLSClientConfig = rest.TLSClientConfig{CAData: p.ca}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of the hub at %s: %w", p.url, err)
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &login.Session{Issuer: p.url, CA: p.ca, Client: client, User: p.user, UserAgent: userAgent}, nil
+}
+
+// signedInOrPlain returns the session of a user who has signed in, or else the way of the kubeconfig to the hub.
+func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
+	session, err := o.signedIn(ctx)
+	if !errors.Is(err, login.ErrSignedOut) {
+		return session, err
+	}
+	p, failed := o.plain()
+	if failed != nil {
+		return nil, err
+	}
+	return p.session(o.UserAgent())
+}
+
+// userOf returns the kubeconfig's entry of the user of a session, or nil if the user has signed in.
+func (o *options) userOf(s *login.Session) *clientcmdapi.AuthInfo {
+	if s.User == "" {
+		return nil
+	}
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil {
+		return nil
+	}
+	return raw.AuthInfos[s.User]
+}
+
+// whoAmI prints the user that the hub's API server sees.
+func (p *plainHub) whoAmI(ctx context.Context, out io.Writer) error {
+	c, err := authenticationclient.NewForConfig(p.Config)
+	if err != nil {
+		return err
+	}
+	review, err := c.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("ask the hub for the user: %w", err)
+	}
+	var b strings.Builder
+	sayUser(&b, review.Status.UserInfo, cmp.Or(p.url, p.Config.Host))
+	cli.Say(&b, "  context: %s\n", p.context)
+	_, err = out.Write([]byte(b.String()))
+	return err
+}
+
+// clusters lists the Clusters that the user may list on the hub.
+func (p *plainHub) clusters(ctx context.Context, workspace, selector string) (reachable, error) {
+	chosen, err := labels.Parse(selector)
+	if err != nil {
+		return reachable{}, fmt.Errorf("read the label selector: %w", err)
+	}
+	var found v1.ClusterList
+	err = p.List(ctx, &found, client.InNamespace(workspace), client.MatchingLabelsSelector{Selector: chosen})
+	if err != nil {
+		if meta.IsNoMatchError(err) {
+			return reachable{}, fmt.Errorf("you are not signed in, and the cluster of context %s is not a hub: run \"kubectl "+
+				"drover login URL\", or select the hub with --context", cli.Plain(p.context))
+		}
+		return reachable{}, fmt.Errorf("list Clusters as the user of context %s: %w", cli.Plain(p.context), err)
+	}
+	var list reachable
+	for i := range found.Items {
+		c := &found.Items[i]
+		one := reachableCluster{Namespace: c.Namespace, Name: c.Name, Version: c.Status.Version}
+		if ready := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady); ready != nil {
+			one.Ready, one.Reason = string(ready.Status), ready.Reason
+		}
+		list.Items = append(list.Items, one)
+	}
+	return list, nil
+}

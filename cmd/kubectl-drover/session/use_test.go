@@ -1,0 +1,173 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// user runs the commands of this package with a kubeconfig and a home of their own.
+type user struct{ kubeconfig string }
+
+func newUser(t *testing.T, kubeconfig string) user {
+	t.Helper()
+	t.Setenv("HOME", t.TempDir())
+	return user{kubeconfig: kubeconfig}
+}
+
+func (u user) run(t *testing.T, args ...string) (code int, out string) {
+	t.Helper()
+	var all strings.Builder
+	commands := func(o *cli.Options) []*cobra.Command {
+		return []*cobra.Command{NewUse(o), NewClusters(o), NewWhoAmI(o), NewKubeconfig(o), NewExec(o)}
+	}
+	code = cli.Run(t.Context(), "test", commands, append([]string{"--kubeconfig", u.kubeconfig}, args...), &all, &all)
+	return code, all.String()
+}
+
+func (u user) says(t *testing.T, what string, args ...string) string {
+	t.Helper()
+	code, out := u.run(t, args...)
+	if code != cli.ExitAllowed || !strings.Contains(out, what) {
+		t.Errorf("kubectl drover %v: exit code %d: %s, want %q", args, code, out, what)
+	}
+	return out
+}
+
+func (u user) refuses(t *testing.T, what string, args ...string) {
+	t.Helper()
+	if code, out := u.run(t, args...); code != cli.ExitError || !strings.Contains(out, what) {
+		t.Errorf("kubectl drover %v: exit code %d: %s, want an error with %q", args, code, out, what)
+	}
+}
+
+func (u user) config(t *testing.T) *clientcmdapi.Config {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(u.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// newProxy starts a proxy of a hub that knows one Cluster and one token.
+func newProxy(t *testing.T, workspace, token string) (url, caFile string) {
+	t.Helper()
+	proxy := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+token {
+			http.Error(w, `{"kind":"Status","message":"no such token"}`, http.StatusUnauthorized)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(reachable{Items: []reachableCluster{{Namespace: workspace, Name: "prod", Ready: "True"}}})
+	}))
+	t.Cleanup(proxy.Close)
+	caFile = filepath.Join(t.TempDir(), "ca.crt")
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: proxy.Certificate().Raw})
+	if err := os.WriteFile(caFile, ca, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return proxy.URL, caFile
+}
+
+func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
+	hub := testkit.Shared(t)
+	workspace := hub.Workspace(t)
+	hub.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "prod"}})
+	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "admin", Namespace: workspace, Env: hub}))
+	u.says(t, "prod", "clusters", "-w", workspace)
+	u.says(t, "system:masters", "whoami")
+	u.refuses(t, "the address of the hub's proxy is not known", "use", "prod")
+
+	url, ca := newProxy(t, workspace, "good")
+	u.refuses(t, "accepts no client certificates", "use", "prod", "--hub", url, "--ca", ca)
+	config := u.config(t)
+	config.AuthInfos["robot"] = &clientcmdapi.AuthInfo{Token: "good"}
+	config.Contexts["robot"] = &clientcmdapi.Context{Cluster: "admin", AuthInfo: "robot", Namespace: workspace}
+	if err := clientcmd.WriteToFile(*config, u.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	u.says(t, "Switched", "use", "prod", "--hub", url, "--ca", ca, "--context", "robot")
+	config = u.config(t)
+	made := config.Contexts[config.CurrentContext]
+	if made.AuthInfo != "robot" || config.Clusters[made.Cluster].Server != url+cli.MemberPath(workspace, "prod") {
+		t.Errorf("the context is %v of %v", made, config.Clusters[made.Cluster])
+	}
+	if mark := cli.MarkOf(config.Contexts["robot"]); mark.URL != url || mark.Selected.IsZero() {
+		t.Errorf("the hub's context has the mark %+v, want it to be remembered with its URL", mark)
+	}
+	u.says(t, "Switched to context \""+workspace+"/prod@", "use", "prod") // the URL and the CA are known now
+	u.says(t, "prod", "clusters")
+	u.says(t, "[\"system:", "exec", "prod", "--", "sh", "-c", `grep -q 'token: good' "$KUBECONFIG" && echo '["system:'`)
+	u.refuses(t, "would contain the credentials", "kubeconfig", "prod")
+}
+
+func TestUseGoesBackAndToTheHub(t *testing.T) {
+	hub, member := testkit.Shared(t), testkit.Shared(t)
+	workspace := hub.Workspace(t)
+	hub.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "prod"}})
+	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "own", Namespace: workspace, Env: member},
+		testkit.Context{Name: "hub", Namespace: workspace, Env: hub}))
+	current := func(want string) {
+		t.Helper()
+		if got := u.config(t).CurrentContext; got != want {
+			t.Errorf("the current context is %s, want %s", got, want)
+		}
+	}
+	u.refuses(t, "there is no context to return to", "use", "-")
+	u.refuses(t, "requires a Cluster", "use")
+	u.refuses(t, "not both prod and --hub", "use", "prod", "--hub")
+	u.says(t, `Switched to context "hub"`, "use", "--hub=hub")
+	current("hub")
+	u.says(t, `Switched to context "own"`, "use", "-")
+	current("own")
+	u.says(t, `Switched to context "hub"`, "use", "-")
+	u.says(t, `Switched to context "own"`, "use", "-")
+	u.says(t, `Switched to context "hub"`, "use", "--hub")
+	current("hub")
+	if names := slices.Sorted(func(yield func(string) bool) {
+		for name := range u.config(t).AuthInfos {
+			if !yield(name) {
+				return
+			}
+		}
+	}); !slices.Equal(names, []string{"hub", "own"}) {
+		t.Errorf("the users are %q, want no other ones", names)
+	}
+}
+
+func TestUseRefusesAContextThatDoesNotLeadToAHub(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["x"], config.AuthInfos["x"] = &clientcmdapi.Cluster{Server: server.URL}, &clientcmdapi.AuthInfo{Token: "x"}
+	config.Contexts["x"], config.CurrentContext = &clientcmdapi.Context{Cluster: "x", AuthInfo: "x"}, "x"
+	file := filepath.Join(t.TempDir(), "config")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	u := newUser(t, file)
+	u.refuses(t, "does not lead to a hub", "use", "--hub")
+	if !cli.MarkOf(u.config(t).Contexts["x"]).Selected.IsZero() {
+		t.Error("the context was remembered as a hub")
+	}
+}
