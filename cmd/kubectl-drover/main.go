@@ -24,8 +24,10 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/agents"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/export"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/grants"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/hosts"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/plans"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/projects"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/restore"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/rights"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session"
@@ -40,6 +42,8 @@ func commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{
 		// who may do what in a member, and why
 		rights.NewWhy(o), rights.NewWhoCan(o),
+		// roles for users and groups, and projects
+		grants.NewGrant(o), grants.NewRevoke(o), projects.New(o),
 		// the progress of plans, and what they would do
 		plans.New(o),
 		// clusters that join, and the agents in them

@@ -69,6 +69,7 @@ The state of an agent is one of:
   absent     no agent has joined`,
 		Example: "  kubectl drover agents -A\n  kubectl drover agents -w team-a -o json",
 	}
+	c.AddCommand(newPause(o), newResume(o))
 	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) { return readAgents(ctx, h) })
 }
 

@@ -71,6 +71,13 @@ func (o *Options) CompleteNames(kind string) cobra.CompletionFunc {
 	}
 }
 
+// CompleteAnywhere completes the names of Drover's objects of a kind without a namespace.
+func (o *Options) CompleteAnywhere(kind string) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+		return Beginning(start, o.names(c.Context(), v1.GroupVersion.WithKind(kind+"List")))
+	}
+}
+
 // CompleteWorkspaces completes the namespaces of the hub. If the user may not list them, it uses the namespaces in the
 // kubeconfig.
 func (o *Options) CompleteWorkspaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {

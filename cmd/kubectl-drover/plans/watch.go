@@ -29,7 +29,7 @@ func New(o *cli.Options) *cobra.Command {
 	}
 	c.PersistentFlags().StringVarP(&o.Workspace, "workspace", "w", "", cli.WorkspaceUsage)
 	cli.Complete(c, "workspace", o.CompleteWorkspaces)
-	c.AddCommand(newWatch(o), newPreview(o))
+	c.AddCommand(newWatch(o), newPreview(o), newPause(o), newResume(o))
 	return c
 }
 

@@ -1,0 +1,142 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/yaml"
+)
+
+// Values of --dry-run, as in kubectl.
+const (
+	dryRunNone   = "none"
+	dryRunClient = "client"
+	dryRunServer = "server"
+)
+
+const outputName = "name"
+
+// Change holds the flags of commands that change objects on the hub: --dry-run and --output, as in kubectl.
+type Change struct {
+	dryRun string
+	output string
+	yamls  int // documents printed so far
+}
+
+// BindChange adds the flags of a command that changes objects.
+func BindChange(c *cobra.Command) *Change {
+	ch := &Change{}
+	c.Flags().StringVar(&ch.dryRun, "dry-run", dryRunNone, "none, client or server. With client, nothing is sent to the "+
+		"hub, and \"-o yaml\" prints the object for a Git repository. With server, the hub checks the change, but keeps "+
+		"nothing")
+	c.Flags().Lookup("dry-run").NoOptDefVal = dryRunClient
+	c.Flags().StringVarP(&ch.output, "output", "o", "", "How to print the object: name, yaml or json (default: one line)")
+	Complete(c, "dry-run", Offer(dryRunNone, dryRunClient, dryRunServer))
+	Complete(c, "output", Offer(outputName, OutputYAML, OutputJSON))
+	c.PreRunE = func(*cobra.Command, []string) error { return ch.check() }
+	return ch
+}
+
+func (ch *Change) check() error {
+	if !slices.Contains([]string{dryRunNone, dryRunClient, dryRunServer}, ch.dryRun) {
+		return fmt.Errorf("unknown value %q of --dry-run: use none, client or server", ch.dryRun)
+	}
+	if !slices.Contains([]string{"", outputName, OutputYAML, OutputJSON}, ch.output) {
+		return fmt.Errorf("unknown output format %q: use name, yaml or json", ch.output)
+	}
+	return nil
+}
+
+// Local reports whether nothing may be sent to the hub that changes an object.
+func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
+
+// Make carries out a change of an object, unless it is a client's dry run, and prints the object. done is the word for
+// the change, such as "created". do gets the hub with the flags of the change applied.
+func (ch *Change) Make(h *Hub, out io.Writer, object client.Object, done string, do func(client.Client) error) error {
+	if !ch.Local() {
+		c := client.WithFieldOwner(h, FieldManager)
+		if ch.dryRun == dryRunServer {
+			c = client.NewDryRunClient(c)
+		}
+		if err := do(c); err != nil {
+			return err
+		}
+	}
+	return ch.print(h.Scheme(), out, object, done)
+}
+
+func (ch *Change) print(kinds *runtime.Scheme, out io.Writer, object client.Object, done string) error {
+	gvk, err := apiutil.GVKForObject(object, kinds)
+	if err != nil {
+		return err
+	}
+	name := strings.ToLower(gvk.Kind) + "." + gvk.Group + "/" + object.GetName()
+	switch ch.output {
+	case "":
+		if ch.dryRun != dryRunNone {
+			done += " (" + ch.dryRun + " dry run)"
+			done = strings.ReplaceAll(done, "(client dry run)", "(dry run)")
+		}
+		_, err = fmt.Fprintf(out, "%s %s\n", Plain(name), done)
+		return err
+	case outputName:
+		_, err = fmt.Fprintln(out, Plain(name))
+		return err
+	}
+	object.GetObjectKind().SetGroupVersionKind(gvk)
+	manifest, err := Manifest(object)
+	if err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(manifest, "", "  ")
+	if err == nil && ch.output == OutputYAML {
+		if raw, err = yaml.Marshal(manifest); ch.yamls > 0 {
+			raw = append([]byte("---\n"), raw...)
+		}
+		ch.yamls++
+	} else {
+		raw = append(raw, '\n')
+	}
+	if err == nil {
+		_, err = out.Write(raw)
+	}
+	if err != nil {
+		return fmt.Errorf("print %s: %w", name, err)
+	}
+	return nil
+}
+
+// Manifest returns an object as a Git repository should hold it: without its status and without metadata that the hub
+// sets.
+func Manifest(object client.Object) (map[string]any, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, fmt.Errorf("convert %s: %w", object.GetName(), err)
+	}
+	delete(content, "status")
+	metadata := map[string]any{}
+	for _, key := range []string{"name", "namespace", "labels", "annotations"} {
+		if value, found, _ := unstructured.NestedFieldNoCopy(content, "metadata", key); found {
+			metadata[key] = value
+		}
+	}
+	if annotations, ok := metadata["annotations"].(map[string]any); ok {
+		delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
+		if len(annotations) == 0 {
+			delete(metadata, "annotations")
+		}
+	}
+	content["metadata"] = metadata
+	return content, nil
+}

@@ -1,0 +1,104 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package grants
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// check returns an error for a role, a Cluster or a Project that does not exist, since the hub accepts such a binding,
+// which grants nothing. It skips objects that the user may not read.
+func (o *options) check(ctx context.Context, h *cli.Hub) error {
+	wanted := v1.ContextCluster
+	targets := map[string]client.Object{}
+	switch {
+	case o.project != "":
+		wanted, targets[o.project] = v1.ContextProject, &v1.Project{}
+	case o.cluster != "":
+		targets[o.cluster] = &v1.Cluster{}
+	}
+	for name, object := range targets {
+		err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, object)
+		if err != nil && !apierrors.IsForbidden(err) {
+			return fmt.Errorf("read the target in workspace %s: %w: use another workspace with -w. Nothing was granted",
+				h.Workspace, err)
+		}
+	}
+	role := &v1.RoleTemplate{}
+	switch err := h.Get(ctx, client.ObjectKey{Name: o.role}, role); {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the hub has no RoleTemplate %s: \"kubectl get roletemplates\" lists them. Nothing was granted",
+			cli.Visible(o.role))
+	case err != nil && !apierrors.IsForbidden(err):
+		return fmt.Errorf("read RoleTemplate %s: %w", cli.Visible(o.role), err)
+	case err == nil && role.Spec.Context != wanted:
+		return fmt.Errorf("RoleTemplate %s has the context %s and cannot be granted here, where %s is needed. Nothing was "+
+			"granted", cli.Visible(o.role), role.Spec.Context, wanted)
+	}
+	return nil
+}
+
+// bindings returns all bindings of the workspace of the kind that the flags ask for.
+func (o *options) bindings(ctx context.Context, h *cli.Hub) ([]client.Object, error) {
+	var found []client.Object
+	if o.project != "" {
+		list := &v1.ProjectRoleTemplateBindingList{}
+		if err := h.List(ctx, list, h.InWorkspace()); err != nil {
+			return nil, fmt.Errorf("list bindings of %s: %w", h.Workspace, err)
+		}
+		for i := range list.Items {
+			found = append(found, &list.Items[i])
+		}
+		return found, nil
+	}
+	list := &v1.ClusterRoleTemplateBindingList{}
+	if err := h.List(ctx, list, h.InWorkspace()); err != nil {
+		return nil, fmt.Errorf("list bindings of %s: %w", h.Workspace, err)
+	}
+	for i := range list.Items {
+		found = append(found, &list.Items[i])
+	}
+	return found, nil
+}
+
+// grants reports whether a binding grants exactly what the flags say, for however long.
+func (o *options) grants(binding client.Object) bool {
+	switch b := binding.(type) {
+	case *v1.ProjectRoleTemplateBinding:
+		return b.Spec.ProjectName == o.project && b.Spec.RoleTemplateName == o.role && b.Spec.Subject == o.subject
+	case *v1.ClusterRoleTemplateBinding:
+		target, err := o.target()
+		return err == nil && equality.Semantic.DeepEqual(b.Spec.ClusterTarget, target) &&
+			b.Spec.RoleTemplateName == o.role && b.Spec.Subject == o.subject
+	}
+	return false
+}
+
+func endOf(binding client.Object) *metav1.Time {
+	switch b := binding.(type) {
+	case *v1.ProjectRoleTemplateBinding:
+		return b.Spec.ExpiresAt
+	case *v1.ClusterRoleTemplateBinding:
+		return b.Spec.ExpiresAt
+	}
+	return nil
+}
+
+func setEnd(binding client.Object, end *metav1.Time) {
+	switch b := binding.(type) {
+	case *v1.ProjectRoleTemplateBinding:
+		b.Spec.ExpiresAt = end
+	case *v1.ClusterRoleTemplateBinding:
+		b.Spec.ExpiresAt = end
+	}
+}
