@@ -154,6 +154,11 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 		if err := s.hub.StopManagers(); err != nil { // so that the Cluster is not ready for long
 			t.Fatal(err)
 		}
+		command, out, says := o.command(t, "status")
+		err := command.Run()
+		if code := command.ProcessState.ExitCode(); code != 1 || !strings.Contains(out.String(), "no manager leads") {
+			t.Errorf("without a manager: status: %v, %q, %q; want the problem that no manager leads", err, out, says)
+		}
 		before := cluster.DeepCopy()
 		for i := range cluster.Status.Conditions {
 			cluster.Status.Conditions[i].Status = metav1.ConditionFalse
@@ -190,6 +195,7 @@ func fromTheMember(t *testing.T, o operator) {
 	current("member")
 	says("imported", "agents")
 	says("imported", "clusters")
+	says("1 current", "status")
 	says("system:masters", "whoami")
 	current("through")
 	says("imported", "agents")

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agents has the commands that import clusters, list agents, and uninstall an agent that the hub cannot reach.
+// Package agents has the commands that import clusters, list agents, tell the state of the hub, and uninstall an agent
+// that the hub cannot reach.
 package agents
 
 import (
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,6 +37,8 @@ type agentList struct {
 	Agents []agentRow `json:"agents"`
 	// Counts has the number of agents in each state.
 	Counts map[string]int `json:"counts"`
+	// Warning says that no manager leads, so that the states are out of date.
+	Warning string `json:"warning,omitempty"`
 }
 
 // agentRow is the agent of one Cluster.
@@ -70,7 +74,28 @@ The state of an agent is one of:
 		Example: "  kubectl drover agents -A\n  kubectl drover agents -w team-a -o json",
 	}
 	c.AddCommand(newPause(o), newResume(o))
-	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) { return readAgents(ctx, h) })
+	namespace := ""
+	c.Flags().StringVar(&namespace, "manager-namespace", "drover-system", "The namespace of the manager")
+	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) {
+		list, err := readAgents(ctx, h)
+		if err == nil {
+			list.Warning = staleness(ctx, h, namespace)
+		}
+		return list, err
+	})
+}
+
+// staleness returns a warning if no manager leads, as far as the user may know.
+func staleness(ctx context.Context, h *cli.Hub, namespace string) string {
+	lease := &coordinationv1.Lease{}
+	if coordinationv1.AddToScheme(h.Scheme()) != nil ||
+		h.Get(ctx, client.ObjectKey{Namespace: namespace, Name: managerName}, lease) != nil {
+		return ""
+	}
+	if leader := leaderOf(lease, clockOf(ctx, h.Config)); !leader.Alive {
+		return "no manager leads: these states are out of date: see \"kubectl drover status\""
+	}
+	return ""
 }
 
 // readAgents reads the agents of a workspace, or of all workspaces if h.Workspace is empty.
@@ -140,12 +165,9 @@ func (l agentList) Text() string {
 	}
 	var b strings.Builder
 	b.WriteString(cli.Table("WORKSPACE\tCLUSTER\tVERSION\tIMAGE\tWANTED\tSTATE\tWAVE\tMESSAGE", rows))
-	var counts []string
-	for _, state := range []string{agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentUnmanaged, agentAway, agentAbsent} {
-		if n := l.Counts[state]; n > 0 {
-			counts = append(counts, fmt.Sprintf("%d %s", n, state))
-		}
+	cli.Say(&b, "\n%s\n", counted(l.Counts, agentStateOrder()))
+	if l.Warning != "" {
+		cli.Say(&b, "Warning: %s\n", l.Warning)
 	}
-	cli.Say(&b, "\n%s\n", cmp.Or(strings.Join(counts, ", "), "no Cluster"))
 	return b.String()
 }

@@ -75,6 +75,23 @@ func BaseOf(raw *clientcmdapi.Config, name string) string {
 	return MarkOf(raw.Contexts[name]).URL
 }
 
+// Proxy returns the address of the hub's proxy and its CA in PEM, or "" if the kubeconfig does not tell it.
+func (o *Options) Proxy() (base string, ca []byte) {
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil {
+		return "", nil
+	}
+	name, err := o.HubContext(&raw)
+	if err != nil || raw.Contexts[name] == nil {
+		return "", nil
+	}
+	mark := MarkOf(raw.Contexts[name])
+	if base, atHub := HubBase(ServerOf(&raw, name)); atHub {
+		return base, raw.Clusters[raw.Contexts[name].Cluster].CertificateAuthorityData
+	}
+	return mark.URL, mark.CA
+}
+
 // HubContext returns the context of the hub: the value of --context or --hub, or else the hub that belongs to the
 // current context, or else the hub that "login" or "use" selected last, or else the current context.
 func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {

@@ -1,0 +1,218 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// bundled returns the kinds of objects in a bundle. It must never have Secrets or ConfigMaps.
+func bundled() []schema.GroupVersionKind {
+	var kinds []schema.GroupVersionKind
+	for _, kind := range []string{
+		"AuthProvider", "Cluster", "ClusterRoleTemplateBinding", "Host", "Plan", "Project", "ProjectRoleTemplateBinding",
+		"RoleTemplate", "User",
+	} {
+		kinds = append(kinds, v1.GroupVersion.WithKind(kind))
+	}
+	return append(kinds, ofManager()...)
+}
+
+// ofManager returns the kinds whose objects are only read in the manager's namespace.
+func ofManager() []schema.GroupVersionKind {
+	return []schema.GroupVersionKind{
+		appsv1.SchemeGroupVersion.WithKind("Deployment"), coordinationv1.SchemeGroupVersion.WithKind("Lease"),
+		corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithKind("Event"),
+	}
+}
+
+// writeBundle writes the state of a hub and its objects to a file that must not exist.
+func writeBundle(ctx context.Context, h *cli.Hub, name, managerNamespace string, status *hubStatus) (err error) {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("create the bundle: %w", err)
+	}
+	defer func() {
+		if err = errors.Join(err, file.Close()); err != nil {
+			_ = os.Remove(name)
+		}
+	}()
+	zipped := gzip.NewWriter(file)
+	b := &bundle{Writer: tar.NewWriter(zipped), now: time.Now()}
+	counts := map[string]any{
+		"hub": map[string]any{
+			"kubernetes": status.Hub.Kubernetes, "replicas": status.Hub.Replicas, "ready": status.Hub.Ready,
+		},
+		"leader": status.Leader, "agents": status.Agents, "certificates": status.Certificates,
+	}
+	if err := b.add("status.json", counts); err != nil {
+		return err
+	}
+	for _, kind := range bundled() {
+		if err := b.addKind(ctx, h, kind, managerNamespace); err != nil {
+			return err
+		}
+	}
+	return errors.Join(b.Close(), zipped.Close())
+}
+
+// bundle is an archive of JSON files.
+type bundle struct {
+	*tar.Writer
+	now time.Time
+}
+
+func (b *bundle) add(name string, content any) error {
+	raw, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	header := &tar.Header{Name: name, Mode: 0o600, Size: int64(len(raw)), ModTime: b.now}
+	if err := b.WriteHeader(header); err != nil {
+		return fmt.Errorf("write the bundle: %w", err)
+	}
+	if _, err := b.Write(raw); err != nil {
+		return fmt.Errorf("write the bundle: %w", err)
+	}
+	return nil
+}
+
+// addKind adds all objects of a kind that the user may read.
+func (b *bundle) addKind(ctx context.Context, h *cli.Hub, kind schema.GroupVersionKind, managerNamespace string) error {
+	name := strings.ToLower(kind.Kind) + "s.json"
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	var where []client.ListOption
+	if slices.Contains(ofManager(), kind) {
+		where = append(where, client.InNamespace(managerNamespace))
+	}
+	err := h.List(ctx, list, where...)
+	if apierrors.IsForbidden(err) && len(where) == 0 {
+		err = h.List(ctx, list, h.InWorkspace())
+	}
+	switch {
+	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
+		return b.add(name, "not read: "+string(apierrors.ReasonForError(err)))
+	case err != nil:
+		return fmt.Errorf("list objects of kind %s: %w", kind.Kind, err)
+	}
+	objects := []any{}
+	for i := range list.Items {
+		objects = append(objects, withoutTexts(list.Items[i].Object))
+	}
+	return b.add(name, objects)
+}
+
+// redacted takes the place of a text in a bundle.
+const redacted = "(removed)"
+
+// withoutTexts returns an object for a bundle. It keeps numbers, truth values and times, and only those texts that
+// identify objects or come from a fixed set. A text that someone wrote may have a secret in it, even a message or a
+// label, so everything else is removed.
+func withoutTexts(object map[string]any) map[string]any {
+	kept := map[string]any{}
+	for key, value := range object {
+		if key == "metadata" {
+			kept[key] = identityOf(value)
+			continue
+		}
+		kept[key] = withoutText(key, value)
+	}
+	return kept
+}
+
+// identityOf keeps what identifies an object.
+func identityOf(metadata any) map[string]any {
+	kept := map[string]any{}
+	fields, _ := metadata.(map[string]any)
+	for _, key := range []string{"name", "namespace", "uid", "generation", "creationTimestamp", "deletionTimestamp"} {
+		if value, found := fields[key]; found {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// plainKeys returns the keys whose texts are kept: names of objects, and values that the hub or an API server chooses
+// from a fixed set.
+func plainKeys() []string {
+	return []string{
+		"apiVersion", "kind", "type", "status", "reason", "phase", "lastTransitionTime", "lastUpdateTime", "renewTime",
+		"acquireTime", "firstTimestamp", "lastTimestamp", "eventTime", "startTime", "expiresAt", "clusterName",
+		"projectName", "roleTemplateName", "clusterUID", "state", "summary", "profile", "context",
+	}
+}
+
+func withoutText(key string, value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		kept := map[string]any{}
+		if slices.Contains(freeMaps(), key) {
+			return redacted
+		}
+		for inner, one := range value {
+			if isFieldName(inner) {
+				kept[inner] = withoutText(inner, one)
+			}
+		}
+		return kept
+	case []any:
+		kept := []any{}
+		for _, one := range value {
+			kept = append(kept, withoutText(key, one))
+		}
+		return kept
+	case string:
+		if slices.Contains(plainKeys(), key) && len(value) <= maxPlain && !strings.ContainsAny(value, " \n=") {
+			return value
+		}
+		return redacted
+	}
+	return value
+}
+
+// freeMaps returns the fields that hold maps whose keys someone wrote.
+func freeMaps() []string {
+	return []string{
+		"labels", "annotations", "matchLabels", "nodeSelector", "data", "limits", "requests", "resourceQuota",
+		"namespaceDefaultResourceQuota", "claims", "inventory", "facts",
+	}
+}
+
+// maxPlain is the maximum length of a text in a bundle.
+const maxPlain = 253
+
+// isFieldName reports whether a key may be the name of a field, as opposed to the key of a map that a person filled.
+func isFieldName(key string) bool {
+	for _, r := range key {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
+			return false
+		}
+	}
+	return key != "" && len(key) <= maxField
+}
+
+// maxField is the maximum length of the name of a field in a bundle. The longest one of Drover's kinds has 29 letters.
+const maxField = 32

@@ -1,0 +1,155 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// hubStatus is the output of "status".
+type hubStatus struct {
+	Hub          hubState      `json:"hub"`
+	Leader       leaderState   `json:"leader"`
+	Agents       agentCounts   `json:"agents"`
+	Certificates []certificate `json:"certificates"`
+	Providers    []provider    `json:"signInProviders"`
+	// Approvals are Clusters and Hosts in which nothing changes until an administrator confirms it.
+	Approvals []string `json:"pendingApprovals"`
+	// Problems are reasons to act. Unread are parts of the hub that the user may not read.
+	Problems []string `json:"problems"`
+	Unread   []string `json:"unread,omitempty"`
+}
+
+type hubState struct {
+	Server     string `json:"server"`
+	URL        string `json:"url,omitempty"`
+	Kubernetes string `json:"kubernetes,omitempty"`
+	Image      string `json:"image,omitempty"`
+	Replicas   int32  `json:"replicas"`
+	Ready      int32  `json:"ready"`
+}
+
+// leaderState is the leader according to the manager's Lease.
+type leaderState struct {
+	Holder  string    `json:"holder,omitempty"`
+	Renewed time.Time `json:"renewed,omitzero"`
+	// Alive reports whether the Lease has not run out.
+	Alive bool `json:"alive"`
+}
+
+type agentCounts struct {
+	Total    int            `json:"total"`
+	States   map[string]int `json:"states"`
+	Versions map[string]int `json:"versions"`
+}
+
+type certificate struct {
+	Name string    `json:"name"`
+	Ends time.Time `json:"ends"`
+}
+
+type provider struct {
+	Name    string `json:"name"`
+	Ready   string `json:"ready"`
+	Message string `json:"message,omitempty"`
+}
+
+// NewStatus returns the command "status".
+func NewStatus(o *cli.Options) *cobra.Command {
+	namespace, file := "", ""
+	c := &cobra.Command{
+		Use: "status", Short: "Show the state of the hub, and write a bundle for support",
+		Long: `Show the state of the hub: its version, replicas and leader, the agents, the certificates, the
+providers for sign-in, and the approvals that it waits for. The leader is known by its Lease: if no
+manager runs, no one notices that members are lost, and "kubectl get clusters" is out of date.
+
+With --bundle, the command also writes a file for support, a tar archive with gzip. It has Drover's
+objects and the events of their namespaces, but no Secrets, no annotations, and no texts that other
+people chose, except names: other strings are replaced.
+
+Exit codes: 0 no problem; 1 there are problems; 2 an error occurred.`,
+		Example: "  kubectl drover status\n  kubectl drover status -o json\n  kubectl drover status --bundle drover.tar.gz",
+		Args:    cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
+				r := &statusReader{Hub: h, namespace: namespace}
+				r.status.Hub.URL, r.ca = o.Proxy()
+				if err := r.read(ctx); err != nil {
+					return err
+				}
+				if file != "" {
+					if err := writeBundle(ctx, h, file, namespace, &r.status); err != nil {
+						return err
+					}
+					fmt.Fprintf(c.ErrOrStderr(), "Wrote %s.\n", file)
+				}
+				if err := o.Print(c.OutOrStdout(), &r.status, r.status.text); err != nil {
+					return err
+				}
+				if len(r.status.Problems) > 0 {
+					return cli.ErrDenied
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&namespace, "manager-namespace", "drover-system", "The namespace of the manager")
+	c.Flags().StringVar(&file, "bundle", "", "Also write a file for support, which must not exist")
+	o.BindOutput(c)
+	return c
+}
+
+// text returns the state for people.
+func (s *hubStatus) text() string {
+	var b strings.Builder
+	url := ""
+	if s.Hub.URL != "" {
+		url = ", proxy " + s.Hub.URL
+	}
+	cli.Say(&b, "hub            %s, Kubernetes %s%s\n", s.Hub.Server, cmp.Or(s.Hub.Kubernetes, "unknown"), url)
+	cli.Say(&b, "manager        %d of %d replicas ready, image %s\n", s.Hub.Ready, s.Hub.Replicas,
+		cmp.Or(s.Hub.Image, "unknown"))
+	switch {
+	case s.Leader.Alive:
+		cli.Say(&b, "leader         %s, seen %s\n", s.Leader.Holder, s.Leader.Renewed.Local().Format(time.RFC3339))
+	case !s.Leader.Renewed.IsZero():
+		cli.Say(&b, "leader         none since %s\n", s.Leader.Renewed.Local().Format(time.RFC3339))
+	default:
+		cli.Say(&b, "leader         unknown\n")
+	}
+	cli.Say(&b, "agents         %d: %s\n", s.Agents.Total, counted(s.Agents.States, agentStateOrder()))
+	if len(s.Agents.Versions) > 0 {
+		cli.Say(&b, "  versions     %s\n", counted(s.Agents.Versions, nil))
+	}
+	for _, c := range s.Certificates {
+		cli.Say(&b, "certificate    %s: until %s\n", c.Name, c.Ends.Local().Format(cli.TimeFormat))
+	}
+	for _, p := range s.Providers {
+		cli.Say(&b, "sign-in        %s: ready %s\n", p.Name, p.Ready)
+	}
+	for _, a := range s.Approvals {
+		cli.Say(&b, "approval       %s\n", a)
+	}
+	for _, u := range s.Unread {
+		cli.Say(&b, "not read       %s\n", u)
+	}
+	if len(s.Problems) == 0 {
+		b.WriteString("\nNo problems were found.\n")
+		return b.String()
+	}
+	b.WriteString("\n")
+	for _, p := range s.Problems {
+		cli.Say(&b, "problem: %s\n", p)
+	}
+	return b.String()
+}

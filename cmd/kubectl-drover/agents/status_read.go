@@ -1,0 +1,331 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+const (
+	// managerName is the name of the manager's Deployment and Lease.
+	managerName = "drover-manager"
+	// soon is how long before its end a certificate is a problem. The hub renews its certificates earlier.
+	soon = 14 * 24 * time.Hour
+	// dialLimit is how long the hub's proxy may take to answer.
+	dialLimit = 5 * time.Second
+)
+
+// statusReader gathers the state of a hub.
+type statusReader struct {
+	*cli.Hub
+	namespace string
+	ca        []byte
+	now       time.Time // by the hub's clock
+	status    hubStatus
+}
+
+// read gathers everything. A part that the user may not read does not fail the others.
+func (r *statusReader) read(ctx context.Context) error {
+	s := &r.status
+	s.Certificates, s.Providers, s.Approvals, s.Problems = []certificate{}, []provider{}, []string{}, []string{}
+	s.Hub.Server = r.Config.Host
+	if err := errors.Join(appsv1.AddToScheme(r.Scheme()), coordinationv1.AddToScheme(r.Scheme())); err != nil {
+		return err
+	}
+	if err := r.kubernetes(ctx); err != nil {
+		return err
+	}
+	for part, read := range map[string]func(context.Context) error{
+		"the manager's Deployment": r.manager, "the manager's Lease": r.leader, "Clusters": r.clusters,
+		"Hosts": r.hosts, "AuthProviders": r.providers,
+	} {
+		switch err := read(ctx); {
+		case meta.IsNoMatchError(err):
+			return fmt.Errorf("read the state of the hub at %s: Drover is not installed there: select the hub with --hub "+
+				"or --context", r.Config.Host)
+		case apierrors.IsForbidden(err):
+			s.Unread = append(s.Unread, part+": you lack the right")
+		case err != nil:
+			return fmt.Errorf("read %s: %w", part, err)
+		}
+	}
+	r.certificates(ctx)
+	for _, list := range [][]string{s.Problems, s.Unread, s.Approvals} {
+		slices.Sort(list)
+	}
+	return nil
+}
+
+func (r *statusReader) problem(format string, args ...any) {
+	r.status.Problems = append(r.status.Problems, fmt.Sprintf(format, args...))
+}
+
+// kubernetes reads the version and the clock of the hub's API server.
+func (r *statusReader) kubernetes(ctx context.Context) error {
+	r.now = clockOf(ctx, r.Config)
+	found, err := discovery.NewDiscoveryClientForConfig(r.Config)
+	if err != nil {
+		return err
+	}
+	version, err := found.ServerVersion()
+	if err != nil {
+		return fmt.Errorf("read the version of the hub: %w", err)
+	}
+	r.status.Hub.Kubernetes = version.GitVersion
+	return nil
+}
+
+// clockOf returns the time of an API server's clock, or of this computer's clock if the API server does not tell.
+func clockOf(ctx context.Context, config *rest.Config) time.Time {
+	now := time.Now()
+	c, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return now
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(config.Host, "/")+"/version", nil)
+	if err != nil {
+		return now
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return now
+	}
+	_ = resp.Body.Close()
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		return date
+	}
+	return now
+}
+
+func (r *statusReader) manager(ctx context.Context) error {
+	d := &appsv1.Deployment{}
+	err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: managerName}, d)
+	if apierrors.IsNotFound(err) {
+		r.status.Unread = append(r.status.Unread, fmt.Sprintf("the manager's Deployment: namespace %s has none: see "+
+			"--manager-namespace", r.namespace))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	hub := &r.status.Hub
+	hub.Replicas, hub.Ready = 1, d.Status.ReadyReplicas
+	if d.Spec.Replicas != nil {
+		hub.Replicas = *d.Spec.Replicas
+	}
+	for i := range d.Spec.Template.Spec.Containers {
+		hub.Image = cmp.Or(hub.Image, d.Spec.Template.Spec.Containers[i].Image)
+	}
+	if hub.Ready < hub.Replicas {
+		r.problem("%d of %d replicas of the manager are ready: kubectl -n %s describe pods", hub.Ready, hub.Replicas,
+			r.namespace)
+	}
+	return nil
+}
+
+// leader reads the Lease. A Lease that has run out means that no manager watches the fleet.
+func (r *statusReader) leader(ctx context.Context) error {
+	lease := &coordinationv1.Lease{}
+	err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: managerName}, lease)
+	if apierrors.IsNotFound(err) {
+		r.problem("no manager has run yet: namespace %s has no Lease %s: see --manager-namespace", r.namespace, managerName)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.status.Leader = leaderOf(lease, r.now)
+	if !r.status.Leader.Alive {
+		since := ""
+		if at := r.status.Leader.Renewed; !at.IsZero() {
+			since = " since " + at.Local().Format(time.RFC3339)
+		}
+		r.problem("no manager leads%s: no one watches the fleet, and the states of Clusters are out of date", since)
+	}
+	return nil
+}
+
+// leaderOf returns the leader that a Lease names. A leader that stops gives its Lease up.
+func leaderOf(lease *coordinationv1.Lease, now time.Time) leaderState {
+	l, spec := leaderState{}, lease.Spec
+	if spec.RenewTime == nil {
+		return l
+	}
+	l.Renewed = spec.RenewTime.Time
+	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.LeaseDurationSeconds == nil {
+		return l
+	}
+	l.Holder = *spec.HolderIdentity
+	l.Alive = now.Before(l.Renewed.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second))
+	return l
+}
+
+// clusters counts the agents of all workspaces, or of the workspace if the user may only read that.
+func (r *statusReader) clusters(ctx context.Context) error {
+	var all v1.ClusterList
+	err := r.List(ctx, &all)
+	if apierrors.IsForbidden(err) {
+		r.status.Unread = append(r.status.Unread, "Clusters of other workspaces than "+r.Workspace+": you lack the right")
+		err = r.List(ctx, &all, r.InWorkspace())
+	}
+	if err != nil {
+		return err
+	}
+	counts := &r.status.Agents
+	*counts = agentCounts{Total: len(all.Items), States: map[string]int{}, Versions: map[string]int{}}
+	bad := map[string][]string{}
+	for i := range all.Items {
+		c := &all.Items[i]
+		row := agentOf(c)
+		counts.States[row.State]++
+		if row.Version != "" {
+			counts.Versions[row.Version]++
+		}
+		if row.State == agentFailed || row.State == agentAway {
+			bad[row.State] = append(bad[row.State], c.Namespace+"/"+c.Name)
+		}
+		r.approval("Cluster", c, c.Status.Conditions)
+	}
+	for state, names := range bad {
+		r.problem("%d agents are %s: %s: \"kubectl drover agents -A\" says why", len(names), state, first(names))
+	}
+	return nil
+}
+
+// first returns the first names of a list as text.
+func first(names []string) string {
+	const shown = 5
+	text := strings.Join(names[:min(len(names), shown)], ", ")
+	if len(names) > shown {
+		text += " and others"
+	}
+	return text
+}
+
+func (r *statusReader) hosts(ctx context.Context) error {
+	var all v1.HostList
+	err := r.List(ctx, &all)
+	if apierrors.IsForbidden(err) {
+		err = r.List(ctx, &all, r.InWorkspace())
+	}
+	for i := range all.Items {
+		r.approval("Host", &all.Items[i], all.Items[i].Status.Conditions)
+	}
+	return err
+}
+
+// approval notes an object in which nothing changes until an administrator confirms it.
+func (r *statusReader) approval(kind string, object client.Object, conditions []metav1.Condition) {
+	if meta.IsStatusConditionFalse(conditions, v1.ConditionRestoreConfirmed) {
+		r.status.Approvals = append(r.status.Approvals, fmt.Sprintf("%s %s: confirm with \"kubectl drover restored\"", kind,
+			client.ObjectKeyFromObject(object)))
+	}
+}
+
+func (r *statusReader) providers(ctx context.Context) error {
+	var all v1.AuthProviderList
+	if err := r.List(ctx, &all); err != nil {
+		return err
+	}
+	for i := range all.Items {
+		p := &all.Items[i]
+		one := provider{Name: p.Name, Ready: "Unknown"}
+		if ready := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady); ready != nil {
+			one.Ready, one.Message = string(ready.Status), ready.Message
+		}
+		if p.Spec.Disabled {
+			one.Ready = "Disabled"
+		} else if one.Ready == "False" {
+			r.problem("AuthProvider %s is not ready: %s", p.Name, one.Message)
+		}
+		r.status.Providers = append(r.status.Providers, one)
+	}
+	return nil
+}
+
+// certificates reads when the CA and the certificate of the hub's proxy end, without any right on the hub.
+func (r *statusReader) certificates(ctx context.Context) {
+	if r.status.Hub.URL == "" {
+		r.status.Unread = append(r.status.Unread, "certificates: the address of the hub's proxy is not in the kubeconfig: "+
+			"see \"kubectl drover use --help\"")
+		return
+	}
+	roots := (*x509.CertPool)(nil)
+	if len(r.ca) > 0 {
+		roots = x509.NewCertPool()
+		roots.AppendCertsFromPEM(r.ca)
+		if block, _ := pem.Decode(r.ca); block != nil {
+			if ca, err := x509.ParseCertificate(block.Bytes); err == nil {
+				r.certificate("CA", ca)
+			}
+		}
+	}
+	at, err := url.Parse(r.status.Hub.URL)
+	if err != nil {
+		r.problem("the address of the hub's proxy is invalid: %v", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}}
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), "443")))
+	if err != nil {
+		r.problem("the hub's proxy %s was not reached: %v", r.status.Hub.URL, err)
+		return
+	}
+	defer conn.Close()
+	if encrypted, ok := conn.(*tls.Conn); ok && len(encrypted.ConnectionState().PeerCertificates) > 0 {
+		r.certificate("proxy", encrypted.ConnectionState().PeerCertificates[0])
+	}
+}
+
+func (r *statusReader) certificate(name string, c *x509.Certificate) {
+	r.status.Certificates = append(r.status.Certificates, certificate{Name: name, Ends: c.NotAfter})
+	if c.NotAfter.Sub(r.now) < soon {
+		r.problem("the certificate %s ends at %s", name, c.NotAfter.Local().Format(time.RFC3339))
+	}
+}
+
+func agentStateOrder() []string {
+	return []string{agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentUnmanaged, agentAway, agentAbsent}
+}
+
+// counted returns counts as text, in an order or else by name.
+func counted(counts map[string]int, order []string) string {
+	if order == nil {
+		order = slices.Sorted(maps.Keys(counts))
+	}
+	var words []string
+	for _, key := range order {
+		if n := counts[key]; n > 0 {
+			words = append(words, fmt.Sprintf("%d %s", n, key))
+		}
+	}
+	return cmp.Or(strings.Join(words, ", "), "no Cluster")
+}
