@@ -66,10 +66,15 @@ func TestErrorsSayWhatToGive(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{
-		"why x get pods --clustr y":                     `error: unknown flag: --clustr: see "kubectl drover why --help"`,
-		"plan preview -f x":                             `error: unknown shorthand flag: 'f' in -f: see "kubectl drover plan preview --help"`,
-		"plan watch x --kubeconfig " + empty:            "it does not exist or has no cluster: set the kubeconfig of the hub with --kubeconfig or KUBECONFIG",
-		"uninstall --kubeconfig " + empty:               "it does not exist or has no cluster: set the kubeconfig of the member with --kubeconfig or KUBECONFIG",
+		"clsters":                            `error: unknown command "clsters" for "kubectl drover": did you mean "clusters"? See`,
+		"plan wach x":                        `error: unknown command "wach" for "kubectl drover plan": did you mean "watch"? See`,
+		"agents pase":                        `error: unknown command "pase" for "kubectl drover agents": did you mean "pause"? See`,
+		"token rm x":                         `error: unknown command "rm" for "kubectl drover token": see "kubectl drover token --help"`,
+		"token revoke":                       "error: kubectl drover token revoke requires the IDs of tokens",
+		"why x get pods --clustr y":          `error: unknown flag: --clustr: see "kubectl drover why --help"`,
+		"plan preview -f x":                  `error: unknown shorthand flag: 'f' in -f: see "kubectl drover plan preview --help"`,
+		"plan watch x --kubeconfig " + empty: "it does not exist or has no cluster: set the kubeconfig of the hub with --kubeconfig or KUBECONFIG",
+		"uninstall --kubeconfig " + empty:    "it does not exist or has no cluster: set the kubeconfig of the member with --kubeconfig or KUBECONFIG",
 		"uninstall --context nope --kubeconfig " + away: "select the member with --kubeconfig or --context",
 
 		"plan preview nosuch --kubeconfig " + away:                          "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the network, HTTPS_PROXY, and the server in",

@@ -93,7 +93,13 @@ func testUninstall(t *testing.T, s *system) {
 	if out := uninstall("--dry-run"); !strings.Contains(out, "ClusterRoleBinding drover:crtb:second-guest:") || !slices.Equal(before, s.delivered(t)) {
 		t.Errorf("a dry run changes %v to %v and says\n%s", before, s.delivered(t), out)
 	}
-	t.Log(uninstall())
+	command := exec.CommandContext(t.Context(), plugin, "uninstall", "--kubeconfig", kubeconfig)
+	out, err := command.CombinedOutput()
+	asks := strings.Contains(string(out), "from the cluster at https://") && strings.Contains(string(out), "Confirm with --yes")
+	if err == nil || !asks || !slices.Equal(before, s.delivered(t)) {
+		t.Errorf("without --yes: %v, %s, want it to change nothing and to name the cluster", err, out)
+	}
+	t.Log(uninstall("--yes"))
 	if left := s.delivered(t); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}

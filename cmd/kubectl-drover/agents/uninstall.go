@@ -22,7 +22,7 @@ import (
 
 // NewUninstall returns the command "uninstall".
 func NewUninstall(o *cli.Options) *cobra.Command {
-	var dryRun bool
+	var dryRun, yes bool
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "uninstall",
@@ -39,23 +39,28 @@ namespace, only Drover's objects in it are deleted. A hub stays a hub. Namespace
 without Drover's labels. If users have Plans of their own in the member, the objects that plans need
 stay.
 
-You can run the command again. Usually "kubectl delete cluster" on the hub is enough. Use this
+The command asks before it removes anything; scripts use --yes. You can run it again. Usually "kubectl delete cluster" on the hub is enough. Use this
 command for a member that could not be reached then.
 
 Exit codes: 0 nothing is left; 2 an error occurred, or something is left.`,
 		Example: `  kubectl drover uninstall --context prod-eu --dry-run
-  kubectl drover uninstall --kubeconfig prod-eu.kubeconfig`,
+  kubectl drover uninstall --kubeconfig prod-eu.kubeconfig --yes`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			u, err := newUninstaller(o, c.OutOrStdout(), dryRun)
 			if err != nil {
 				return err
 			}
+			u.confirm = func(count int) error {
+				return cli.Confirm(c, yes, fmt.Sprintf("remove the agent and everything else that Drover installed, %d objects, "+
+					"from the cluster at %s", count, u.server))
+			}
 			ctx, cancel := context.WithTimeout(c.Context(), timeout)
 			defer cancel()
 			return u.run(ctx)
 		},
 	}
+	cli.BindYes(c, &yes)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only print what would be removed")
 	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "How long to wait until everything is removed")
 	return c
@@ -68,6 +73,7 @@ type uninstaller struct {
 	out     io.Writer
 	dryRun  bool
 	said    map[string]bool // lines that were already printed
+	confirm func(count int) error
 }
 
 // newUninstaller connects directly to the cluster of the kubeconfig.
@@ -103,6 +109,11 @@ func (u *uninstaller) run(ctx context.Context) error {
 			return true, nil
 		}
 		if !found {
+			if !u.dryRun {
+				if err := u.confirm(len(left)); err != nil {
+					return false, err
+				}
+			}
 			found = true
 			fmt.Fprintf(u.out, "removing everything that Drover installed in the cluster at %s\n", u.server)
 		}

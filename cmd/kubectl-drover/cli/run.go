@@ -78,5 +78,34 @@ in /k8s/clusters/NAMESPACE/NAME, or the context that --member-context names.`,
 		}
 	}
 	root.AddCommand(commands(o)...)
+	suggest(root)
 	return root
 }
+
+// suggest has all commands with subcommands name similar ones for an unknown one.
+func suggest(c *cobra.Command) {
+	if !c.HasSubCommands() {
+		return
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		advice := "see"
+		if found := c.SuggestionsFor(args[0]); len(found) > 0 {
+			advice = "did you mean \"" + strings.Join(found, `" or "`) + "\"? See"
+		}
+		return fmt.Errorf("unknown command %q for %q: %s \"%s --help\"", Visible(args[0]), c.CommandPath(), advice,
+			c.CommandPath())
+	}
+	c.SuggestionsMinimumDistance = suggestedDistance
+	if !c.Runnable() { // cobra does not check the arguments of such a command
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+	for _, sub := range c.Commands() {
+		suggest(sub)
+	}
+}
+
+// suggestedDistance is the number of edits by which a suggestion differs from an unknown command at most.
+const suggestedDistance = 2

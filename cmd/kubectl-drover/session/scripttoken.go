@@ -6,6 +6,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -143,7 +144,14 @@ func newTokenList(o *options) *cobra.Command {
 func newTokenRevoke(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "revoke ID...", Short: "Revoke tokens; the hub rejects them immediately",
-		Args: cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("kubectl drover token revoke requires the IDs of tokens: \"kubectl drover token list\" lists " +
+					"them")
+			}
+			return nil
+		},
+		ValidArgsFunction: o.completeTokens,
 		RunE: func(c *cobra.Command, ids []string) error {
 			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
 				for _, id := range ids {
@@ -157,6 +165,24 @@ func newTokenRevoke(o *options) *cobra.Command {
 		},
 	}
 	return c
+}
+
+// completeTokens completes the IDs of the user's tokens.
+func (o *options) completeTokens(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)
+	defer cancel()
+	var list scriptTokens
+	session, err := o.signedIn(ctx)
+	if err != nil || askHub(ctx, session, pathTokens, &list) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var found []string
+	for _, t := range list.Items {
+		if !slices.Contains(args, t.ID) {
+			found = append(found, t.ID)
+		}
+	}
+	return cli.Beginning(start, found)
 }
 
 func revokeToken(ctx context.Context, session *login.Session, id string) error {

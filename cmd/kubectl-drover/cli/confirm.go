@@ -1,0 +1,53 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// BindYes adds the flag that confirms a destructive command.
+func BindYes(c *cobra.Command, yes *bool) {
+	c.Flags().BoolVar(yes, "yes", false, "Do not ask for confirmation")
+}
+
+// Confirm asks a person at a terminal whether to go on. question says what is lost, and names the target. Without a
+// terminal it returns an error, so that a script has to use --yes.
+func Confirm(c *cobra.Command, yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	in, isFile := c.InOrStdin().(*os.File)
+	if isFile && term.IsTerminal(int(in.Fd())) {
+		return ask(in, c.ErrOrStderr(), question)
+	}
+	return fmt.Errorf("nothing was changed: %s? Confirm with --yes", question)
+}
+
+// ErrDeclined means that the user did not confirm a command.
+var ErrDeclined = errors.New("nothing was changed")
+
+func ask(in io.Reader, out io.Writer, question string) error {
+	fmt.Fprintf(out, "%s? [y/N] ", Plain(question))
+	line, err := bufio.NewReader(io.LimitReader(in, maxAnswer)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	}
+	return ErrDeclined
+}
+
+// maxAnswer bounds the answer to a question, in bytes.
+const maxAnswer = 1 << 10
