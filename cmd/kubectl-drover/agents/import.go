@@ -59,8 +59,9 @@ func NewImport(o *cli.Options) *cobra.Command {
 rights to create Clusters and to get Secrets in one workspace.
 
 With --to-context, the command applies the agent in the cluster of that kubeconfig context and waits
-until the Cluster is ready. You must be an administrator of that cluster. Without --to-context, the
-command prints the command to run in the cluster.
+until the Cluster is ready. You must be an administrator of that cluster. Until the agent connects,
+the command prints why it does not: the state of its pod, or the last error in its log. Without
+--to-context, the command prints the command to run in the cluster.
 
 The printed command and the Secret NAME-registration let a cluster join as this Cluster. Protect
 them like a password. They work once, within one day.
@@ -101,6 +102,10 @@ type importer struct {
 	joined string
 	// away is true while the hub does not answer.
 	away bool
+	// inMember says why the agent does not connect, if the agent was applied in the member. looked is when it last did.
+	inMember *diagnosis
+	looked   time.Time
+	why      string
 }
 
 func importCluster(c *cobra.Command, o *cli.Options, name string, how importing) error {
@@ -143,6 +148,9 @@ func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config)
 	case member != nil:
 		if err := i.apply(ctx, member, secret.Data[registration.KeyManifest]); err != nil {
 			return err
+		}
+		if i.inMember, err = newDiagnosis(member); err != nil {
+			return fmt.Errorf("connect to the cluster of context %s: %w", i.toContext, err)
 		}
 	default:
 		i.say("run this as an administrator of the cluster to import as %s; it works once, keep it secret:", i.key)
@@ -300,6 +308,7 @@ func (i *importer) ready(ctx context.Context) error {
 		if err := i.look(ctx, cluster); err != nil || i.away {
 			return false, err
 		}
+		i.diagnose(ctx, cluster)
 		i.show(cluster)
 		if stalled := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionStalled); stalled != nil && stalled.Status == "True" {
 			return false, fmt.Errorf("cluster %s needs your action: %s: %s", i.key, stalled.Reason, cli.Plain(stalled.Message))
@@ -337,8 +346,28 @@ func (i *importer) show(cluster *v1.Cluster) {
 	said := "the hub has not reconciled the Cluster yet"
 	if c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); c != nil {
 		said = c.Reason + ": " + cli.Plain(c.Message)
+		if c.Reason == v1.ReasonAwaitingAgent && i.inMember != nil { // its message says what this command has done
+			said = c.Reason + ": the agent has not connected yet"
+		}
+	}
+	if i.why != "" {
+		said += ": " + i.why
 	}
 	i.tell(said)
+}
+
+// diagnoseInterval is how often the member is asked why its agent does not connect.
+const diagnoseInterval = 2 * time.Second
+
+// diagnose asks the member why its agent does not connect.
+func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
+	if meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionReady) {
+		i.why = ""
+		return
+	}
+	if i.inMember != nil && time.Since(i.looked) >= diagnoseInterval {
+		i.looked, i.why = time.Now(), i.inMember.explain(ctx)
+	}
 }
 
 // tell prints a text unless it was the last one printed.

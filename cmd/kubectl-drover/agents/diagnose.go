@@ -1,0 +1,192 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	// agentPods selects the pods of an agent.
+	agentPods = "app.kubernetes.io/name=" + protocol.AgentName
+	// logLines and logBytes bound the part of the agent's log that is searched for its last error.
+	logLines, logBytes = 50, 64 << 10
+)
+
+// diagnosis reads in a member why its agent does not connect.
+type diagnosis struct {
+	pods        coreclient.PodInterface
+	deployments appsclient.DeploymentInterface
+}
+
+func newDiagnosis(config *rest.Config) (*diagnosis, error) {
+	core, err := coreclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	apps, err := appsclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &diagnosis{core.Pods(protocol.AgentNamespace), apps.Deployments(protocol.AgentNamespace)}, nil
+}
+
+// explain returns why the agent does not connect, or "" as long as nothing is known.
+func (d *diagnosis) explain(ctx context.Context) string {
+	deployment, err := d.deployments.Get(ctx, protocol.AgentName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "the Deployment " + protocol.AgentNamespace + "/" + protocol.AgentName + " is gone: run the command again"
+	}
+	if err != nil {
+		return ""
+	}
+	list, err := d.pods.List(ctx, metav1.ListOptions{LabelSelector: agentPods})
+	if err != nil {
+		return ""
+	}
+	if why := refusedPods(deployment, len(list.Items)); why != "" {
+		return why
+	}
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
+		why, started := podTrouble(pod)
+		if !started {
+			return why
+		}
+		if last := d.lastError(ctx, pod); last != "" {
+			return cmp.Or(why, "pod "+pod.Name+" runs") + ": its last error: " + last
+		}
+		return why
+	}
+	return ""
+}
+
+// refusedPods returns why a Deployment has no pods, such as a quota or an admission policy.
+func refusedPods(d *appsv1.Deployment, pods int) string {
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && pods == 0 {
+			return "the cluster refuses the agent's pod: " + cli.Plain(c.Message)
+		}
+	}
+	return ""
+}
+
+// podTrouble returns why a pod of the agent is not running, and whether its container has ever started.
+func podTrouble(pod *corev1.Pod) (why string, started bool) {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("pod %s is not scheduled: %s", pod.Name, cli.Plain(c.Message)), false
+		}
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		started = started || c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+		waiting := c.State.Waiting
+		switch {
+		case waiting == nil:
+			continue
+		case waiting.Reason == "ContainerCreating" || waiting.Reason == "PodInitializing":
+			continue
+		case strings.Contains(waiting.Reason, "Image"):
+			return fmt.Sprintf("the image %s cannot be pulled: %s: %s: set agent.image in the manager's configuration, or "+
+				"check the registry", cli.Plain(c.Image), waiting.Reason, cli.Plain(waiting.Message)), false
+		}
+		why = fmt.Sprintf("pod %s does not run: %s: %s", pod.Name, waiting.Reason, cli.Plain(waiting.Message))
+		if ended := c.LastTerminationState.Terminated; ended != nil {
+			why += fmt.Sprintf(": it ended with code %d, %s", ended.ExitCode, cmp.Or(ended.Reason, "Error"))
+		}
+	}
+	return why, started
+}
+
+// lastError returns the last error in the log of the agent, with advice. It returns "" if the log has none.
+func (d *diagnosis) lastError(ctx context.Context, pod *corev1.Pod) string {
+	lines, size := int64(logLines), int64(logBytes)
+	log, err := d.pods.GetLogs(pod.Name, &corev1.PodLogOptions{TailLines: &lines, LimitBytes: &size}).Stream(ctx)
+	if err != nil {
+		return ""
+	}
+	defer log.Close()
+	raw, _ := io.ReadAll(io.LimitReader(log, logBytes)) // a part of it is better than nothing
+	return lastErrorOf(raw)
+}
+
+// logLine is a line of the agent's log.
+type logLine struct {
+	Level  string `json:"level"`
+	Msg    string `json:"msg"`
+	Error  string `json:"error"`
+	Reason string `json:"reason"`
+	// Message is the hub's explanation of a refusal.
+	Message string `json:"message"`
+}
+
+// lastErrorOf returns the last error of a log, unless the agent has connected since.
+func lastErrorOf(log []byte) string {
+	last := ""
+	for lines := bufio.NewScanner(bytes.NewReader(log)); lines.Scan(); {
+		var line logLine
+		if json.Unmarshal(lines.Bytes(), &line) != nil {
+			continue
+		}
+		switch {
+		case line.Msg == "refused by the hub":
+			last = "the hub refuses it: " + line.Reason + ": " + line.Message
+		case line.Level == "error" || line.Level == "fatal":
+			last = line.Msg + ": " + line.Error + adviceOn(line.Error)
+		case strings.HasPrefix(line.Msg, "connected"):
+			last = ""
+		}
+	}
+	return cli.Plain(last)
+}
+
+// Advice on errors of a connection to the hub.
+const (
+	foreign   = "a proxy between the cluster and the hub replaces the certificate, or another server has its address"
+	firewalls = "check server.urls in the manager's configuration, and firewalls"
+)
+
+// adviceOn returns advice on an error of a connection to the hub.
+func adviceOn(text string) string {
+	for _, a := range []struct{ sign, advice string }{
+		{"not yet valid", "compare the clocks of the cluster's nodes and of the hub"},
+		{"has expired", "compare the clocks of the cluster's nodes and of the hub, or renew the hub's certificate"},
+		{"x509", foreign},
+		{"tls:", foreign},
+		{"no such host", "the cluster's DNS does not know the hub: check server.urls in the manager's configuration"},
+		{"server misbehaving", "the cluster's DNS does not answer"},
+		{"connection refused", firewalls},
+		{"timeout", firewalls},
+		{"deadline exceeded", firewalls},
+		{"unreachable", "check server.urls in the manager's configuration, and the routes of the cluster's nodes"},
+	} {
+		if strings.Contains(text, a.sign) {
+			return ": " + a.advice
+		}
+	}
+	return ""
+}
