@@ -19,8 +19,8 @@ type Adoption struct {
 	Problem string
 }
 
-// DecideAdoption returns how the agent that joined a former Cluster object of this name becomes the agent of this one, as after a restore from a
-// backup. Secret is the Cluster's agent Secret, nil if there is none. It is pure.
+// DecideAdoption returns how the agent that joined a former Cluster object of this name becomes the agent of this one,
+// as after a restore from a backup. Secret is the Cluster's agent Secret, nil if there is none. It is pure.
 //
 // Key and member stay as they are in the Secret, so that no other agent comes in by it.
 func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {

@@ -108,7 +108,8 @@ func tlsServer(t testing.TB, authority trust.KeyPair, answer http.HandlerFunc) *
 	return server
 }
 
-// run runs a command line with a kubectl that keeps what it is to apply and, like the real one, fails when that is nothing.
+// run runs a command line with a kubectl that keeps what it is to apply and, like the real one, fails when that is
+// nothing.
 func run(t testing.TB, command string) (applied, output string, err error) {
 	t.Helper()
 	dir := t.TempDir()

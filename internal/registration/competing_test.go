@@ -28,8 +28,8 @@ func testForeignAgent(w *world) {
 	w.WantUnchanged(w.t, theirs)
 }
 
-// testClaimedToken: an editor, who may delete the Secret of a token that no agent has used, waits for the moment in which
-// an agent joins. The policy lets them delete a Secret without the annotation only.
+// testClaimedToken: an editor, who may delete the Secret of a token that no agent has used, waits for the moment in
+// which an agent joins. The policy lets them delete a Secret without the annotation only.
 func testClaimedToken(w *world) {
 	token, name := w.cluster("member", asIs), registration.RegistrationSecret(w.name("member"))
 	unmarked := func(ctx context.Context) bool {

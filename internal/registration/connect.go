@@ -43,8 +43,8 @@ func KeyID(key ed25519.PublicKey) string {
 
 // Authenticate verifies the connect token of a request. If it returns false, it has written the response.
 //
-// All clients that cannot prove to be the agent of the Cluster that they name get the same response, whether or not the Cluster exists: 410, so that
-// an agent waits long before it tries again, and looks for a new join token.
+// All clients that cannot prove to be the agent of the Cluster that they name get the same response, whether or not the
+// Cluster exists: 410, so that an agent waits long before it tries again, and looks for a new join token.
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
 	if !ok {
@@ -72,8 +72,8 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	if len(validation.IsDNS1123Label(object.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
 		return Agent{}, unproven
 	}
-	// The cache may lag behind a join. So the API server is asked about an agent that the cache does not know, within the limit for clients that
-	// have proved nothing.
+	// The cache may lag behind a join. So the API server is asked about an agent that the cache does not know, within the
+	// limit for clients that have proved nothing.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
 		if !s.limits.lookup(name, s.Now()) {
@@ -102,8 +102,9 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	return agent, nil
 }
 
-// showUnproven shows on a Cluster that a client named it without proof. Any client can cause that. So nothing that it sent is shown, nothing is kept
-// for a Cluster that the cache does not know, and the number of Clusters on which this is shown is limited for each second.
+// showUnproven shows on a Cluster that a client named it without proof. Any client can cause that. So nothing that it
+// sent is shown, nothing is kept for a Cluster that the cache does not know, and the number of Clusters on which this
+// is shown is limited for each second.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
@@ -115,9 +116,9 @@ func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 // errNotProven says that a token does not verify with the key of the Cluster's agent, as one reader knows it.
 var errNotProven = errors.New("not proven")
 
-// verify returns the identity that a token proves, as one reader knows it: errNotProven if the key is not the agent's, a
-// RefusalError if it is and the agent is refused for another reason. A client that proves nothing costs one read whether or not the Cluster exists,
-// so that the duration does not disclose that.
+// verify returns the identity that a token proves, as one reader knows it: errNotProven if the key is not the agent's,
+// a RefusalError if it is and the agent is refused for another reason. A client that proves nothing costs one read
+// whether or not the Cluster exists, so that the duration does not disclose that.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName, token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
 	_, id, err := s.identity(ctx, reader, name)
@@ -146,7 +147,8 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 	return id, claims, nil
 }
 
-// TokenUsed records that an agent has used a connect token, which is valid until expires, at another replica of the hub.
+// TokenUsed records that an agent has used a connect token, which is valid until expires, at another replica of the
+// hub.
 func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
 	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // one that is known already is refused already
 }

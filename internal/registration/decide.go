@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// uidForm is what the UID of a namespace may look like. It is shown to people: nothing else may get into status, events and logs.
+// uidForm is what the UID of a namespace may look like. It is shown to people: nothing else may get into status, events
+// and logs.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // JoinInput is what the decision about a join depends on.
@@ -43,8 +44,9 @@ type Join struct {
 
 // DecideJoin returns the identity of a Cluster's agent after a request to join. It is pure.
 //
-// A token joins once. If the agent that joined shows it again, with the same key and from the same cluster, that is a retry and succeeds. From another
-// cluster it is an IdentityMismatch. A new token replaces key and member: so a rebuilt member gets its Cluster back.
+// A token joins once. If the agent that joined shows it again, with the same key and from the same cluster, that is a
+// retry and succeeds. From another cluster it is an IdentityMismatch. A new token replaces key and member: so a rebuilt
+// member gets its Cluster back.
 func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	if err := checkRequest(in); err != nil {
 		return Join{}, err

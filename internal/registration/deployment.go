@@ -24,17 +24,18 @@ import (
 
 // How an agent's Deployment changes and stops.
 const (
-	// progressDeadline is the time in seconds in which a new pod must be connected, the pull of its image included. After it, the agent restores
-	// the previous Deployment.
+	// progressDeadline is the time in seconds in which a new pod must be connected, the pull of its image included. After
+	// it, the agent restores the previous Deployment.
 	progressDeadline = 120
-	// gracePeriod is the time in seconds that an agent may take to stop: 10 more than agent/daemon.StopTimeout, which requests in progress get.
+	// gracePeriod is the time in seconds that an agent may take to stop: 10 more than agent/daemon.StopTimeout, which
+	// requests in progress get.
 	gracePeriod = 130
 )
 
 // Deployment is an agent's Deployment as the manifest and the tunnel carry it.
 type Deployment struct {
-	// Digest covers what spec.agent and the hub's configuration determine, without the hub's addresses and CA: connected agents receive these as
-	// protocol.Settings, and must not restart because of them.
+	// Digest covers what spec.agent and the hub's configuration determine, without the hub's addresses and CA: connected
+	// agents receive these as protocol.Settings, and must not restart because of them.
 	Digest string
 	// JSON of the Deployment.
 	JSON []byte
@@ -140,7 +141,8 @@ func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 }
 
 func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) (*corev1ac.PodSpecApplyConfiguration, error) {
-	// No user: the image names one that is not root, and OpenShift gives each namespace users of its own and refuses others.
+	// No user: the image names one that is not root, and OpenShift gives each namespace users of its own and refuses
+	// others.
 	pod := corev1ac.PodSpec().
 		WithServiceAccountName(protocol.AgentName).
 		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).
@@ -230,10 +232,12 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	return all
 }
 
-// nodeLossSeconds is how long a replica is kept on a node that is lost. Kubernetes waits five minutes by itself, for the sake of pods with state.
+// nodeLossSeconds is how long a replica is kept on a node that is lost. Kubernetes waits five minutes by itself, for
+// the sake of pods with state.
 const nodeLossSeconds = 30
 
-// lossTolerations have the agent replaced soon when its node is lost: both replicas may be on one, as where a cluster began with one node. A key of the user's own is left to them.
+// lossTolerations have the agent replaced soon when its node is lost: both replicas may be on one, as where a cluster
+// began with one node. A key of the user's own is left to them.
 func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfiguration {
 	var all []*corev1ac.TolerationApplyConfiguration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {

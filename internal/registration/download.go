@@ -17,11 +17,13 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// hostAgent is the agent's program for hosts, beside the manager's own. For other platforms than the manager's it has "-<platform>" at its end.
+// hostAgent is the agent's program for hosts, beside the manager's own. For other platforms than the manager's it has
+// "-<platform>" at its end.
 const hostAgent = "drover-host-agent"
 
-// Bounds of downloads of the agent's program, which any client may ask for. One that takes none of it for stallTime, or not all of it within downloadTime,
-// is cut off. Clients of one address, such as those behind a front, share what it may have at a time, and wait for their turn.
+// Bounds of downloads of the agent's program, which any client may ask for. One that takes none of it for stallTime, or
+// not all of it within downloadTime, is cut off. Clients of one address, such as those behind a front, share what it
+// may have at a time, and wait for their turn.
 const (
 	downloadsOfSource = 16
 	downloadsAtOnce   = 128

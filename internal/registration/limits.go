@@ -15,14 +15,16 @@ import (
 
 // Bounds on how often this replica asks the API server because of clients that have not proved to be an agent.
 const (
-	// Lookups of agents that the cache does not know, by all clients together. The first after a join does not count: agents that join at the same
-	// time connect before the cache knows them. Beyond the limit, agents are told to retry in a moment; by then the cache has caught up.
+	// Lookups of agents that the cache does not know, by all clients together. The first after a join does not count:
+	// agents that join at the same time connect before the cache knows them. Beyond the limit, agents are told to retry in
+	// a moment; by then the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
 	// Joins of one Cluster, by all clients that have its token, also after it was used.
 	joinsPerSecond = 1
 	joinBurst      = 10
-	// Clusters on which a client without proof is shown. Any client that can reach the port causes that write to the API server.
+	// Clusters on which a client without proof is shown. Any client that can reach the port causes that write to the API
+	// server.
 	showsPerSecond = 1
 	showBurst      = 20
 	// maxIdleLimits is the number of Clusters from which on those without a recent join are forgotten.
@@ -82,7 +84,8 @@ func (l *limits) show(now time.Time) bool {
 	return l.shows.AllowN(now, 1)
 }
 
-// join reports whether a client with the token of a Cluster may try to join now. Only names of Clusters that exist belong here.
+// join reports whether a client with the token of a Cluster may try to join now. Only names of Clusters that exist
+// belong here.
 func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,8 +26,8 @@ type registered struct {
 	token  Token
 }
 
-// find returns the Cluster that a token is for, as reader has it, or errUnknownToken. The name of the Cluster comes from the index of the cache, whatever
-// the reader.
+// find returns the Cluster that a token is for, as reader has it, or errUnknownToken. The name of the Cluster comes
+// from the index of the cache, whatever the reader.
 func (s *Server) find(ctx context.Context, reader client.Reader, token string) (*registered, error) {
 	if !ValidToken(token) {
 		return nil, errUnknownToken
@@ -62,8 +62,8 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 	return &registered{name: name, owner: owner, secret: secret, token: ReadToken(secret, tokenTTL(owner))}, nil
 }
 
-// identity returns the agent Secret of a Cluster, empty if there is none, and the identity in it, nil if there is none. A Secret that
-// cannot be read identifies no agent, and the next join replaces it.
+// identity returns the agent Secret of a Cluster, empty if there is none, and the identity in it, nil if there is none.
+// A Secret that cannot be read identifies no agent, and the next join replaces it.
 func (s *Server) identity(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, *AgentIdentity, error) {
 	secret := &corev1.Secret{}
 	switch err := reader.Get(ctx, AgentSecret(name), secret); {

@@ -30,7 +30,8 @@ type ManifestInput struct {
 	Trust v1.Trust
 	// Agent is the rest of the Cluster's spec.agent; its image and trust are not looked at.
 	Agent v1.Agent
-	// APIServer has the agent keep what the member's API servers ask about the tokens of users who come without the hub. It takes the profile Full.
+	// APIServer has the agent keep what the member's API servers ask about the tokens of users who come without the hub.
+	// It takes the profile Full.
 	APIServer bool
 	// Token to join with.
 	Token string
@@ -38,11 +39,12 @@ type ManifestInput struct {
 	Settings protocol.Settings
 }
 
-// direct reports whether API servers ask about users' tokens. An agent that only reads takes no set, and so has nothing to tell them.
+// direct reports whether API servers ask about users' tokens. An agent that only reads takes no set, and so has nothing
+// to tell them.
 func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
-// Manifests makes manifests, and marshals only once what all members have in common: of ten thousand manifests only the tokens
-// differ. The zero value is ready. It may be used concurrently.
+// Manifests makes manifests, and marshals only once what all members have in common: of ten thousand manifests only the
+// tokens differ. The zero value is ready. It may be used concurrently.
 type Manifests struct {
 	mu     sync.Mutex // guards what follows
 	shared string     // key of parts
@@ -143,13 +145,15 @@ func marshal(objects ...any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// apply applies the manifest. Server-side apply takes over an agent that kubectl or a GitOps tool installed without a warning or a conflict, also one
-// whose Deployment the agent has changed itself, and puts no copy of the join token into an annotation.
+// apply applies the manifest. Server-side apply takes over an agent that kubectl or a GitOps tool installed without a
+// warning or a conflict, also one whose Deployment the agent has changed itself, and puts no copy of the join token
+// into an annotation.
 const apply = "kubectl apply --server-side --force-conflicts -f -"
 
-// Command returns the command that a person runs in the member. With a pinned CA it contains the CA, so that everything that is fetched is verified
-// (CVE-2025-67601). If the hub responds with an error, the command writes its text to standard error and applies nothing: "curl --fail" would show
-// only the status, and curl has --fail-with-body only since 7.76.
+// Command returns the command that a person runs in the member. With a pinned CA it contains the CA, so that everything
+// that is fetched is verified (CVE-2025-67601). If the hub responds with an error, the command writes its text to
+// standard error and applies nothing: "curl --fail" would show only the status, and curl has --fail-with-body only
+// since 7.76.
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 	fetch := "curl -sS -w '%{http_code}' "
 	if trust != v1.TrustSystem && caBundle != "" {
@@ -163,7 +167,8 @@ func ManifestURL(server, token string) string {
 	return server + protocol.PathImport + token + ".yaml"
 }
 
-// namespace returns the agent's namespace. Its pod security lets pods onto the node's network only where there are such.
+// namespace returns the agent's namespace. Its pod security lets pods onto the node's network only where there are
+// such.
 func namespace(onNodes bool) *corev1ac.NamespaceApplyConfiguration {
 	level := "restricted"
 	if onNodes {
@@ -177,8 +182,9 @@ func serviceAccount() *corev1ac.ServiceAccountApplyConfiguration {
 	return corev1ac.ServiceAccount(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
 }
 
-// role returns the rights of an agent in its own namespace: to keep Secrets, to elect a leader, to change its own Deployment, and to keep
-// the DaemonSets beside it or, where it only reads, to remove what an agent of the profile Full left of them. RBAC cannot restrict the creation of a Lease to a name.
+// role returns the rights of an agent in its own namespace: to keep Secrets, to elect a leader, to change its own
+// Deployment, and to keep the DaemonSets beside it or, where it only reads, to remove what an agent of the profile Full
+// left of them. RBAC cannot restrict the creation of a Lease to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	daemonSets := []string{"create", "patch", "delete"}

@@ -71,7 +71,8 @@ func documents(t testing.TB, manifest []byte) [][]byte {
 	}
 }
 
-// objects decodes a manifest strictly: an unknown or repeated field is an error, as is a kind that Kubernetes does not have.
+// objects decodes a manifest strictly: an unknown or repeated field is an error, as is a kind that Kubernetes does not
+// have.
 func objects(t testing.TB, in registration.ManifestInput) []runtime.Object {
 	t.Helper()
 	manifest, err := new(registration.Manifests).Manifest(in)
@@ -291,8 +292,9 @@ func TestTheManifestLetsNodeAgentsOntoTheNodesNetwork(t *testing.T) {
 	}
 }
 
-// The pods on the control plane's nodes must not use the agent's account, which may act as any user.
-func TestDirectAccessAccountMayReadOnlyTwoSecrets(t *testing.T) {
+// TestWhatAPIServersAskMayReadTwoSecrets: the account on the nodes of the control plane is not the agent's, which may
+// act as any user.
+func TestWhatAPIServersAskMayReadTwoSecrets(t *testing.T) {
 	in := manifestInput(t)
 	in.APIServer = true
 	all := objects(t, in)

@@ -146,8 +146,8 @@ func TestManifestInAMember(t *testing.T) {
 	})
 }
 
-// remove takes a manifest out of the API server, as if it had not been applied. No controller empties namespaces here, so it finalizes that of
-// the agent itself.
+// remove takes a manifest out of the API server, as if it had not been applied. No controller empties namespaces here,
+// so it finalizes that of the agent itself.
 func remove(t *testing.T, env *testkit.Env, manifest []byte) {
 	t.Helper()
 	if out, err := kubectl(t, env.Config, manifest, "delete", "--wait=false", "-f", "-"); err != nil {
@@ -251,8 +251,8 @@ func readOnlyRights() map[string]right {
 	}
 }
 
-// viewerRights are those of everybody who reaches a member that can only be read. The agent's own Secrets are not among them
-// (CVE-2021-36782): they hold its private key, and what was delivered.
+// viewerRights are those of everybody who reaches a member that can only be read. The agent's own Secrets are not among
+// them (CVE-2021-36782): they hold its private key, and what was delivered.
 func viewerRights() map[string]right {
 	return map[string]right{
 		"the viewer reads a workload":                {at("get", "apps", "deployments", "", "default", "x"), true},

@@ -29,8 +29,8 @@ import (
 // uidRange is the annotation by which OpenShift gives a namespace its users: the first one and how many.
 const uidRange = "openshift.io/sa.scc.uid-range"
 
-// constrained stands in for OpenShift's SecurityContextConstraints restricted-v2: a pod names no user, or one of its namespace's
-// range, and asks for nothing of the host.
+// constrained stands in for OpenShift's SecurityContextConstraints restricted-v2: a pod names no user, or one of its
+// namespace's range, and asks for nothing of the host.
 func constrained(t *testing.T, env *testkit.Env) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: "restricted-v2"}

@@ -14,8 +14,8 @@ import (
 // maxConnects bounds the connect tokens that are remembered of one agent: those of about two minutes.
 const maxConnects = 1000
 
-// replayGuard remembers the IDs of connect tokens until they expire. It takes only tokens that were verified, and has a bound for each agent, so that
-// no client can fill it for others. The zero value is ready.
+// replayGuard remembers the IDs of connect tokens until they expire. It takes only tokens that were verified, and has a
+// bound for each agent, so that no client can fill it for others. The zero value is ready.
 type replayGuard struct {
 	mu    sync.Mutex                      // guards what follows
 	used  map[string]map[string]time.Time // by KeyID, then by the token's ID: when the token ends

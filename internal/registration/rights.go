@@ -30,8 +30,8 @@ func clusterRights(profile v1.AgentProfile) []any {
 	return objects
 }
 
-// directRights returns the account of what API servers ask about users' tokens, and the objects that let it read what the hub delivers for this, and the CA of which it
-// has its certificate.
+// directRights returns the account of what API servers ask about users' tokens, and the objects that let it read what
+// the hub delivers for this, and the CA of which it has its certificate.
 func directRights(in ManifestInput) []any {
 	if !in.direct() {
 		return nil
@@ -56,7 +56,8 @@ func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// removing returns the rules for the agent to remove itself. Without the verb escalate it cannot add a right to its role that it does not have.
+// removing returns the rules for the agent to remove itself. Without the verb escalate it cannot add a right to its
+// role that it does not have.
 func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
@@ -80,7 +81,8 @@ func impersonating() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// delivering returns the rules for the objects of sets. The verbs on cluster.drover.dev are those that the guards ask for.
+// delivering returns the rules for the objects of sets. The verbs on cluster.drover.dev are those that the guards ask
+// for.
 func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
@@ -97,7 +99,8 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// planning returns the rules to run Plans: to install their schema and the account of their pods, to make Jobs, and to cordon, drain and label nodes.
+// planning returns the rules to run Plans: to install their schema and the account of their pods, to make Jobs, and to
+// cordon, drain and label nodes.
 func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{

@@ -33,7 +33,8 @@ import (
 const (
 	// KeyToken is the join token.
 	KeyToken = "token"
-	// KeyManifestURL is the URL of the agent's manifest. It needs no other credential, and works until its token is used or expires.
+	// KeyManifestURL is the URL of the agent's manifest. It needs no other credential, and works until its token is used
+	// or expires.
 	KeyManifestURL = "manifest-url"
 	// KeyCommand is the command to run in the member.
 	KeyCommand = "command"
@@ -51,7 +52,8 @@ const (
 // tokenJoining and a time are the value of annotationTokenUsed while an agent joins. Later it is the hash of the token.
 const tokenJoining = "joining "
 
-// Keys of the Secret "<cluster>-agent". Their values are not secret. It is a Secret because a user who may write it decides which cluster is the member.
+// Keys of the Secret "<cluster>-agent". Their values are not secret. It is a Secret because a user who may write it
+// decides which cluster is the member.
 const (
 	keyPublicKey  = "public-key"
 	keyClusterUID = "cluster-uid"
@@ -83,8 +85,8 @@ func secretName(cluster string) string {
 	return RegistrationSecret(types.NamespacedName{Namespace: namespace, Name: name}).Name
 }
 
-// ReadToken reads the join token in a Cluster's registration Secret. TTL is the Cluster's. A Secret that Drover has not annotated
-// has an expired token: fail closed.
+// ReadToken reads the join token in a Cluster's registration Secret. TTL is the Cluster's. A Secret that Drover has not
+// annotated has an expired token: fail closed.
 func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	value := string(secret.Data[KeyToken])
 	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
@@ -102,7 +104,8 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	}
 }
 
-// TokenCreated returns when the join token in a Cluster's registration Secret was made, or the Secret if it does not say that.
+// TokenCreated returns when the join token in a Cluster's registration Secret was made, or the Secret if it does not
+// say that.
 func TokenCreated(secret metav1.Object) time.Time {
 	if created, err := time.Parse(time.RFC3339, secret.GetAnnotations()[annotationTokenCreated]); err == nil {
 		return created
@@ -110,13 +113,15 @@ func TokenCreated(secret metav1.Object) time.Time {
 	return secret.GetCreationTimestamp().Time
 }
 
-// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it needs is a hash or a token.
+// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it needs is a hash
+// or a token.
 const maxCached = 1 << 10
 
 // maxMark bounds an annotation that the manager keeps in memory, which has a hash or a time, in bytes.
 const maxMark = 256
 
-// CachedKinds are the values of the label v1.LabelSecretKind of the Secrets that the manager keeps in memory. Users may write any others.
+// CachedKinds are the values of the label v1.LabelSecretKind of the Secrets that the manager keeps in memory. Users may
+// write any others.
 func CachedKinds() []string {
 	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent, v1.SecretKindHostPlan}
 }
@@ -131,12 +136,13 @@ func cachedMetadata() untrusted.Metadata {
 	}
 }
 
-// keyContent is the key of StringData under which Trim leaves a digest of what only people read in a registration Secret. The API
-// server sends no StringData, so no other client can have set it. Ten thousand manifests would be the largest thing in the manager's memory.
+// keyContent is the key of StringData under which Trim leaves a digest of what only people read in a registration
+// Secret. The API server sends no StringData, so no other client can have set it. Ten thousand manifests would be the
+// largest thing in the manager's memory.
 const keyContent = "content-digest"
 
-// Trim is a cache transform: it keeps only what is read from the cache. That holds for every Secret with our label, since users may create such
-// Secrets, too. It changes and returns the Secret. A second call changes nothing.
+// Trim is a cache transform: it keeps only what is read from the cache. That holds for every Secret with our label,
+// since users may create such Secrets, too. It changes and returns the Secret. A second call changes nothing.
 func Trim(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -188,20 +194,21 @@ func UpToDate(secret *corev1.Secret, want *corev1ac.SecretApplyConfiguration) bo
 		labels.ValidatedSetSelector(want.Labels).Matches(labels.Set(secret.Labels))
 }
 
-// Ours reports whether Drover made a Secret for a Cluster, or for an earlier one of its name. Any other Secret of that name belongs to a user and is
-// neither adopted nor overwritten.
+// Ours reports whether Drover made a Secret for a Cluster, or for an earlier one of its name. Any other Secret of that
+// name belongs to a user and is neither adopted nor overwritten.
 func Ours(secret *corev1.Secret, cluster, kind string) bool {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: ownLabels(cluster, kind)}.Has(secret)
 }
 
-// Owned reports whether Drover made a Secret for this Cluster or Host, and not for an earlier one of its name. What any other Secret holds is neither sent nor
-// applied anywhere.
+// Owned reports whether Drover made a Secret for this Cluster or Host, and not for an earlier one of its name. What any
+// other Secret holds is neither sent nor applied anywhere.
 func Owned(secret *corev1.Secret, owner client.Object, kind string) bool {
 	return Ours(secret, memberName(owner).Name, kind) && owned.By(secret, owner.GetUID())
 }
 
-// Foreign says why a Secret is not the one that Drover made for a Cluster or Host, "" if it is. Whoever applies or shows the content of a Secret that they
-// found by its name asks this first: people who may create Secrets can have put another one there.
+// Foreign says why a Secret is not the one that Drover made for a Cluster or Host, "" if it is. Whoever applies or
+// shows the content of a Secret that they found by its name asks this first: people who may create Secrets can have put
+// another one there.
 func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	member := memberName(owner)
 	want := ownLabels(member.Name, kind)
@@ -227,7 +234,8 @@ func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	return fmt.Sprintf("%s, and Drover's belongs to the %s, which has the UID %s", found, kindOf(owner), owner.GetUID())
 }
 
-// ownLabels are the labels by which a Secret of that kind is known to be of a Cluster, or of a Host, by its name among members.
+// ownLabels are the labels by which a Secret of that kind is known to be of a Cluster, or of a Host, by its name among
+// members.
 func ownLabels(member, kind string) map[string]string {
 	if host, ok := protocol.HostOf(member); ok {
 		return map[string]string{v1.LabelHost: host, v1.LabelSecretKind: hostKinds()[kind]}
@@ -286,9 +294,11 @@ type AgentIdentity struct {
 	ClusterUID string
 	// TokenHash is the hash of the join token that it used.
 	TokenHash string
-	// OwnerUID is the UID of the Cluster object that it is the agent of: the one that it joined as, or the one that it was adopted for.
+	// OwnerUID is the UID of the Cluster object that it is the agent of: the one that it joined as, or the one that it was
+	// adopted for.
 	OwnerUID types.UID
-	// FormerOwner is the UID of the Cluster object that an adopted agent joined as, which it has in its tokens. Empty for any other agent.
+	// FormerOwner is the UID of the Cluster object that an adopted agent joined as, which it has in its tokens. Empty for
+	// any other agent.
 	FormerOwner types.UID
 	// Joined is when it did.
 	Joined time.Time

@@ -81,8 +81,8 @@ func (s *Server) serveCACerts(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(s.Settings().CABundle))
 }
 
-// serveImport serves the manifest to clients with a token that can still be used. Query parameters are refused: nothing that a client sends may reach
-// the manifest (CVE-2026-44939).
+// serveImport serves the manifest to clients with a token that can still be used. Query parameters are refused: nothing
+// that a client sends may reach the manifest (CVE-2026-44939).
 func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {
@@ -122,7 +122,8 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(found.secret.Data[KeyManifest])
 }
 
-// findManifest reads the manifest, which the cache does not hold, from the API server, within the limit for clients with that token.
+// findManifest reads the manifest, which the cache does not hold, from the API server, within the limit for clients
+// with that token.
 func (s *Server) findManifest(ctx context.Context, cluster types.NamespacedName, token string) (*registered, error) {
 	if !s.limits.join(cluster, s.Now()) {
 		return nil, errBusy
@@ -178,8 +179,8 @@ func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterReque
 	return request, nil
 }
 
-// join decides about a join on what the API server says now, and writes it. Of two that race for one token one gets a conflict and
-// is decided again.
+// join decides about a join on what the API server says now, and writes it. Of two that race for one token one gets a
+// conflict and is decided again.
 func (s *Server) join(ctx context.Context, token string, request protocol.RegisterRequest) (*protocol.RegisterResponse, error) {
 	const attempts = 3
 	var conflict error
@@ -229,9 +230,9 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 }
 
 // claim marks the Secret of a Cluster's token before an agent joins with it. Editors may delete the Secret of a token
-// that no agent has used, and the policy knows that by this annotation. If only the controller wrote it, an editor could
-// delete the Secret just after a join, and the next token would let an agent of theirs take the member's place. The
-// token stays good until the controller writes its hash there, so that a join that fails here can be repeated.
+// that no agent has used, and the policy knows that by this annotation. If only the controller wrote it, an editor
+// could delete the Secret just after a join, and the next token would let an agent of theirs take the member's place.
+// The token stays good until the controller writes its hash there, so that a join that fails here can be repeated.
 func (s *Server) claim(ctx context.Context, found *registered) error {
 	if _, isCluster := found.owner.(*v1.Cluster); !isCluster {
 		return nil // the Secret of a Host's token is guarded from the start

@@ -651,7 +651,8 @@ func testReplayElsewhere(w *world) {
 	w.want(w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.ID = "here" })), http.StatusOK, "")
 }
 
-// CVE-2026-4740, CVE-2024-56513: an agent becomes that of another cluster. CVE-2026-16242: agents are asked for no credential.
+// CVE-2026-4740, CVE-2024-56513: an agent becomes that of another cluster. CVE-2026-16242: agents are asked for no
+// credential.
 func testForeignConnectTokens(w *world) {
 	a, b := testkit.Key(w.t), testkit.Key(w.t)
 	responseA := w.join(w.cluster("a", asIs), a, memberUID)

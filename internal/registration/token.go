@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registration decides who may join as a Cluster and who is its agent, and makes the manifest that an agent is installed with.
+// Package registration decides who may join as a Cluster and who is its agent, and makes the manifest that an agent is
+// installed with.
 package registration
 
 import (
@@ -19,8 +20,8 @@ import (
 // tokenBytes is the entropy of a token that Drover makes: 256 bits.
 const tokenBytes = 32
 
-// tokenForm is what a token may look like, so that it can be in a URL path as it is. Its lower bound is what a chosen token
-// needs to resist guessing.
+// tokenForm is what a token may look like, so that it can be in a URL path as it is. Its lower bound is what a chosen
+// token needs to resist guessing.
 var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~-]{32,256}$`)
 
 // NewToken makes a random join token.

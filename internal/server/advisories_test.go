@@ -22,8 +22,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testCVE2025_23388: in Rancher a body of anyone's made the server recurse until its stack was full. Here whoever is not known has no body read, and
-// what is parsed before a signature is verified, the claims of a token, is bounded in depth.
+// testCVE2025_23388: in Rancher a body of anyone's made the server recurse until its stack was full. Here whoever is
+// not known has no body read, and what is parsed before a signature is verified, the claims of a token, is bounded in
+// depth.
 func testCVE2025_23388(t *testing.T, w *world) {
 	c := w.client(true)
 	join := w.cluster("nested")
@@ -79,8 +80,8 @@ func testCVE2025_23388(t *testing.T, w *world) {
 	}
 }
 
-// testCVE2023_22650: in Rancher the tokens of a user who was removed stayed good. Here a token is as good as the hub's API server says, and its word is
-// remembered for 10 s here, and as long there. What is open ends at the next look.
+// testCVE2023_22650: in Rancher the tokens of a user who was removed stayed good. Here a token is as good as the hub's
+// API server says, and its word is remembered for 10 s here, and as long there. What is open ends at the next look.
 func testCVE2023_22650(t *testing.T, w *world) {
 	c, m := w.client(true), w.moves(t, "left")
 	token, demoted, stayer := w.reader("leaver"), w.reader("demoted"), w.reader("stayer")

@@ -70,7 +70,8 @@ func testAudiences(t *testing.T, w *world) {
 	testSmuggling(t, w, w.secret(request.Status.Token), w.secret(wide.Status.Token))
 }
 
-// testSmuggling: no way to write a path or to send tokens brings a token that is made for the member one to the member two, or to the hub.
+// testSmuggling: no way to write a path or to send tokens brings a token that is made for the member one to the member
+// two, or to the hub.
 func testSmuggling(t *testing.T, w *world, one, wide string) {
 	to := "/k8s/clusters/" + w.namespace + "/"
 	bearer := "Authorization: Bearer " + one + "\r\n"

@@ -14,8 +14,9 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// connections bounds how many connections one address holds that have proved to be no one's, and how many one user. One host must not fill
-// the port. Tunnels are bounded elsewhere, by Cluster and workspace: behind a load balancer all agents come from one address.
+// connections bounds how many connections one address holds that have proved to be no one's, and how many one user. One
+// host must not fill the port. Tunnels are bounded elsewhere, by Cluster and workspace: behind a load balancer all
+// agents come from one address.
 type connections struct {
 	most       int    // of one address, or of one user
 	turnedAway func() // called for each connection that is closed at once
@@ -87,7 +88,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// heldBy counts a connection with who has proved to hold it from now on. Of a user who holds too many it stays with its address.
+// heldBy counts a connection with who has proved to hold it from now on. Of a user who holds too many it stays with its
+// address.
 func (c *countedConn) heldBy(holder string) {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()

@@ -20,7 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// port is a server whose port takes three connections of one address, or of one user. Who says "agent" or "user" in the path is one.
+// port is a server whose port takes three connections of one address, or of one user. Who says "agent" or "user" in the
+// path is one.
 func port(t *testing.T) (address string, refused func() int) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,11 +16,14 @@ import (
 )
 
 const (
-	// lastWords is what an answer gets to leave, and a connection to say what it was opened for, before the port is closed.
+	// lastWords is what an answer gets to leave, and a connection to say what it was opened for, before the port is
+	// closed.
 	lastWords = time.Second
-	// keepBeyond is added, in what the agent receives, to the time that this replica still uses its tunnel, so that it is the replica that ends it.
+	// keepBeyond is added, in what the agent receives, to the time that this replica still uses its tunnel, so that it is
+	// the replica that ends it.
 	keepBeyond = 10 * time.Second
-	// refusedFor bounds Retry-After for agents that come while this replica stops, in seconds. It is random, so they don't come together.
+	// refusedFor bounds Retry-After for agents that come while this replica stops, in seconds. It is random, so they don't
+	// come together.
 	refusedFor = 5
 )
 
@@ -93,7 +96,8 @@ func (s *Server) cut() {
 	_ = s.Stop.Calls.Wait(ctx) // what does not notice ends with the process
 }
 
-// finish closes the port. Shutdown would wait for 5 s for a connection on which nothing was ever asked, such as a load balancer's probe.
+// finish closes the port. Shutdown would wait for 5 s for a connection on which nothing was ever asked, such as a load
+// balancer's probe.
 func finish(server *http.Server, shut <-chan struct{}) {
 	select {
 	case <-shut:

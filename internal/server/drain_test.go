@@ -41,8 +41,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// mover is an agent with its real link, and a small cluster behind it: /slow answers when told to, a watch says something all the time, an
-// upgrade echoes, /silent is a watch with one event, /header has a long header, and /size answers with that of the body.
+// mover is an agent with its real link, and a small cluster behind it: /slow answers when told to, a watch says
+// something all the time, an upgrade echoes, /silent is a watch with one event, /header has a long header, and /size
+// answers with that of the body.
 type mover struct {
 	w      *world
 	key    ed25519.PrivateKey
@@ -175,7 +176,8 @@ func (w *world) reader(name string) string {
 	return w.user(name, rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
 }
 
-// watch follows a watch to its end, and returns how that was: nil if it was between two events. It returns when the watch has begun.
+// watch follows a watch to its end, and returns how that was: nil if it was between two events. It returns when the
+// watch has begun.
 func (w *world) watch(t *testing.T, c *http.Client, path, bearer string) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -240,7 +242,8 @@ func (w *world) shell(t *testing.T, path, bearer string) *shell {
 	return s
 }
 
-// newWords returns the pace of the words of a test that tries a shell until it ends. Without one they take all that a processor has.
+// newWords returns the pace of the words of a test that tries a shell until it ends. Without one they take all that a
+// processor has.
 func newWords() *rate.Limiter { return rate.NewLimiter(20, 1) }
 
 // says reports whether the shell answers.

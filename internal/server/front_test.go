@@ -27,7 +27,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// frontIdle replaces the 60 s of silence after which a front ends a connection. The interval of the tunnel's pings shrinks as much and a little more.
+// frontIdle replaces the 60 s of silence after which a front ends a connection. The interval of the tunnel's pings
+// shrinks as much and a little more.
 const (
 	frontIdle  = 8 * time.Second
 	frontPings = time.Second
@@ -36,8 +37,9 @@ const (
 // longHeader is that of the response to a login of a user with as many groups as a code can have.
 const longHeader = 20 << 10
 
-// What ends TLS in front of the hub has a certificate of its own, ends what is silent, and speaks HTTP/1.1 with the hub. The programs are Debian's.
-func TestHubWorksBehindProxiesThatTerminateTLS(t *testing.T) {
+// What ends TLS in front of the hub has a certificate of its own, ends what is silent, and speaks HTTP/1.1 with the
+// hub. The programs are Debian's.
+func TestWhatEndsTLSInFrontOfTheHub(t *testing.T) {
 	t.Parallel()
 	for name, front := range map[string]struct {
 		program, config string

@@ -227,8 +227,8 @@ func (w *world) raw(line string, headers ...string) response {
 	return response{resp.StatusCode, string(body), resp.Header, resp.Proto}
 }
 
-// roleOf returns the name of the ClusterRole and of the ClusterRoleBinding of a user. Other tests, and this one when it runs again, use the
-// same API server, and these objects are in no namespace.
+// roleOf returns the name of the ClusterRole and of the ClusterRoleBinding of a user. Other tests, and this one when it
+// runs again, use the same API server, and these objects are in no namespace.
 func (w *world) roleOf(user string) string { return w.namespace + "-" + user }
 
 // user is the token of a new ServiceAccount with some rights on the whole hub.

@@ -28,8 +28,8 @@ const leaseName = "drover-manager"
 // errLeaseLost ends the replica: another one leads, or none can.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
-// Run runs a replica until ctx ends or a part fails. The manager, with the caches and the controllers of every replica, goes on until all parts
-// have ended.
+// Run runs a replica until ctx ends or a part fails. The manager, with the caches and the controllers of every replica,
+// goes on until all parts have ended.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -51,10 +51,11 @@ func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) e
 	return all.Wait()
 }
 
-// Leader is the manager for controllers. What needs leadership runs while this replica holds the Lease, the rest in the manager itself.
+// Leader is the manager for controllers. What needs leadership runs while this replica holds the Lease, the rest in the
+// manager itself.
 //
-// A ctrl.Manager that elects stops what needs no leadership first, and gives its Lease up last. So no replica would lead while this one
-// waits for its users' sessions to end, which may take hours.
+// A ctrl.Manager that elects stops what needs no leadership first, and gives its Lease up last. So no replica would
+// lead while this one waits for its users' sessions to end, which may take hours.
 type Leader struct {
 	ctrl.Manager
 	lock      resourcelock.Interface // nil if there is no election
@@ -91,8 +92,8 @@ func (l *Leader) Add(r manager.Runnable) error {
 	return nil
 }
 
-// Start leads whenever no other replica does, until ctx ends. It gives the Lease up when all that ran has ended. A lost Lease is an error,
-// and so is one that was restored.
+// Start leads whenever no other replica does, until ctx ends. It gives the Lease up when all that ran has ended. A lost
+// Lease is an error, and so is one that was restored.
 func (l *Leader) Start(ctx context.Context) error {
 	if !l.GetCache().WaitForCacheSync(ctx) {
 		return nil // stopped before it could lead

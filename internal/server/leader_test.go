@@ -92,7 +92,8 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	if holder() == "" {
 		t.Error("no replica holds the Lease while a controller runs")
 	}
-	// The elector renews the Lease at once and then every two seconds. It logs a renewal that a stop breaks off as an error.
+	// The elector renews the Lease at once and then every two seconds. It logs a renewal that a stop breaks off as an
+	// error.
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
 		lease, err := clients.CoordinationV1().Leases(namespace).Get(ctx, "drover-manager", metav1.GetOptions{})
 		if err == nil && !lease.Spec.RenewTime.After(lease.Spec.AcquireTime.Time) {
@@ -185,7 +186,8 @@ func TestALostLeaseEndsTheReplica(t *testing.T) {
 	<-drained
 }
 
-// A replica that runs through a restore of the hub's etcd must end, whether it leads or not: its caches may be newer than the hub.
+// A replica that runs through a restore of the hub's etcd must end, whether it leads or not: its caches may be newer
+// than the hub.
 func TestALeaseThatWasRestoredEndsTheReplica(t *testing.T) {
 	t.Parallel()
 	for name, other := range map[string]bool{"that leads": false, "that waits": true} {

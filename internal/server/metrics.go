@@ -82,7 +82,8 @@ func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	return cfg
 }
 
-// Deliveries registers metrics of what a delivery store sends, and returns what has the delivery store feed them. Only the leader's say anything.
+// Deliveries registers metrics of what a delivery store sends, and returns what has the delivery store feed them. Only
+// the leader's say anything.
 func (s *Server) Deliveries() delivery.Observer {
 	sent := counters("drover_sets_sent_total", "Sets that were sent to members or removed there, by verb and result.", "verb", "result")
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_set_seconds",
@@ -104,7 +105,8 @@ func (s *Server) Deliveries() delivery.Observer {
 	}
 }
 
-// maxAwaited is the most owners that a metric names. They are sorted, so that an owner which is awaited for long stays among them.
+// maxAwaited is the most owners that a metric names. They are sorted, so that an owner which is awaited for long stays
+// among them.
 const maxAwaited = 10
 
 // openAudit begins the audit log that the configuration asks for, with its metrics.

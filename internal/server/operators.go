@@ -24,8 +24,9 @@ const (
 	operatorConnectionsShare = 32
 )
 
-// addOperators adds the ports for probes and for metrics to the manager. Their connections and handshakes are not those of the port for agents and
-// users, so however many come there, a probe and a scrape are answered. Both serve before that port opens and after it has closed.
+// addOperators adds the ports for probes and for metrics to the manager. Their connections and handshakes are not those
+// of the port for agents and users, so however many come there, a probe and a scrape are answered. Both serve before
+// that port opens and after it has closed.
 func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.Config, metrics http.Handler) error {
 	probes, scrapes := http.NewServeMux(), http.NewServeMux()
 	s.probes(ctx, probes)

@@ -154,7 +154,8 @@ func TestAFleetThatComesBackAfterAnOutageIsLetInWithoutARefusal(t *testing.T) {
 		begun := time.Now()
 		random := rand.New(rand.NewPCG(1, 2))
 		for n := range fleet {
-			// Each is at any moment of a random wait when the port is there: what is left of it is the smaller of two random times rather than one.
+			// Each is at any moment of a random wait when the port is there: what is left of it is the smaller of two random
+			// times rather than one.
 			wait := time.Duration(min(random.Float64(), random.Float64()) * float64(protocol.LongestWait))
 			all.Go(func() {
 				time.Sleep(wait)

@@ -46,7 +46,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// benchRole says which part of the benchmark a process is, empty for the test itself; benchProfile is the file for the manager's CPU profile.
+// benchRole says which part of the benchmark a process is, empty for the test itself; benchProfile is the file for the
+// manager's CPU profile.
 const (
 	benchRole    = "DROVER_BENCH_ROLE"
 	benchProfile = "DROVER_BENCH_PROFILE"
@@ -75,8 +76,9 @@ func TestBenchmarkPart(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
 }
 
-// BenchmarkRequest measures a small GET, directly, on its whole path: client, manager, tunnel, agent, API server, each in a process of its own, and without the hub: client, agent, API server. Wall times
-// depend on what else runs; the CPU and the context switches of the manager and the agent for each request do not.
+// BenchmarkRequest measures a small GET, directly, on its whole path: client, manager, tunnel, agent, API server, each
+// in a process of its own, and without the hub: client, agent, API server. Wall times depend on what else runs; the CPU
+// and the context switches of the manager and the agent for each request do not.
 func BenchmarkRequest(b *testing.B) {
 	backend := startPart(b, "backend")
 	manager := startPart(b, "manager")
@@ -260,7 +262,8 @@ func benchAgent(t *testing.T) string {
 	return address + " " + bearer
 }
 
-// benchManager is the port as New makes it, with reviews that always permit. Its agents connect at an address of their own.
+// benchManager is the port as New makes it, with reviews that always permit. Its agents connect at an address of their
+// own.
 func benchManager(t *testing.T) string {
 	ca, err := trust.NewAuthority(time.Now())
 	if err != nil {

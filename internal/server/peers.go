@@ -40,8 +40,9 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, 
 	s.Members.OnToken(refuseReplays(s.Registration))
 }
 
-// hopLimits bound the requests that other replicas forward to this one. They have as many seats as the requests of users here, apart from those,
-// and the memory that is held for both is counted together. There are no shares by user: the replica that received the request applied them.
+// hopLimits bound the requests that other replicas forward to this one. They have as many seats as the requests of
+// users here, apart from those, and the memory that is held for both is counted together. There are no shares by user:
+// the replica that received the request applied them.
 func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
 	s.Short.User, s.Long.User = 0, 0
 	hops := limit.New(s, o)
@@ -58,8 +59,9 @@ func refuseReplays(r *registration.Server) func(members.Peer) {
 	}
 }
 
-// tokenExpires is when the token that opened a tunnel is refused as too old: it was accepted before it ended, by a clock that differs by
-// so much at most. An epoch may be ahead of all clocks, and what is remembered of an agent is bounded.
+// tokenExpires is when the token that opened a tunnel is refused as too old: it was accepted before it ended, by a
+// clock that differs by so much at most. An epoch may be ahead of all clocks, and what is remembered of an agent is
+// bounded.
 func tokenExpires(p members.Peer, now time.Time) time.Time {
 	const longest = protocol.ConnectTokenTTL + 2*protocol.ClockSkew
 	expires := time.Unix(0, p.Epoch).Add(longest)

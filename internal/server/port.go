@@ -27,7 +27,8 @@ import (
 // Limits of the port.
 const (
 	headerTimeout = 10 * time.Second
-	// exchangeTimeout bounds reading a request and writing its answer. The proxy lifts it for those it lets in, who may watch.
+	// exchangeTimeout bounds reading a request and writing its answer. The proxy lifts it for those it lets in, who may
+	// watch.
 	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
 	// streamsPerUser bounds the requests of one HTTP/2 connection of a user.
@@ -40,8 +41,9 @@ const (
 const (
 	// maxHeaderBytes is what is served.
 	maxHeaderBytes = 64 << 10
-	// maxReadHeaderBytes is what is read. Between the two the answer is 431. Beyond it HTTP/1.1 answers 431 as well, and HTTP/2 ends the connection:
-	// net/http stops to decode a header as soon as it is too large, and cannot go on with the connection then.
+	// maxReadHeaderBytes is what is read. Between the two the answer is 431. Beyond it HTTP/1.1 answers 431 as well, and
+	// HTTP/2 ends the connection: net/http stops to decode a header as soon as it is too large, and cannot go on with the
+	// connection then.
 	maxReadHeaderBytes = 256 << 10
 )
 
@@ -50,7 +52,8 @@ func (s *Server) connections(l net.Listener) net.Listener {
 	return newConnections(s.Connections.Source, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(smallBuffers{l}, s.Connections.All))
 }
 
-// smallBuffers accepts connections with small send buffers: bytes that a user does not read are held where a bound of ours counts them, not in the kernel.
+// smallBuffers accepts connections with small send buffers: bytes that a user does not read are held where a bound of
+// ours counts them, not in the kernel.
 type smallBuffers struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -77,7 +80,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 			GetCertificate:     s.Trust.GetCertificate,
 			GetConfigForClient: s.pace.configFor,
 		},
-		// A connection may hold so much of bodies that are not read yet: the library's 1 MiB, times those who may connect, is too much.
+		// A connection may hold so much of bodies that are not read yet: the library's 1 MiB, times those who may connect, is
+		// too much.
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 		ErrorLog: quietLog(s.Log),
 	}
@@ -101,8 +105,8 @@ func withinHeader(next http.Handler) http.Handler {
 	})
 }
 
-// growStack makes the stack of a request's goroutine as large as it will become, while there is little on it to copy: at the end of the way are the
-// tunnel, WebSocket and TLS, and to grow there is a tenth of the manager's CPU for a GET.
+// growStack makes the stack of a request's goroutine as large as it will become, while there is little on it to copy:
+// at the end of the way are the tunnel, WebSocket and TLS, and to grow there is a tenth of the manager's CPU for a GET.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -121,8 +125,9 @@ func headerBytes(r *http.Request) int {
 	return n
 }
 
-// lastAnswers makes each answer the last one of its connection once closing has ended, so that users come back by a new one, which
-// leads elsewhere. Of a connection that was closed while they had nothing to ask, they learn only by a request that fails.
+// lastAnswers makes each answer the last one of its connection once closing has ended, so that users come back by a new
+// one, which leads elsewhere. Of a connection that was closed while they had nothing to ask, they learn only by a
+// request that fails.
 func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is the last answer of its connection anyway
@@ -132,8 +137,9 @@ func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	})
 }
 
-// byAudience sends a request whose path has no member to the one that its token is made for. Clients that drop the path of a server's address, as
-// Flux does, reach their member so. The token is verified later, with the path that is made here.
+// byAudience sends a request whose path has no member to the one that its token is made for. Clients that drop the path
+// of a server's address, as Flux does, reach their member so. The token is verified later, with the path that is made
+// here.
 func byAudience(audiences identity.Audiences, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isAPI(r.URL.Path) {
@@ -157,7 +163,8 @@ func isAPI(path string) bool {
 	return root == "api" || root == "apis" || root == "openapi" || root == "version"
 }
 
-// byPath chooses by prefix before any mux, which would redirect paths that it finds untidy and so leave a member's prefix.
+// byPath chooses by prefix before any mux, which would redirect paths that it finds untidy and so leave a member's
+// prefix.
 func byPath(users, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, proxy.PathClusters) || strings.HasPrefix(r.URL.Path, proxy.PathLocal) {

@@ -109,8 +109,8 @@ func labels(r *http.Request) (target, kind string) {
 	return target, kindWrite
 }
 
-// split divides a path of the proxy into the Cluster's namespace and name, empty for the hub itself, and the path in its API. Whether
-// they are sound is for the proxy to say.
+// split divides a path of the proxy into the Cluster's namespace and name, empty for the hub itself, and the path in
+// its API. Whether they are sound is for the proxy to say.
 func split(path string) (cluster, rest string) {
 	path, ok := strings.CutPrefix(path, proxy.PathClusters)
 	if !ok {
@@ -125,7 +125,8 @@ func split(path string) (cluster, rest string) {
 	return path[:end], path[end:]
 }
 
-// code is a status as a label. Who runs a member chooses its answers: codes that do not exist make no series of their own.
+// code is a status as a label. Who runs a member chooses its answers: codes that do not exist make no series of their
+// own.
 func code(status int) string {
 	switch {
 	case status == request.Aborted:

@@ -90,7 +90,8 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-// load is users at work: requests at a rate, and watches that are resumed when they end. Everything that fails is counted and told.
+// load is users at work: requests at a rate, and watches that are resumed when they end. Everything that fails is
+// counted and told.
 type load struct {
 	t            *testing.T
 	w            *world

@@ -12,7 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/portal/subscribe"
 )
 
-// withStreams has streams of changes be the hub's own API: they show its objects, for which tokens that are made for members are not good.
+// withStreams has streams of changes be the hub's own API: they show its objects, for which tokens that are made for
+// members are not good.
 func withStreams(a identity.Audiences) identity.Audiences {
 	member := a.Member
 	a.Member = func(r *http.Request) string {

@@ -26,8 +26,8 @@ import (
 // clonesPatience is when clients may try again that asked for a member that is two clusters: a person must act before.
 const clonesPatience = time.Minute
 
-// transports yields the transports of members to the proxy. A connected member costs no look at the API; only for the others it is told apart
-// whether they exist.
+// transports yields the transports of members to the proxy. A connected member costs no look at the API; only for the
+// others it is told apart whether they exist.
 type transports struct {
 	agents   *members.Transports
 	states   *members.States
@@ -86,8 +86,9 @@ func (u retryUnprocessed) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters;clusterroletemplatebindings;projectroletemplatebindings;projects,verbs=get;list;watch
 
-// bound returns the Way of users for whom granted finds a binding that has not expired. Every replica looks into its own cache; what cannot be read opens
-// nothing. Nor does a binding open a member that serves everybody with the same rights: they are more than the binding may grant.
+// bound returns the Way of users for whom granted finds a binding that has not expired. Every replica looks into its
+// own cache; what cannot be read opens nothing. Nor does a binding open a member that serves everybody with the same
+// rights: they are more than the binding may grant.
 func bound(
 	granted func(context.Context, index.Principals, types.NamespacedName, time.Time) (bool, error),
 	alike func(context.Context, types.NamespacedName) (bool, error), now func() time.Time,
@@ -107,7 +108,8 @@ func bound(
 // errSilent means that the user as which an agent asks its API server is not known yet.
 var errSilent = errors.New("the agent has not said yet what its profile is")
 
-// alike reports whether a member serves everybody with the same rights: the spec of the Cluster says ReadOnly, or its agent does.
+// alike reports whether a member serves everybody with the same rights: the spec of the Cluster says ReadOnly, or its
+// agent does.
 func (m transports) alike(ctx context.Context, name types.NamespacedName) (bool, error) {
 	cluster := &v1.Cluster{}
 	if err := m.clusters.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {

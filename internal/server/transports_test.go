@@ -28,7 +28,8 @@ func bindsAll(context.Context, index.Principals, types.NamespacedName, time.Time
 	return true, nil
 }
 
-// Who has one binding, perhaps in one project, must not read a whole member because its agent serves everybody as one viewer.
+// Who has one binding, perhaps in one project, must not read a whole member because its agent serves everybody as one
+// viewer.
 func TestABindingAloneOpensNoReadOnlyMember(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec, agent v1.AgentProfile
