@@ -11,18 +11,20 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Adoption is what it takes for the agent in a Cluster's agent Secret to be the Cluster's.
+// Adoption is the result of DecideAdoption.
 type Adoption struct {
-	// Identity of the agent as it is to be written. Nil if there is nothing to write.
+	// Identity is the agent's new identity. It is nil if there is nothing to write.
 	Identity *AgentIdentity
-	// Problem says why the agent cannot be adopted, and what to do. Empty if it can, or if it is the Cluster's already.
+	// Problem says why the agent cannot be adopted, and what to do. It is empty if the agent can be adopted, or if it is
+	// already the Cluster's agent.
 	Problem string
 }
 
-// DecideAdoption returns how the agent that joined a former Cluster object of this name becomes the agent of this one,
-// as after a restore from a backup. Secret is the Cluster's agent Secret, nil if there is none. It is pure.
+// DecideAdoption decides how the agent of an earlier Cluster object with the same name becomes the agent of this one,
+// for example after a restore from a backup. secret is the Cluster's agent Secret, or nil if there is none.
+// DecideAdoption is pure.
 //
-// Key and member stay as they are in the Secret, so that no other agent comes in by it.
+// The key and the member in the Secret stay as they are, so no other agent can be let in this way.
 func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {
 	again := "; apply the manifest in Secret " + cluster.Name + v1.RegistrationSecretSuffix + " in the member instead"
 	switch {
@@ -42,7 +44,7 @@ func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {
 	case !uidForm.MatchString(id.ClusterUID) || !uidForm.MatchString(string(id.OwnerUID)):
 		return Adoption{Problem: "Secret " + secret.Name + " does not say which member and Cluster the agent joined as" + again}
 	}
-	id.FormerOwner = cmp.Or(id.FormerOwner, id.OwnerUID) // an agent that was adopted before goes on with its first UID
+	id.FormerOwner = cmp.Or(id.FormerOwner, id.OwnerUID) // an agent that was adopted before keeps its first UID
 	id.OwnerUID = cluster.UID
 	return Adoption{Identity: id}
 }

@@ -20,10 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// The command is run as a person runs it, against a server that it must trust and against ones that it must not.
-func TestCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
+// The test runs the command as a person would, against a server that it must trust and against servers that it must not
+// trust.
+func TestCommandTrustsOnlyTheHubsCA(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed: whether it refuses another CA is not proven here")
+		t.Skip("curl is not installed, so this test cannot show that it refuses another CA")
 	}
 	hub, other := newAuthority(t), newAuthority(t)
 	for name, tc := range map[string]struct {
@@ -41,11 +42,11 @@ func TestCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
 				t.Errorf("applied %q, want %q (%v)\n%s", applied, tc.applied, err, output)
 			}
 			if tc.applied == "" && !strings.Contains(output, "certificate") {
-				t.Errorf("what went wrong is not told: %s", output)
+				t.Errorf("output %s, want it to say what went wrong", output)
 			}
 		})
 	}
-	t.Run("what the hub says instead of a manifest is shown and not applied", func(t *testing.T) {
+	t.Run("an error of the hub is shown and not applied", func(t *testing.T) {
 		const refusal = "this join token has been used: apply 100% of the new one's manifest"
 		server := tlsServer(t, hub, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, refusal, http.StatusGone) })
 		system := filepath.Join(t.TempDir(), "ca.pem")
@@ -56,11 +57,11 @@ func TestCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
 		for _, trust := range []v1.Trust{v1.TrustPinned, v1.TrustSystem} {
 			command := registration.Command(registration.ManifestURL(server.URL, strings.Repeat("t", 43)), trust, string(hub.Cert))
 			if applied, output, err := run(t, command); applied != "" || strings.TrimSpace(output) != refusal || err == nil {
-				t.Errorf("trust %s: applied %q, %v, and shown is %q", trust, applied, err, output)
+				t.Errorf("trust %s: applied %q, error %v, output %q, want the hub's error shown and nothing applied", trust, applied, err, output)
 			}
 		}
 	})
-	t.Run("the certificates of the system do not count", func(t *testing.T) {
+	t.Run("the system's certificates are ignored", func(t *testing.T) {
 		command := registration.Command("https://hub.example.com/x.yaml", v1.TrustPinned, string(hub.Cert))
 		if !strings.Contains(command, "--capath /dev/null") {
 			t.Error("many builds of curl add the system's CAs to those of --cacert")
@@ -68,7 +69,7 @@ func TestCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
 	})
 }
 
-func TestCommandPinsNothingWhereTheSystemIsTrusted(t *testing.T) {
+func TestCommandPinsNoCAWithSystemTrust(t *testing.T) {
 	for name, tc := range map[string]struct {
 		trust  v1.Trust
 		bundle string
@@ -93,7 +94,7 @@ func newAuthority(t testing.TB) trust.KeyPair {
 	return pair
 }
 
-// tlsServer serves with a certificate of an authority, as the hub does.
+// tlsServer serves with a certificate that an authority issued, as the hub does.
 func tlsServer(t testing.TB, authority trust.KeyPair, answer http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	cert, err := trust.IssueServing(authority, []string{"127.0.0.1"}, time.Now())
@@ -108,8 +109,8 @@ func tlsServer(t testing.TB, authority trust.KeyPair, answer http.HandlerFunc) *
 	return server
 }
 
-// run runs a command line with a kubectl that keeps what it is to apply and, like the real one, fails when that is
-// nothing.
+// run runs a command line with a kubectl that records what it is asked to apply. Like the real one, it fails if that is
+// empty.
 func run(t testing.TB, command string) (applied, output string, err error) {
 	t.Helper()
 	dir := t.TempDir()

@@ -16,20 +16,20 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testForeignAgent: a user makes a Secret of the name of an agent's, just before that joins.
+// testForeignAgent: a user creates a Secret with the name of an agent's Secret just before the agent joins.
 func testForeignAgent(w *world) {
 	token, name := w.cluster("member", asIs), registration.AgentSecret(w.name("member"))
 	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, StringData: map[string]string{"a": "b"}}
 	w.server.Writer = testkit.Competing(w.Client, func(context.Context, any) bool { w.Apply(w.t, theirs); return true })
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusForbidden, v1.ReasonSecretConflict)
 	if got := w.refusals(); got != "member "+v1.ReasonSecretConflict {
-		w.t.Errorf("told of %q, want the Cluster to say that a Secret is in the way", got)
+		w.t.Errorf("reported %q, want the Cluster to say that a Secret is in the way", got)
 	}
 	w.WantUnchanged(w.t, theirs)
 }
 
-// testClaimedToken: an editor, who may delete the Secret of a token that no agent has used, waits for the moment in
-// which an agent joins. The policy lets them delete a Secret without the annotation only.
+// testClaimedToken: an editor, who has the right to delete the Secret of a token that no agent has used, waits for the
+// moment when an agent joins. The policy lets editors delete a Secret only if it lacks the annotation.
 func testClaimedToken(w *world) {
 	token, name := w.cluster("member", asIs), registration.RegistrationSecret(w.name("member"))
 	unmarked := func(ctx context.Context) bool {
@@ -45,7 +45,7 @@ func testClaimedToken(w *world) {
 	})
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusOK, "")
 	if !joins || deletable || unmarked(w.t.Context()) {
-		w.t.Errorf("an agent has joined: %t, while an editor may delete its token: %t, and after it: %t; want it guarded first", joins, deletable, unmarked(w.t.Context()))
+		w.t.Errorf("an agent joined: %t, the editor could delete its token before: %t, and after: %t; want the token guarded before the join", joins, deletable, unmarked(w.t.Context()))
 	}
 }
 
@@ -60,6 +60,6 @@ func testDeletedToken(w *world) {
 	})
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusUnauthorized, v1.ReasonTokenInvalid)
 	if err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("member")), &corev1.Secret{}); !apierrors.IsNotFound(err) {
-		w.t.Errorf("the agent's Secret: %v, want no agent to join with a token that is gone", err)
+		w.t.Errorf("read the agent's Secret: %v, want no agent to join with a deleted token", err)
 	}
 }

@@ -25,9 +25,9 @@ import (
 // Agent is the identity that a connect token proves.
 type Agent struct {
 	Cluster protocol.ClusterRef
-	// KeyID of the key that it was proved with.
+	// KeyID is the digest of the key that verified the token.
 	KeyID string
-	// Instance is the agent's name for its process, empty if it gives none.
+	// Instance is the name that the agent gave its process. It is empty if the agent gave none.
 	Instance string
 	// NodeAgent reports whether the agent is a node agent.
 	NodeAgent bool
@@ -35,16 +35,16 @@ type Agent struct {
 	TokenID string
 }
 
-// KeyID returns a digest of a public key, by which the key can be named.
+// KeyID returns a digest of a public key. It serves as the name of the key.
 func KeyID(key ed25519.PublicKey) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:16])
 }
 
-// Authenticate verifies the connect token of a request. If it returns false, it has written the response.
+// Authenticate verifies the connect token of a request. If it returns false, it has already written the response.
 //
-// All clients that cannot prove to be the agent of the Cluster that they name get the same response, whether or not the
-// Cluster exists: 410, so that an agent waits long before it tries again, and looks for a new join token.
+// A client that cannot prove that it is the agent of the Cluster it names always gets a 410, whether or not the Cluster
+// exists. The agent then waits for a long time before it tries again, and looks for a new join token.
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
 	if !ok {
@@ -72,8 +72,8 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	if len(validation.IsDNS1123Label(object.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
 		return Agent{}, unproven
 	}
-	// The cache may lag behind a join. So the API server is asked about an agent that the cache does not know, within the
-	// limit for clients that have proved nothing.
+	// The cache may lag behind a join. If the cache does not know an agent, the API server is asked, within the limit for
+	// clients that have proved nothing.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
 		if !s.limits.lookup(name, s.Now()) {
@@ -89,7 +89,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	case errors.As(err, &refusal):
 		s.Refused(name, refusal.Reason, refusal.Message)
 		return Agent{}, refusal
-	case errors.Is(err, protocol.ErrConnectToken): // signed by the agent, and not valid now
+	case errors.Is(err, protocol.ErrConnectToken): // the agent signed it, but it is not valid now
 		s.Refused(name, v1.ReasonTokenInvalid, err.Error()+"; check the clocks of the agent's machine and of the hub")
 		return Agent{}, err
 	case err != nil:
@@ -102,9 +102,9 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	return agent, nil
 }
 
-// showUnproven shows on a Cluster that a client named it without proof. Any client can cause that. So nothing that it
-// sent is shown, nothing is kept for a Cluster that the cache does not know, and the number of Clusters on which this
-// is shown is limited for each second.
+// showUnproven shows on a Cluster that a client named it without proof. Any client can cause this. Therefore nothing
+// that the client sent is shown, nothing is stored for a Cluster that the cache does not know, and only a limited
+// number of Clusters per second show it.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
@@ -113,12 +113,13 @@ func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 		"if it was revoked, or the Cluster made again, apply the manifest in Secret "+RegistrationSecret(name).Name+" in the member")
 }
 
-// errNotProven says that a token does not verify with the key of the Cluster's agent, as one reader knows it.
+// errNotProven means that a token does not verify with the key of the Cluster's agent that the reader returned.
 var errNotProven = errors.New("not proven")
 
-// verify returns the identity that a token proves, as one reader knows it: errNotProven if the key is not the agent's,
-// a RefusalError if it is and the agent is refused for another reason. A client that proves nothing costs one read
-// whether or not the Cluster exists, so that the duration does not disclose that.
+// verify returns the identity that a token proves, according to one reader. It returns errNotProven if the key is not
+// the agent's key, and a RefusalError if the key is right but the agent is refused for another reason. A client that
+// proves nothing costs one read whether or not the Cluster exists, so the response time does not disclose which is the
+// case.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName, token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
 	_, id, err := s.identity(ctx, reader, name)
@@ -143,12 +144,13 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 	if refusal := CheckConnect(claims, owner, id); refusal != nil {
 		return nil, none, refusal
 	}
-	claims.Cluster.UID = string(owner.GetUID()) // an adopted agent has the former one in its tokens
+	// the tokens of an adopted agent carry the UID of the former Cluster object
+	claims.Cluster.UID = string(owner.GetUID())
 	return id, claims, nil
 }
 
-// TokenUsed records that an agent has used a connect token, which is valid until expires, at another replica of the
-// hub.
+// TokenUsed records that an agent has used a connect token at another replica of the hub. The token is valid until
+// expires.
 func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
-	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // one that is known already is refused already
+	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known, and refused
 }

@@ -17,36 +17,36 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// uidForm is what the UID of a namespace may look like. It is shown to people: nothing else may get into status, events
+// uidForm is the accepted form of a namespace's UID. People see the UID, so nothing else may get into status, events
 // and logs.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// JoinInput is what the decision about a join depends on.
+// JoinInput is the input of the decision about a join.
 type JoinInput struct {
-	// Cluster as "namespace/name", and the UID of the object.
+	// Cluster is "namespace/name". UID is the UID of the object.
 	Cluster  string
 	OwnerUID types.UID
-	// Token that was shown, as the Cluster's registration Secret has it.
+	// Token is the token from the Cluster's registration Secret that the agent has shown.
 	Token Token
-	// Current identity of the Cluster's agent, nil if none has joined.
+	// Current is the identity of the Cluster's agent. It is nil if no agent has joined.
 	Current *AgentIdentity
 	Request protocol.RegisterRequest
 	Now     time.Time
 }
 
-// Join is the outcome of a join that is not refused.
+// Join is the result of a join that was not refused.
 type Join struct {
-	// Identity of the agent from now on.
+	// Identity is the agent's identity from now on.
 	Identity AgentIdentity
 	// Write reports whether Identity differs from the current one.
 	Write bool
 }
 
-// DecideJoin returns the identity of a Cluster's agent after a request to join. It is pure.
+// DecideJoin returns the identity that a Cluster's agent has after a request to join. It is pure.
 //
-// A token joins once. If the agent that joined shows it again, with the same key and from the same cluster, that is a
-// retry and succeeds. From another cluster it is an IdentityMismatch. A new token replaces key and member: so a rebuilt
-// member gets its Cluster back.
+// A token joins one agent. If the same agent shows it again, with the same key and from the same cluster, that is a
+// retry and succeeds. From another cluster it is an IdentityMismatch. A new token replaces both the key and the member,
+// so a rebuilt member can join its Cluster again.
 func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	if err := checkRequest(in); err != nil {
 		return Join{}, err
@@ -96,7 +96,7 @@ func checkRequest(in JoinInput) *RefusalError {
 	return nil
 }
 
-// CheckConnect reports whether verified claims are those of a Cluster's agent. It is pure.
+// CheckConnect reports whether verified claims match a Cluster's agent. It is pure.
 func CheckConnect(claims protocol.ConnectClaims, owner client.Object, id *AgentIdentity) *RefusalError {
 	switch {
 	case id.OwnerUID != owner.GetUID() || !id.knownAs(claims.Cluster.UID):

@@ -23,7 +23,7 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 const memberUID = "0b5a1c1e-6b1f-4a54-9d0c-6d7c2f4f1a11"
 
-// request is what an agent sends that joins with a token.
+// request returns the request of an agent that joins with a token.
 func request(key ed25519.PrivateKey, token, clusterUID string) protocol.RegisterRequest {
 	return protocol.RegisterRequest{
 		PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: clusterUID,
@@ -35,7 +35,7 @@ func TestDecideJoin(t *testing.T) {
 	token := registration.Token{Value: strings.Repeat("t", 40), Created: now.Add(-time.Hour), TTL: 24 * time.Hour}
 	former := registration.Token{Value: strings.Repeat("f", 40)}
 	key, otherKey := testkit.Key(t), testkit.Key(t)
-	// joined is the identity of an agent that joined with a token.
+	// joined returns the identity of an agent that joined with a token.
 	joined := func(key ed25519.PrivateKey, uid string, token registration.Token) *registration.AgentIdentity {
 		return &registration.AgentIdentity{PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: uid,
 			TokenHash: registration.HashToken(token.Value), OwnerUID: "owner", Joined: now.Add(-time.Minute)}
@@ -92,7 +92,7 @@ func TestDecideJoin(t *testing.T) {
 			if refusal != nil {
 				reason = refusal.Reason
 				if strings.Contains(refusal.Message, token.Value) || strings.ContainsAny(refusal.Message, "\x1b\n") {
-					t.Errorf("the message %q holds what must not be shown", refusal.Message)
+					t.Errorf("the message %q contains a value that must not be shown", refusal.Message)
 				}
 			}
 			if reason != tc.reason || join.Write != tc.write {
@@ -113,7 +113,7 @@ func TestDecideJoin(t *testing.T) {
 	}
 }
 
-// CVE-2026-4740: an agent renews its identity as that of another cluster.
+// CVE-2026-4740: an agent renews its identity under the name of another cluster.
 func TestCheckConnect(t *testing.T) {
 	for name, tc := range map[string]struct {
 		claims  protocol.ConnectClaims
@@ -121,11 +121,11 @@ func TestCheckConnect(t *testing.T) {
 		owner   string
 		reason  string
 	}{
-		"the Cluster's agent":                            {claimed("uid", memberUID), "uid", "uid", ""},
-		"an agent of a former Cluster of this name":      {claimed("former", memberUID), "uid", "former", v1.ReasonIdentityMismatch},
-		"an agent that claims to be of the present one":  {claimed("uid", memberUID), "uid", "former", v1.ReasonIdentityMismatch},
-		"the Cluster's agent that claims the former one": {claimed("former", memberUID), "uid", "uid", v1.ReasonIdentityMismatch},
-		"the key in another cluster":                     {claimed("uid", "other-uid"), "uid", "uid", v1.ReasonIdentityMismatch},
+		"the Cluster's agent":                                {claimed("uid", memberUID), "uid", "uid", ""},
+		"an agent of a former Cluster of this name":          {claimed("former", memberUID), "uid", "former", v1.ReasonIdentityMismatch},
+		"a former agent that claims the present Cluster":     {claimed("uid", memberUID), "uid", "former", v1.ReasonIdentityMismatch},
+		"the Cluster's agent that claims the former Cluster": {claimed("former", memberUID), "uid", "uid", v1.ReasonIdentityMismatch},
+		"the same key in another cluster":                    {claimed("uid", "other-uid"), "uid", "uid", v1.ReasonIdentityMismatch},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{UID: uid(tc.cluster)}}
@@ -137,26 +137,26 @@ func TestCheckConnect(t *testing.T) {
 	}
 }
 
-// An adopted agent goes on with the UID of the Cluster object that it joined as.
-func TestCheckConnectOfAnAdoptedAgent(t *testing.T) {
+// An adopted agent keeps using the UID of the Cluster object that it joined.
+func TestCheckConnectForAnAdoptedAgent(t *testing.T) {
 	for name, tc := range map[string]struct {
 		claims  protocol.ConnectClaims
 		cluster string
 		refused bool
 	}{
-		"it calls the Cluster what it was":                {claimed("former", memberUID), "uid", false},
-		"it calls the Cluster what it is":                 {claimed("uid", memberUID), "uid", false},
-		"it calls the Cluster something else":             {claimed("other", memberUID), "uid", true},
-		"it does not say what it calls the Cluster":       {claimed("", memberUID), "uid", true},
-		"its key in another member":                       {claimed("former", "other-uid"), "uid", true},
-		"the Cluster is made again since it was adopted":  {claimed("former", memberUID), "newer", true},
-		"the Cluster is made again, which the agent says": {claimed("newer", memberUID), "newer", true},
+		"it names the former Cluster":                       {claimed("former", memberUID), "uid", false},
+		"it names the present Cluster":                      {claimed("uid", memberUID), "uid", false},
+		"it names another Cluster":                          {claimed("other", memberUID), "uid", true},
+		"it names no Cluster":                               {claimed("", memberUID), "uid", true},
+		"its key from another member":                       {claimed("former", "other-uid"), "uid", true},
+		"the Cluster was recreated after the adoption":      {claimed("former", memberUID), "newer", true},
+		"the Cluster was recreated, and the agent names it": {claimed("newer", memberUID), "newer", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod-eu", UID: uid(tc.cluster)}}
 			refusal := registration.CheckConnect(tc.claims, cluster, &registration.AgentIdentity{OwnerUID: "uid", FormerOwner: "former", ClusterUID: memberUID})
 			if (refusal != nil) != tc.refused {
-				t.Errorf("refusal %v, want one: %t", refusal, tc.refused)
+				t.Errorf("refusal %v, want a refusal: %t", refusal, tc.refused)
 			}
 			if refusal != nil && tc.claims.ClusterUID == memberUID && !strings.Contains(refusal.Message, "kubectl drover adopt prod-eu -w team-a") {
 				t.Errorf("the message %q does not say what to do", refusal.Message)
@@ -173,7 +173,7 @@ func TestDecideAdoption(t *testing.T) {
 		change(&id)
 		secret := &corev1.Secret{}
 		registration.WriteIdentity(secret, cluster, id)
-		secret.OwnerReferences = nil // as a restore leaves it
+		secret.OwnerReferences = nil // this is how a restore leaves it
 		return secret
 	}
 	asRestored := func(*registration.AgentIdentity) {}
@@ -183,7 +183,7 @@ func TestDecideAdoption(t *testing.T) {
 		problem string
 	}{
 		"a restored agent is adopted":                           {restored(asRestored), "old", ""},
-		"one that was adopted before keeps its first UID":       {restored(func(id *registration.AgentIdentity) { id.FormerOwner = "first" }), "first", ""},
+		"an agent that was adopted before keeps its first UID":  {restored(func(id *registration.AgentIdentity) { id.FormerOwner = "first" }), "first", ""},
 		"the Cluster's own agent needs nothing":                 {restored(func(id *registration.AgentIdentity) { id.OwnerUID = "new" }), "", ""},
 		"a Cluster without an agent":                            {nil, "", "no agent is known"},
 		"a revoked agent, whose Secret is not in the backup":    {nil, "", "apply the manifest"},
@@ -208,14 +208,14 @@ func TestDecideAdoption(t *testing.T) {
 				t.Errorf("written %+v, %v, want %+v", id, err, want)
 			}
 			if again := registration.DecideAdoption(cluster, tc.secret); again.Identity != nil || again.Problem != "" {
-				t.Errorf("again: %+v", again)
+				t.Errorf("second adoption %+v, want none", again)
 			}
 		})
 	}
 	leaving := cluster.DeepCopy()
 	leaving.DeletionTimestamp = &metav1.Time{Time: now}
 	if got := registration.DecideAdoption(leaving, restored(asRestored)); got.Identity != nil || got.Problem == "" {
-		t.Errorf("a Cluster that is being deleted: %+v", got)
+		t.Errorf("adoption %+v for a Cluster that is being deleted, want none", got)
 	}
 }
 

@@ -27,10 +27,10 @@ func TestWithDefaults(t *testing.T) {
 	partly := hub
 	partly.Replicas, partly.Trust, partly.Env = &replicas, v1.TrustSystem, []v1.AgentEnv{{Name: "NO_PROXY", Value: "hub"}, {Name: "https_proxy", Value: "own"}}
 	for name, tc := range map[string]struct{ agent, hub, want v1.Agent }{
-		"a Cluster that sets nothing":             {v1.Agent{}, hub, hub},
-		"a hub that sets nothing":                 {own, v1.Agent{}, own},
-		"what a Cluster sets takes precedence":    {own, hub, own},
-		"what has no default stays, and env adds": {v1.Agent{Replicas: &replicas, Trust: v1.TrustSystem, Env: []v1.AgentEnv{{Name: "https_proxy", Value: "own"}}}, hub, partly},
+		"a Cluster that sets nothing":                      {v1.Agent{}, hub, hub},
+		"a hub that sets nothing":                          {own, v1.Agent{}, own},
+		"fields that a Cluster sets take precedence":       {own, hub, own},
+		"fields without a default stay, and env is merged": {v1.Agent{Replicas: &replicas, Trust: v1.TrustSystem, Env: []v1.AgentEnv{{Name: "https_proxy", Value: "own"}}}, hub, partly},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -40,6 +40,6 @@ func TestWithDefaults(t *testing.T) {
 		})
 	}
 	if hub.Env[0].Name != "HTTPS_PROXY" || hub.Env[1].Name != "NO_PROXY" {
-		t.Errorf("the hub's defaults were changed: %+v", hub.Env)
+		t.Errorf("the hub's defaults changed to %+v, want them unchanged", hub.Env)
 	}
 }

@@ -22,26 +22,26 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// How an agent's Deployment changes and stops.
+// Times that govern how an agent's Deployment is rolled out and stopped.
 const (
-	// progressDeadline is the time in seconds in which a new pod must be connected, the pull of its image included. After
-	// it, the agent restores the previous Deployment.
+	// progressDeadline is the time, in seconds, that a new pod has to connect, including the pull of its image. When it
+	// has passed, the agent restores the previous Deployment.
 	progressDeadline = 120
-	// gracePeriod is the time in seconds that an agent may take to stop: 10 more than agent/daemon.StopTimeout, which
-	// requests in progress get.
+	// gracePeriod is the time, in seconds, that an agent has to stop. It is 10 seconds longer than
+	// agent/daemon.StopTimeout, which is the time for requests in progress.
 	gracePeriod = 130
 )
 
-// Deployment is an agent's Deployment as the manifest and the tunnel carry it.
+// Deployment is an agent's Deployment in the form in which the manifest and the tunnel carry it.
 type Deployment struct {
-	// Digest covers what spec.agent and the hub's configuration determine, without the hub's addresses and CA: connected
-	// agents receive these as protocol.Settings, and must not restart because of them.
+	// Digest covers everything that spec.agent and the hub's configuration determine, except the hub's addresses and CA.
+	// Connected agents receive addresses and CA as protocol.Settings, and must not restart when they change.
 	Digest string
-	// JSON of the Deployment.
+	// JSON is the Deployment as JSON.
 	JSON []byte
 }
 
-// buildDeployment makes the Deployment, with a digest of itself in its pods' annotations.
+// buildDeployment returns the Deployment and its digest, which is also an annotation of the pods.
 func buildDeployment(in ManifestInput) (*appsv1ac.DeploymentApplyConfiguration, string, error) {
 	anywhere := in
 	anywhere.Settings = protocol.Settings{}
@@ -116,7 +116,8 @@ func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfigurati
 		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
 	}
 	for _, e := range in.Agent.Env {
-		if protocol.AgentVariable(e.Name) { // a Cluster from before the schema refused others may have some
+		// a Cluster that is older than the schema's check may contain variables that it refuses
+		if protocol.AgentVariable(e.Name) {
 			env = append(env, agentVariable(e))
 		}
 	}
@@ -134,14 +135,14 @@ func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	v := corev1ac.EnvVar().WithName(name)
-	if value == "" { // as the API server keeps it, so that applying it again changes nothing
+	if value == "" { // this is how the API server stores it, so applying it again changes nothing
 		return v
 	}
 	return v.WithValue(value)
 }
 
 func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) (*corev1ac.PodSpecApplyConfiguration, error) {
-	// No user: the image names one that is not root, and OpenShift gives each namespace users of its own and refuses
+	// No user is set. The image names a user that is not root. OpenShift assigns users to each namespace and refuses all
 	// others.
 	pod := corev1ac.PodSpec().
 		WithServiceAccountName(protocol.AgentName).
@@ -178,7 +179,7 @@ func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) 
 	return pod.WithAffinity(own), err
 }
 
-// applied converts a part of spec.agent to an apply configuration, without the fields that are not set.
+// applied converts a part of spec.agent to an apply configuration that contains only the fields that are set.
 func applied[T any](part any) (*T, error) {
 	raw, err := json.Marshal(part)
 	out := new(T)
@@ -223,7 +224,8 @@ func resources(own *v1.AgentResources) *corev1ac.ResourceRequirementsApplyConfig
 	return out
 }
 
-// controlPlaneTolerations are for the taints that kubeadm, RKE2 and K3s give to nodes of control plane and etcd.
+// controlPlaneTolerations returns tolerations for the taints that kubeadm, RKE2 and K3s put on control plane and etcd
+// nodes.
 func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	var all []*corev1ac.TolerationApplyConfiguration
 	for _, key := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd", "CriticalAddonsOnly"} {
@@ -232,12 +234,12 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	return all
 }
 
-// nodeLossSeconds is how long a replica is kept on a node that is lost. Kubernetes waits five minutes by itself, for
-// the sake of pods with state.
+// nodeLossSeconds is how long a replica stays bound to a node that is lost. The default of Kubernetes is five minutes,
+// for the sake of pods with state.
 const nodeLossSeconds = 30
 
-// lossTolerations have the agent replaced soon when its node is lost: both replicas may be on one, as where a cluster
-// began with one node. A key of the user's own is left to them.
+// lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may be
+// on that node, for example if the cluster started with one node. Keys that the user tolerates are left alone.
 func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfiguration {
 	var all []*corev1ac.TolerationApplyConfiguration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -250,7 +252,7 @@ func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfigu
 	return all
 }
 
-// preferences returns an affinity that prefers nodes of the control plane, and another one for each replica.
+// preferences returns an affinity that prefers control plane nodes, and a different node for each replica.
 func preferences() *corev1ac.AffinityApplyConfiguration {
 	controlPlane := corev1ac.NodeSelectorTerm().WithMatchExpressions(corev1ac.NodeSelectorRequirement().
 		WithKey("node-role.kubernetes.io/control-plane").WithOperator(corev1.NodeSelectorOpExists))

@@ -17,13 +17,13 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// hostAgent is the agent's program for hosts, beside the manager's own. For other platforms than the manager's it has
-// "-<platform>" at its end.
+// hostAgent is the name of the agent's program for hosts, which is next to the manager's program. For platforms other
+// than the manager's, "-<platform>" is appended.
 const hostAgent = "drover-host-agent"
 
-// Bounds of downloads of the agent's program, which any client may ask for. One that takes none of it for stallTime, or
-// not all of it within downloadTime, is cut off. Clients of one address, such as those behind a front, share what it
-// may have at a time, and wait for their turn.
+// Limits for downloads of the agent's program, which any client may request. A client that reads nothing for stallTime,
+// or does not finish within downloadTime, is cut off. Clients with the same address, such as clients behind a front
+// proxy, share the downloads that one address may have at a time, and wait for their turn.
 const (
 	downloadsOfSource = 16
 	downloadsAtOnce   = 128
@@ -41,8 +41,8 @@ var platformForm = regexp.MustCompile(`^linux-[a-z0-9]{1,16}$`)
 type downloads struct {
 	made  sync.Once
 	gate  *limit.Gate
-	stall time.Duration                  // stallTime but in tests
-	open  func(string) (*os.File, error) // openHostAgent but in tests
+	stall time.Duration                  // stallTime, except in tests
+	open  func(string) (*os.File, error) // openHostAgent, except in tests
 }
 
 func (d *downloads) make() {
@@ -57,24 +57,24 @@ func (d *downloads) make() {
 	}
 }
 
-// serveHostAgent serves the agent's program, so that a machine needs no other server than the hub.
+// serveHostAgent serves the agent's program, so that a machine needs no server other than the hub.
 func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.made.Do(d.make)
 	platform := r.PathValue("platform")
 	if !platformForm.MatchString(platform) {
-		http.Error(w, "name a platform like linux-amd64", http.StatusNotFound)
+		http.Error(w, "name a platform, such as linux-amd64", http.StatusNotFound)
 		return
 	}
 	seat, err := d.gate.Enter(r.Context(), limit.Requester{User: limit.Source(r.RemoteAddr)})
 	if err != nil {
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, "the hub sends the agent to many machines at the moment; try again", http.StatusServiceUnavailable)
+		http.Error(w, "the hub is sending the agent to many machines at the moment; try again", http.StatusServiceUnavailable)
 		return
 	}
 	defer seat.Release()
 	file, err := d.open(platform)
 	if err != nil {
-		http.Error(w, "this hub has no agent for "+platform, http.StatusNotFound)
+		http.Error(w, "this hub has no agent program for  "+platform, http.StatusNotFound)
 		return
 	}
 	defer file.Close()
@@ -85,7 +85,7 @@ func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.send(w, file)
 }
 
-// send copies a program to a client for as long as the client takes it.
+// send copies a program to a client for as long as the client keeps reading it.
 func (d *downloads) send(w http.ResponseWriter, program io.Reader) {
 	control, last := http.NewResponseController(w), time.Now().Add(downloadTime)
 	for {
@@ -93,7 +93,7 @@ func (d *downloads) send(w http.ResponseWriter, program io.Reader) {
 		if last.Before(due) {
 			due = last
 		}
-		_ = control.SetWriteDeadline(due) // a writer without deadlines is a test's
+		_ = control.SetWriteDeadline(due) // only the writers of tests have no deadlines
 		if n, err := io.CopyN(w, program, downloadChunk); n < downloadChunk || err != nil {
 			return
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// newDownloads serves a program that is larger than what sockets buffer.
+// newDownloads serves a program that is too large for the buffers of sockets.
 func newDownloads(t *testing.T, d *downloads) (server *httptest.Server, size int64) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "program")
@@ -40,7 +40,7 @@ func newDownloads(t *testing.T, d *downloads) (server *httptest.Server, size int
 	return server, size
 }
 
-// stalls opens connections from a loopback address that ask for the program and read nothing of it.
+// stalls opens n connections from a loopback address. They request the program and read nothing of it.
 func stalls(t *testing.T, server *httptest.Server, from string, n int) {
 	t.Helper()
 	dialer := &tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}, Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}
@@ -74,14 +74,14 @@ func downloaded(t *testing.T, server *httptest.Server) (int, int64) {
 	return response.StatusCode, n
 }
 
-func TestSlowReadersBlockNoDownloadOfOthers(t *testing.T) {
+func TestSlowReadersDoNotBlockOtherDownloads(t *testing.T) {
 	t.Parallel()
 	d := &downloads{stall: time.Hour, gate: limit.NewGate(limit.Bounds{User: 2, All: 4, Queue: 4, QueueUser: 4, Wait: time.Hour}, limit.Observer{})}
 	server, size := newDownloads(t, d)
 	stalls(t, server, "127.0.0.2", 3) // two are served, and one waits
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if taken, waiting := d.gate.Load(); taken != 2 || waiting != 1 {
-			return fmt.Errorf("%d downloads run and %d wait, want 2 and 1", taken, waiting)
+			return fmt.Errorf("%d downloads are running and %d waiting, want 2 and 1", taken, waiting)
 		}
 		return nil
 	})
@@ -90,7 +90,7 @@ func TestSlowReadersBlockNoDownloadOfOthers(t *testing.T) {
 	}
 }
 
-func TestADownloadThatStallsIsCutOff(t *testing.T) {
+func TestStalledDownloadIsCutOff(t *testing.T) {
 	t.Parallel()
 	d := &downloads{stall: 200 * time.Millisecond}
 	server, _ := newDownloads(t, d)
@@ -104,13 +104,13 @@ func TestADownloadThatStallsIsCutOff(t *testing.T) {
 	stalls(t, server, "127.0.0.2", downloadsOfSource)
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if n := begun.Load(); n != downloadsOfSource {
-			return fmt.Errorf("%d downloads have begun", n)
+			return fmt.Errorf("%d downloads have begun, want the limit of one address", n)
 		}
 		return nil
 	})
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if taken, _ := d.gate.Load(); taken > 0 {
-			return fmt.Errorf("%d downloads still run that take nothing", taken)
+			return fmt.Errorf("%d stalled downloads still run, want none", taken)
 		}
 		return nil
 	})

@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// host makes a Host with a token, as its controller does, and waits until the cache knows it.
+// host creates a Host with a token, as its controller does, and waits until the cache contains it.
 func (w *world) host(name string) string {
 	w.t.Helper()
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
@@ -41,7 +41,7 @@ func (w *world) host(name string) string {
 	return w.secret(token.Value)
 }
 
-func TestHostsRegister(t *testing.T) {
+func TestHostRegistration(t *testing.T) {
 	env := testkit.Shared(t)
 	c := startCache(t, env)
 	if _, err := c.GetInformer(t.Context(), &v1.Host{}); err != nil {
@@ -52,28 +52,28 @@ func TestHostsRegister(t *testing.T) {
 			token, key := w.host("m1"), testkit.Key(w.t)
 			response := w.join(token, key, memberUID)
 			if response.Cluster.Name != "host:m1" || response.Cluster.Namespace != w.namespace {
-				w.t.Errorf("it joined as %v", response.Cluster)
+				w.t.Errorf("it joined as %v, want its Host", response.Cluster)
 			}
 			w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
 			w.want(w.register(token, request(key, token, memberUID)), http.StatusOK, "") // a retry
 		},
-		"another machine, or another key, does not join with the same token": func(w *world) {
+		"another machine or another key cannot join with the same token": func(w *world) {
 			token, key := w.host("m1"), testkit.Key(w.t)
 			w.join(token, key, memberUID)
 			w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonTokenUsed)
 			w.want(w.register(token, request(key, token, "another-uid")), http.StatusGone, v1.ReasonTokenUsed)
 		},
-		"a token that expired joins no machine": func(w *world) {
+		"a machine cannot join with an expired token": func(w *world) {
 			token := w.host("m1")
 			w.clock.Advance(25 * time.Hour)
 			w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonTokenExpired)
 		},
-		"a host is no Cluster of its name, nor the other way round": func(w *world) {
+		"a Host does not stand for a Cluster with the same name, nor the Cluster for the Host": func(w *world) {
 			hostToken, clusterToken, machine, agent := w.host("same"), w.cluster("same", asIs), testkit.Key(w.t), testkit.Key(w.t)
 			joined := w.join(hostToken, machine, memberUID)
 			err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("same")), &corev1.Secret{})
 			if !apierrors.IsNotFound(err) {
-				w.t.Errorf("the Cluster has an agent: %v", err)
+				w.t.Errorf("read the Cluster's agent: %v, want the Cluster to have none", err)
 			}
 			imported := w.join(clusterToken, agent, memberUID)
 			as := func(ref protocol.ClusterRef) func(*protocol.ConnectClaims) {
@@ -84,7 +84,7 @@ func TestHostsRegister(t *testing.T) {
 			w.want(w.connect(w.connectToken(machine, joined, asIs)), http.StatusOK, "")
 			w.want(w.connect(w.connectToken(agent, imported, asIs)), http.StatusOK, "")
 		},
-		"a Secret that names a host, and is not owned by it, joins none": func(w *world) {
+		"a Secret that names a Host but is not owned by it lets no machine join": func(w *world) {
 			w.host("m1")
 			token := w.secret(registration.NewToken())
 			w.Apply(w.t, &corev1.Secret{
@@ -94,12 +94,12 @@ func TestHostsRegister(t *testing.T) {
 			w.cached(w.name("forged"), &corev1.Secret{}, func(client.Object) bool { return true })
 			w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusUnauthorized, v1.ReasonTokenInvalid)
 		},
-		"a host's token serves no manifest of a Cluster": func(w *world) {
+		"no Cluster manifest is served for a Host's token": func(w *world) {
 			if got := w.send(http.MethodGet, protocol.PathImport+w.host("m1")+".yaml", "", nil); got.code != http.StatusNotFound {
 				w.t.Errorf("got %d %q, want 404", got.code, got.body)
 			}
 		},
-		"the program is served for a platform, and no other file": func(w *world) {
+		"only the program for a platform is served, and no other file": func(w *world) {
 			for _, platform := range []string{"linux-sparc", "..%2f..%2fetc%2fpasswd", "linux-..", "windows-amd64"} {
 				if got := w.send(http.MethodGet, protocol.PathHostAgent+platform, "", nil); got.code != http.StatusNotFound {
 					w.t.Errorf("%s: got %d %q, want 404", platform, got.code, got.body)
@@ -111,10 +111,11 @@ func TestHostsRegister(t *testing.T) {
 	}
 }
 
-// The command is run as a person runs it, against a server that it must trust and against one that it must not.
-func TestHostCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
+// The test runs the command as a person would, against a server that it must trust and against one that it must not
+// trust.
+func TestHostCommandTrustsOnlyTheHubsCA(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed: whether it refuses another CA is not proven here")
+		t.Skip("curl is not installed, so this test cannot show that it refuses another CA")
 	}
 	hub, other := newAuthority(t), newAuthority(t)
 	for name, tc := range map[string]struct {
@@ -141,12 +142,12 @@ func TestHostCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
 			raw, _ := os.ReadFile(ran)
 			sums, _ := protocol.CertificateChecksums(hub.Cert)
 			left, err := os.ReadDir(temporary)
-			if err != nil || !tc.ran && len(left) > 0 { // the script removes it otherwise
-				t.Errorf("the command leaves %v, %v", left, err)
+			if err != nil || !tc.ran && len(left) > 0 { // otherwise the script removes it
+				t.Errorf("the command left %v, %v, want nothing", left, err)
 			}
 			given := strings.HasPrefix(string(raw), token+"\n--temporary "+temporary) && strings.Contains(string(raw), " --server "+server.URL+" --ca ") && strings.HasSuffix(string(raw), "--ca-checksum "+sums[0]+" --role worker\n")
 			if (failed == nil) != tc.ran || given != tc.ran {
-				t.Errorf("it ended with %v, and the script got %q, want it to run: %t\n%s", failed, raw, tc.ran, out)
+				t.Errorf("the command ended with %v, and the script got %q, want the script to run: %t\n%s", failed, raw, tc.ran, out)
 			}
 		})
 	}

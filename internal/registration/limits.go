@@ -13,39 +13,40 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds on how often this replica asks the API server because of clients that have not proved to be an agent.
+// Limits for the requests that this replica sends to the API server on behalf of clients that have not proved to be an
+// agent.
 const (
-	// Lookups of agents that the cache does not know, by all clients together. The first after a join does not count:
-	// agents that join at the same time connect before the cache knows them. Beyond the limit, agents are told to retry in
-	// a moment; by then the cache has caught up.
+	// Lookups of agents that the cache does not know, for all clients together. The first lookup after a join does not
+	// count, because agents that join at the same time connect before the cache knows them. Above the limit, agents are
+	// told to retry in a moment. By then the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
-	// Joins of one Cluster, by all clients that have its token, also after it was used.
+	// Joins of one Cluster, for all clients that have its token, even after it was used.
 	joinsPerSecond = 1
 	joinBurst      = 10
-	// Clusters on which a client without proof is shown. Any client that can reach the port causes that write to the API
-	// server.
+	// Clusters that show that a client named them without proof. Any client that can reach the port causes this write to
+	// the API server.
 	showsPerSecond = 1
 	showBurst      = 20
-	// maxIdleLimits is the number of Clusters from which on those without a recent join are forgotten.
+	// maxIdleLimits is the number of Clusters above which Clusters without a recent join are forgotten.
 	maxIdleLimits = 1000
-	// joinedFor is how long the first lookup after a join does not count.
+	// joinedFor is how long after a join the first lookup does not count.
 	joinedFor = time.Minute
 )
 
 // errBusy means that a request exceeds one of the limits.
 var errBusy = errors.New("the hub is asked too often at the moment; try again")
 
-// limits are the rate limiters behind these bounds. The zero value is ready.
+// limits contains the rate limiters for these limits. The zero value is ready to use.
 type limits struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	lookups *rate.Limiter
 	shows   *rate.Limiter
 	joins   map[types.NamespacedName]*rate.Limiter
-	joined  map[types.NamespacedName]time.Time // since then no lookup
+	joined  map[types.NamespacedName]time.Time // when the agent joined; there has been no lookup since
 }
 
-// hasJoined records that the agent of a Cluster has joined. The cache does not know it yet.
+// hasJoined records that the agent of a Cluster has joined, because the cache does not know it yet.
 func (l *limits) hasJoined(name types.NamespacedName, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +75,7 @@ func (l *limits) lookup(name types.NamespacedName, now time.Time) bool {
 	return l.lookups.AllowN(now, 1)
 }
 
-// show reports whether one more Cluster may show that a client without proof named it.
+// show reports whether one more Cluster may show that a client named it without proof.
 func (l *limits) show(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +85,8 @@ func (l *limits) show(now time.Time) bool {
 	return l.shows.AllowN(now, 1)
 }
 
-// join reports whether a client with the token of a Cluster may try to join now. Only names of Clusters that exist
-// belong here.
+// join reports whether a client with the token of a Cluster may try to join now. It must be called only for Clusters
+// that exist.
 func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +102,7 @@ func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// forgetIdle drops the limiters that are as full as a new one.
+// forgetIdle drops the limiters that are as full as a new limiter.
 func (l *limits) forgetIdle(now time.Time) {
 	if len(l.joins) < maxIdleLimits {
 		return

@@ -18,16 +18,16 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// registered is a Cluster, or a Host, with its join token.
+// registered is a Cluster or a Host, with its join token.
 type registered struct {
-	name   types.NamespacedName // among members
+	name   types.NamespacedName // the name that it has among members
 	owner  client.Object
 	secret *corev1.Secret
 	token  Token
 }
 
-// find returns the Cluster that a token is for, as reader has it, or errUnknownToken. The name of the Cluster comes
-// from the index of the cache, whatever the reader.
+// find returns the Cluster that a token is for, as the reader returns it, or errUnknownToken. The name of the Cluster
+// always comes from the index of the cache.
 func (s *Server) find(ctx context.Context, reader client.Reader, token string) (*registered, error) {
 	if !ValidToken(token) {
 		return nil, errUnknownToken
@@ -36,7 +36,7 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 	if err := s.Cache.List(ctx, &secrets, client.MatchingFields{TokenHashIndex: HashToken(token)}); err != nil {
 		return nil, fmt.Errorf("look up join token: %w", err)
 	}
-	if len(secrets.Items) != 1 { // a token that two Clusters share identifies neither
+	if len(secrets.Items) != 1 { // a token that two Clusters share identifies neither of them
 		return nil, errUnknownToken
 	}
 	indexed := &secrets.Items[0]
@@ -62,8 +62,8 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 	return &registered{name: name, owner: owner, secret: secret, token: ReadToken(secret, tokenTTL(owner))}, nil
 }
 
-// identity returns the agent Secret of a Cluster, empty if there is none, and the identity in it, nil if there is none.
-// A Secret that cannot be read identifies no agent, and the next join replaces it.
+// identity returns the agent Secret of a Cluster and the identity in it. The Secret is empty, and the identity nil, if
+// there is none. A Secret that cannot be parsed identifies no agent, and the next join replaces it.
 func (s *Server) identity(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, *AgentIdentity, error) {
 	secret := &corev1.Secret{}
 	switch err := reader.Get(ctx, AgentSecret(name), secret); {

@@ -22,45 +22,45 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ManifestInput is what an agent's manifest depends on.
+// ManifestInput is the input from which an agent's manifest is made.
 type ManifestInput struct {
-	// Image of the agent.
+	// Image is the agent's image.
 	Image string
-	// Trust of the agent.
+	// Trust says which CAs the agent trusts.
 	Trust v1.Trust
-	// Agent is the rest of the Cluster's spec.agent; its image and trust are not looked at.
+	// Agent is the rest of the Cluster's spec.agent. Its image and trust are ignored.
 	Agent v1.Agent
-	// APIServer has the agent keep what the member's API servers ask about the tokens of users who come without the hub.
-	// It takes the profile Full.
+	// APIServer tells the agent to run the webhook that the member's API servers ask about the tokens of users who do not
+	// come through the hub. It needs the profile Full.
 	APIServer bool
-	// Token to join with.
+	// Token is the join token.
 	Token string
-	// Settings of the hub: where it is and which CA to trust.
+	// Settings contains the addresses of the hub and the CA to trust.
 	Settings protocol.Settings
 }
 
-// direct reports whether API servers ask about users' tokens. An agent that only reads takes no set, and so has nothing
-// to tell them.
+// direct reports whether API servers ask the agent about users' tokens. A ReadOnly agent accepts no sets, so it has no
+// answers for them.
 func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
-// Manifests makes manifests, and marshals only once what all members have in common: of ten thousand manifests only the
-// tokens differ. The zero value is ready. It may be used concurrently.
+// Manifests makes manifests. It marshals the parts that all members share only once: ten thousand manifests differ only
+// in their tokens. The zero value is ready to use, and it is safe for concurrent use.
 type Manifests struct {
-	mu     sync.Mutex // guards what follows
-	shared string     // key of parts
+	mu     sync.Mutex // guards the fields below
+	shared string     // the key of parts
 	parts  *manifestParts
 }
 
-// manifestParts are what comes before and after the token.
+// manifestParts is the text before and after the token.
 type manifestParts struct {
 	before, after []byte
 	deployment    Deployment
 }
 
-// tokensPlace stands for the token where parts are made. It is in no other object.
+// tokensPlace stands for the token when the parts are made. It occurs nowhere else in the manifest.
 const tokensPlace = "the place of the join token in a manifest"
 
-// key returns a text that differs for inputs that differ in more than the token.
+// key returns a text that is equal for two inputs only if they differ in nothing but the token.
 func (in ManifestInput) key() (string, error) {
 	agent, err := json.Marshal(in.Agent)
 	if err != nil {
@@ -69,8 +69,8 @@ func (in ManifestInput) key() (string, error) {
 	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent), strconv.FormatBool(in.APIServer)}, "\x00"), nil
 }
 
-// Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its
-// input can become YAML of its own (CVE-2026-44939).
+// Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so nothing in its input
+// can be interpreted as YAML (CVE-2026-44939).
 func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	parts, err := m.around(in)
 	if err != nil {
@@ -78,12 +78,12 @@ func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	}
 	size := len(parts.before) + base64.StdEncoding.EncodedLen(len(in.Token)) + len(parts.after) + 2
 	manifest := append(make([]byte, 0, size), parts.before...)
-	manifest = append(manifest, '"') // YAML could take it for a number
+	manifest = append(manifest, '"') // YAML could read it as a number
 	manifest = append(base64.StdEncoding.AppendEncode(manifest, []byte(in.Token)), '"')
 	return append(manifest, parts.after...), nil
 }
 
-// Deployment returns the Deployment that is in the manifest.
+// Deployment returns the Deployment that the manifest contains.
 func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
 	parts, err := m.around(in)
 	if err != nil {
@@ -92,7 +92,7 @@ func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
 	return parts.deployment, nil
 }
 
-// around returns the parts, and keeps those of the last key: few Clusters have a spec.agent of their own.
+// around returns the parts. It keeps the parts of the last key, because few Clusters have a spec.agent of their own.
 func (m *Manifests) around(in ManifestInput) (*manifestParts, error) {
 	key, err := in.key()
 	if err != nil {
@@ -145,15 +145,15 @@ func marshal(objects ...any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// apply applies the manifest. Server-side apply takes over an agent that kubectl or a GitOps tool installed without a
-// warning or a conflict, also one whose Deployment the agent has changed itself, and puts no copy of the join token
-// into an annotation.
+// apply is the command that applies the manifest. Server-side apply takes over an agent that kubectl or a GitOps tool
+// installed, without a warning or a conflict, even if the agent has changed its Deployment. It also writes no copy of
+// the join token into an annotation.
 const apply = "kubectl apply --server-side --force-conflicts -f -"
 
-// Command returns the command that a person runs in the member. With a pinned CA it contains the CA, so that everything
-// that is fetched is verified (CVE-2025-67601). If the hub responds with an error, the command writes its text to
-// standard error and applies nothing: "curl --fail" would show only the status, and curl has --fail-with-body only
-// since 7.76.
+// Command returns the command that a person runs in the member. If the CA is pinned, the command contains it, so that
+// every download is verified (CVE-2025-67601). If the hub responds with an error, the command writes the text of the
+// error to standard error and applies nothing. "curl --fail" would show only the status, and --fail-with-body exists
+// only since curl 7.76.
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 	fetch := "curl -sS -w '%{http_code}' "
 	if trust != v1.TrustSystem && caBundle != "" {
@@ -167,8 +167,8 @@ func ManifestURL(server, token string) string {
 	return server + protocol.PathImport + token + ".yaml"
 }
 
-// namespace returns the agent's namespace. Its pod security lets pods onto the node's network only where there are
-// such.
+// namespace returns the agent's namespace. Its pod security level admits pods on the node's network only if there are
+// such pods.
 func namespace(onNodes bool) *corev1ac.NamespaceApplyConfiguration {
 	level := "restricted"
 	if onNodes {
@@ -182,9 +182,9 @@ func serviceAccount() *corev1ac.ServiceAccountApplyConfiguration {
 	return corev1ac.ServiceAccount(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
 }
 
-// role returns the rights of an agent in its own namespace: to keep Secrets, to elect a leader, to change its own
-// Deployment, and to keep the DaemonSets beside it or, where it only reads, to remove what an agent of the profile Full
-// left of them. RBAC cannot restrict the creation of a Lease to a name.
+// role returns the agent's rights in its own namespace: to keep Secrets, to elect a leader, to change its own
+// Deployment, and to keep the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the
+// profile Full has left behind. RBAC cannot restrict the creation of a Lease to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	daemonSets := []string{"create", "patch", "delete"}
@@ -216,7 +216,8 @@ func subject() *rbacv1ac.SubjectApplyConfiguration {
 }
 
 func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {
-	data := map[string][]byte{protocol.KeyToken: []byte(in.Token)} // not stringData: applying it again would always change something
+	// not stringData, because applying that again would always change something
+	data := map[string][]byte{protocol.KeyToken: []byte(in.Token)}
 	if in.Trust == v1.TrustPinned {
 		data[protocol.KeyCABundle] = []byte(in.Settings.CABundle)
 	}

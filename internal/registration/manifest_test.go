@@ -55,7 +55,7 @@ func manifestInput(t testing.TB) registration.ManifestInput {
 	}
 }
 
-// documents are the YAML documents of a manifest.
+// documents returns the YAML documents of a manifest.
 func documents(t testing.TB, manifest []byte) [][]byte {
 	t.Helper()
 	var all [][]byte
@@ -71,8 +71,8 @@ func documents(t testing.TB, manifest []byte) [][]byte {
 	}
 }
 
-// objects decodes a manifest strictly: an unknown or repeated field is an error, as is a kind that Kubernetes does not
-// have.
+// objects decodes a manifest strictly. Unknown fields, repeated fields, and kinds that Kubernetes does not have are
+// errors.
 func objects(t testing.TB, in registration.ManifestInput) []runtime.Object {
 	t.Helper()
 	manifest, err := new(registration.Manifests).Manifest(in)
@@ -91,7 +91,7 @@ func objects(t testing.TB, in registration.ManifestInput) []runtime.Object {
 	return all
 }
 
-// the returns the one object of a type.
+// the returns the only object of a type.
 func the[T any](t testing.TB, objects []runtime.Object) T {
 	t.Helper()
 	i := slices.IndexFunc(objects, func(o runtime.Object) bool { _, ok := o.(T); return ok })
@@ -125,7 +125,7 @@ func TestManifestPinsTheCA(t *testing.T) {
 		t.Errorf("environment %v, want the checksum, Pinned and both URLs", e)
 	}
 	if strings.Contains(deployment.String(), in.Token) {
-		t.Error("the token is in the Deployment, where whoever may read pods finds it")
+		t.Error("the token is in the Deployment, want it out of reach of users who can only read pods")
 	}
 }
 
@@ -134,23 +134,23 @@ func TestManifestWithSystemTrustPinsNothing(t *testing.T) {
 	in.Trust = v1.TrustSystem
 	all := objects(t, in)
 	if _, ok := the[*corev1.Secret](t, all).Data[protocol.KeyCABundle]; ok {
-		t.Error("there is a CA bundle")
+		t.Error("got a CA bundle, want none")
 	}
 	if _, ok := env(the[*appsv1.Deployment](t, all))[protocol.EnvCAChecksum]; ok {
-		t.Error("there is a checksum")
+		t.Error("got a checksum, want none")
 	}
 }
 
-func TestManifestWithoutABundleIsNotMade(t *testing.T) {
+func TestManifestWithPinnedTrustNeedsABundle(t *testing.T) {
 	in := manifestInput(t)
 	in.Settings.CABundle = ""
 	if _, err := new(registration.Manifests).Manifest(in); err == nil {
-		t.Error("an agent that trusts nothing would be installed, or one that trusts all")
+		t.Error("got a manifest whose agent would trust nothing or everything, want an error")
 	}
 }
 
-// CVE-2026-44939, CVE-2025-59823: what a caller says must never become YAML of its own.
-func TestTheManifestEscapesItsInput(t *testing.T) {
+// CVE-2026-44939, CVE-2025-59823: input from a caller must never be interpreted as YAML.
+func TestManifestEscapesItsInput(t *testing.T) {
 	const evil = "x\"'\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: evil}\n# {{ . }} ${HOME} &a *a !!binary \x00\t\u2028"
 	in := manifestInput(t)
 	plain := objects(t, in)
@@ -171,21 +171,21 @@ func TestTheManifestEscapesItsInput(t *testing.T) {
 	deployment := the[*appsv1.Deployment](t, all)
 	if deployment.Spec.Template.Spec.Containers[0].Image != evil || env(deployment)[protocol.EnvServer] != evil ||
 		string(the[*corev1.Secret](t, all).Data[protocol.KeyToken]) != evil {
-		t.Error("the input is not what it was")
+		t.Error("the manifest changes the input, want it unchanged")
 	}
 	if pod := deployment.Spec.Template.Spec; env(deployment)["HTTPS_PROXY"] != evil || pod.PriorityClassName != evil || pod.NodeSelector[evil] != evil {
-		t.Error("what the Cluster says of the agent is not what it was")
+		t.Error("the manifest changes the Cluster's spec.agent, want it unchanged")
 	}
 	if _, there := env(deployment)["GODEBUG"]; there {
-		t.Error("a variable that no agent takes is in the manifest")
+		t.Error("the manifest contains a variable that agents do not accept")
 	}
 }
 
-func TestDeploymentOfTheAgent(t *testing.T) {
+func TestAgentDeployment(t *testing.T) {
 	in := manifestInput(t)
 	d := the[*appsv1.Deployment](t, objects(t, in))
 	pod := d.Spec.Template.Spec
-	t.Run("it prefers the control plane, tolerates its taints, and spreads", func(t *testing.T) {
+	t.Run("it prefers control plane nodes, tolerates their taints, and spreads", func(t *testing.T) {
 		node, apart := pod.Affinity.NodeAffinity, pod.Affinity.PodAntiAffinity
 		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(node.PreferredDuringSchedulingIgnoredDuringExecution) != 1 ||
 			apart.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(apart.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
@@ -197,7 +197,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			{Key: "CriticalAddonsOnly", Value: "true", Effect: corev1.TaintEffectNoExecute},
 		} {
 			if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) }) {
-				t.Errorf("it does not tolerate %v", taint)
+				t.Errorf("the pod does not tolerate %v, want it tolerated", taint)
 			}
 		}
 	})
@@ -212,18 +212,18 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			return seconds
 		}
 		if got := lost(pod); got[corev1.TaintNodeNotReady] != 30 || got[corev1.TaintNodeUnreachable] != 30 {
-			t.Errorf("it stays on a lost node for %v seconds, want 30", got)
+			t.Errorf("the pod stays on a lost node for %v seconds, want 30", got)
 		}
 		long, own := int64(600), in
 		own.Agent.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &long}}
 		if got := lost(the[*appsv1.Deployment](t, objects(t, own)).Spec.Template.Spec); got[corev1.TaintNodeNotReady] != 30 || got[corev1.TaintNodeUnreachable] != 600 {
-			t.Errorf("it stays on a lost node for %v seconds, want the user's 600 on one that is unreachable", got)
+			t.Errorf("the pod stays on a lost node for %v seconds, want the user's 600 on an unreachable node", got)
 		}
 	})
-	t.Run("new pods come before old ones go, and the number is the agent's to choose", func(t *testing.T) {
+	t.Run("new pods start before old pods stop, and the agent chooses the number of replicas", func(t *testing.T) {
 		rolling := d.Spec.Strategy.RollingUpdate
 		if d.Spec.Replicas != nil || d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || rolling.MaxSurge.IntValue() != 1 || rolling.MaxUnavailable.IntValue() != 0 {
-			t.Errorf("replicas %v, annotations %v, strategy %v", d.Spec.Replicas, d.Annotations, d.Spec.Strategy)
+			t.Errorf("replicas %v, annotations %v, strategy %v, want the agent to choose the replicas and a surge", d.Spec.Replicas, d.Annotations, d.Spec.Strategy)
 		}
 		three, set := int32(3), in
 		set.Agent.Replicas = &three
@@ -231,7 +231,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			t.Errorf("replicas %v, annotations %v, want 3 and none", d.Spec.Replicas, d.Annotations)
 		}
 	})
-	t.Run("the digest is of what the spec says, and not of where the hub is", func(t *testing.T) {
+	t.Run("the digest covers the spec, and not the hub's addresses", func(t *testing.T) {
 		var m registration.Manifests
 		digest := func(change func(*registration.ManifestInput)) string {
 			other := in
@@ -250,7 +250,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			"the CA":    func(in *registration.ManifestInput) { in.Settings.CABundle = bundle(t) },
 		} {
 			if got := digest(change); got != same {
-				t.Errorf("%s changes it, want the same digest", name)
+				t.Errorf("%s changes the digest, want the same digest", name)
 			}
 		}
 		seen := map[string]string{same: "nothing"}
@@ -269,14 +269,14 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 		} {
 			got := digest(change)
 			if before, known := seen[got]; known {
-				t.Errorf("%s and %s make the same digest", name, before)
+				t.Errorf("%s and %s have the same digest, want different ones", name, before)
 			}
 			seen[got] = name
 		}
 	})
 }
 
-func TestTheManifestLetsNodeAgentsOntoTheNodesNetwork(t *testing.T) {
+func TestManifestAdmitsNodeAgentsToTheNodeNetwork(t *testing.T) {
 	in := manifestInput(t)
 	const enforce = "pod-security.kubernetes.io/enforce"
 	for nodeAgent, want := range map[bool]struct{ level, annotation string }{false: {"restricted", ""}, true: {"privileged", "true"}} {
@@ -284,22 +284,22 @@ func TestTheManifestLetsNodeAgentsOntoTheNodesNetwork(t *testing.T) {
 		all := objects(t, in)
 		namespace, d := the[*corev1.Namespace](t, all), the[*appsv1.Deployment](t, all)
 		if namespace.Labels[enforce] != want.level || d.Annotations[v1.AnnotationNodeAgent] != want.annotation {
-			t.Errorf("with nodeAgent %t: labels %v, annotations %v, want %+v", nodeAgent, namespace.Labels, d.Annotations, want)
+			t.Errorf("nodeAgent %t: labels %v, annotations %v, want %+v", nodeAgent, namespace.Labels, d.Annotations, want)
 		}
 		if pod := d.Spec.Template.Spec; pod.HostNetwork {
-			t.Errorf("with nodeAgent %t the Deployment's pods are on the nodes' network", nodeAgent)
+			t.Errorf("nodeAgent %t: the Deployment's pods are on the nodes' network, want only those of the DaemonSet there", nodeAgent)
 		}
 	}
 }
 
-// TestWhatAPIServersAskMayReadTwoSecrets: the account on the nodes of the control plane is not the agent's, which may
-// act as any user.
-func TestWhatAPIServersAskMayReadTwoSecrets(t *testing.T) {
+// TestWebhookAccountCanReadOnlyTwoSecrets checks that pods on the control plane nodes do not use the agent's account,
+// which can impersonate any user.
+func TestWebhookAccountCanReadOnlyTwoSecrets(t *testing.T) {
 	in := manifestInput(t)
 	in.APIServer = true
 	all := objects(t, in)
 	if level := the[*corev1.Namespace](t, all).Labels["pod-security.kubernetes.io/enforce"]; level != "privileged" {
-		t.Errorf("the namespace is %s: no pod of it may be on the nodes' network", level)
+		t.Errorf("the namespace has the level %s, want one that admits pods to the nodes' network", level)
 	}
 	if d := the[*appsv1.Deployment](t, all); d.Annotations[v1.AnnotationDirectAccess] != "APIServer" || d.Spec.Template.Spec.HostNetwork {
 		t.Errorf("the Deployment has the annotations %v and host network %t", d.Annotations, d.Spec.Template.Spec.HostNetwork)
@@ -314,11 +314,11 @@ func TestWhatAPIServersAskMayReadTwoSecrets(t *testing.T) {
 			}
 		case *rbacv1.RoleBinding:
 			if slices.ContainsFunc(o.Subjects, func(s rbacv1.Subject) bool { return s.Name == protocol.DirectName }) && o.RoleRef.Name != protocol.DirectName {
-				t.Errorf("it has the role %s as well", o.RoleRef.Name)
+				t.Errorf("the webhook's account also has the role %s, want no other", o.RoleRef.Name)
 			}
 		case *rbacv1.ClusterRoleBinding:
 			if slices.ContainsFunc(o.Subjects, func(s rbacv1.Subject) bool { return s.Name == protocol.DirectName }) {
-				t.Errorf("it has the cluster role %s", o.RoleRef.Name)
+				t.Errorf("the webhook's account has the cluster role %s, want none", o.RoleRef.Name)
 			}
 		case *corev1.ServiceAccount:
 			accounts++
@@ -326,12 +326,12 @@ func TestWhatAPIServersAskMayReadTwoSecrets(t *testing.T) {
 	}
 	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{protocol.DirectSecret, protocol.DirectAuthority}, Verbs: []string{"get", "watch"}}}
 	if !reflect.DeepEqual(rules, want) || accounts != 2 {
-		t.Errorf("its rights are %v with %d accounts, want %v", rules, accounts, want)
+		t.Errorf("the rights are %v for %d accounts, want %v", rules, accounts, want)
 	}
 	in.Agent.Profile = v1.ProfileReadOnly
 	manifest, err := new(registration.Manifests).Manifest(in)
 	if err != nil || bytes.Contains(manifest, []byte(protocol.DirectSecret)) || bytes.Contains(manifest, []byte("privileged")) {
-		t.Errorf("an agent that only reads has what API servers ask (%v)", err)
+		t.Errorf("a ReadOnly agent has the webhook (%v), want none", err)
 	}
 }
 
@@ -352,13 +352,13 @@ func FuzzManifest(f *testing.F) {
 		}
 		var secret corev1.Secret
 		if err := yaml.UnmarshalStrict(all[6], &secret); err != nil || string(secret.Data[protocol.KeyToken]) != token {
-			t.Errorf("the Secret %s holds the token %q, want %q (%v)", secret.Name, secret.Data[protocol.KeyToken], token, err)
+			t.Errorf("the Secret %s contains the token %q, want %q (%v)", secret.Name, secret.Data[protocol.KeyToken], token, err)
 		}
 	})
 }
 
-// What an agent may do in a member is listed in testdata; a change of it is a decision.
-func TestAgentsMayDoWhatIsListedAndNoMore(t *testing.T) {
+// The rights of an agent in a member are listed in testdata. Changing them is a decision.
+func TestAgentHasExactlyTheListedRights(t *testing.T) {
 	for profile, golden := range map[v1.AgentProfile]string{
 		v1.ProfileFull: "testdata/agent-rights.yaml", v1.ProfileReadOnly: "testdata/agent-rights-readonly.yaml",
 	} {
@@ -366,7 +366,7 @@ func TestAgentsMayDoWhatIsListedAndNoMore(t *testing.T) {
 	}
 }
 
-// bindingSubjects are whom bindings are for, by role and name.
+// bindingSubjects returns the subjects of the bindings, by role and name.
 func bindingSubjects(t *testing.T, all []runtime.Object) map[string][]rbacv1.Subject {
 	t.Helper()
 	subjects := map[string][]rbacv1.Subject{}
@@ -402,10 +402,10 @@ func testRightsListed(t *testing.T, profile v1.AgentProfile, golden string) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(raw, want) {
-		t.Errorf("the agent's rights changed; if that is meant: go test ./internal/registration -update\n%s", raw)
+		t.Errorf("the agent's rights changed; if that is intended, run go test ./internal/registration -update\n%s", raw)
 	}
 	if got := the[*rbacv1.Role](t, all).Namespace; got != protocol.AgentNamespace {
-		t.Errorf("the Role is in namespace %q", got)
+		t.Errorf("the Role is in namespace %q, want the agent's", got)
 	}
 	account := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: protocol.AgentNamespace, Name: protocol.AgentName}}
 	bound := map[string][]rbacv1.Subject{"drover-agent, drover-agent": account, "drover-agent/drover-agent, drover-agent": account}
@@ -413,11 +413,11 @@ func testRightsListed(t *testing.T, profile v1.AgentProfile, golden string) {
 		bound["view, drover-agent-view"] = []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: protocol.Viewer}}
 	}
 	if got := bindingSubjects(t, all); !reflect.DeepEqual(got, bound) {
-		t.Errorf("bound are %v, want %v", got, bound)
+		t.Errorf("got bindings %v, want %v", got, bound)
 	}
 }
 
-func TestAnyTokenIsTextInTheManifest(t *testing.T) {
+func TestEveryTokenIsAStringInTheManifest(t *testing.T) {
 	for i, first := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~-" {
 		in := manifestInput(t)
 		in.Token = string(first) + strings.Repeat("1e5", 11)[:31+i%3]

@@ -32,7 +32,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// kubectl runs kubectl as the administrator of a config.
+// kubectl runs kubectl as the user of a config.
 func kubectl(t *testing.T, config *rest.Config, stdin []byte, args ...string) (string, error) {
 	t.Helper()
 	programs, err := lab.Binaries(t.Context(), io.Discard, lab.Etcd, lab.APIServer, lab.Kubectl)
@@ -62,16 +62,16 @@ func TestManifestInAMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer remove(t, env, manifest)
-	t.Run("kubectl applies it, and again without a change", func(t *testing.T) {
+	t.Run("kubectl applies it, and applying it again changes nothing", func(t *testing.T) {
 		for _, want := range []string{"created", "unchanged"} {
 			out, err := kubectl(t, env.Config, manifest, "apply", "--validate=strict", "-f", "-")
 			if err != nil {
 				t.Fatalf("kubectl apply: %v: %s", err, out)
 			}
 			for line := range strings.Lines(out) {
-				// A Secret's stringData is written, so kubectl always sees it as something to configure.
+				// kubectl cannot compare stringData, so it always reports the Secret as configured.
 				if !strings.Contains(line, want) && !strings.HasPrefix(line, "secret/") {
-					t.Errorf("want %s: %s", want, line)
+					t.Errorf("got %[2]s, want %[1]s", want, line)
 				}
 			}
 		}
@@ -79,7 +79,7 @@ func TestManifestInAMember(t *testing.T) {
 	t.Run("the import command takes over an agent that another tool applied, or that has changed its Deployment, without a warning", func(t *testing.T) {
 		command, found := strings.CutPrefix(strings.Split(registration.Command("https://hub", v1.TrustSystem, ""), " | ")[1], "kubectl ")
 		if command, _, _ = strings.Cut(command, " ;;"); !found {
-			t.Fatalf("the command is %q, want one of kubectl", command)
+			t.Fatalf("the command is %q, want a kubectl command", command)
 		}
 		if out, err := kubectl(t, env.Config, manifest, "apply", "--server-side", "--force-conflicts", "--field-manager", "kustomize-controller", "-f", "-"); err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -94,7 +94,7 @@ func TestManifestInAMember(t *testing.T) {
 			t.Errorf("got %v, want no error and no warning: %s", err, out)
 		}
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil || agent.Spec.Template.Spec.Containers[0].Image == "other" {
-			t.Errorf("the Deployment is that of another tool (%v), want the manifest's", err)
+			t.Errorf("the Deployment still belongs to another tool (%v), want the manifest's", err)
 		}
 	})
 	t.Run("the token and the CA arrive in the Secret", func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestManifestInAMember(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(secret.Data[protocol.KeyToken]) != in.Token || string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
-			t.Error("they are not what they were")
+			t.Error("the Secret's token or CA differs from the manifest, want them equal")
 		}
 	})
 	t.Run("the agent's pod is admitted under the pod security level of its namespace", func(t *testing.T) {
@@ -117,11 +117,11 @@ func TestManifestInAMember(t *testing.T) {
 		}
 		pod.Spec.HostNetwork = true
 		if err := env.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
-			t.Error("the level is not enforced: this proves nothing")
+			t.Error("a forbidden pod was admitted, so the level is not enforced and this test proves nothing")
 		}
 	})
-	t.Run("CVE-2024-5042, CVE-2024-9779: the agent may do what it needs and nothing else", func(t *testing.T) { testRights(t, env, fullRights()) })
-	t.Run("one that only reads may see what it is to see and nothing else", func(t *testing.T) {
+	t.Run("CVE-2024-5042, CVE-2024-9779: the agent has the rights that it needs and no others", func(t *testing.T) { testRights(t, env, fullRights()) })
+	t.Run("a ReadOnly agent has the rights to read and no others", func(t *testing.T) {
 		in.Agent.Profile = v1.ProfileReadOnly
 		manifest, err := new(registration.Manifests).Manifest(in)
 		if err != nil {
@@ -130,7 +130,7 @@ func TestManifestInAMember(t *testing.T) {
 		if out, err := kubectl(t, env.Config, manifest, "apply", "--validate=strict", "-f", "-"); err != nil {
 			t.Fatalf("kubectl apply --validate=strict: %v: %s", err, out)
 		}
-		// Here no controller gathers the rules of the ClusterRole "view".
+		// No controller aggregates the rules of the ClusterRole "view" here.
 		view := &rbacv1.ClusterRole{}
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: "view"}, view); err != nil {
 			t.Fatal(err)
@@ -146,8 +146,8 @@ func TestManifestInAMember(t *testing.T) {
 	})
 }
 
-// remove takes a manifest out of the API server, as if it had not been applied. No controller empties namespaces here,
-// so it finalizes that of the agent itself.
+// remove deletes a manifest's objects from the API server. No controller empties namespaces here, so remove finalizes
+// the agent's namespace itself.
 func remove(t *testing.T, env *testkit.Env, manifest []byte) {
 	t.Helper()
 	if out, err := kubectl(t, env.Config, manifest, "delete", "--wait=false", "-f", "-"); err != nil {
@@ -163,7 +163,7 @@ func remove(t *testing.T, env *testkit.Env, manifest []byte) {
 	}
 }
 
-// right is something to do in a member, and whether an agent may.
+// right is an action in a member, and whether the agent is allowed to do it.
 type right struct {
 	what    authorizationv1.ResourceAttributes
 	allowed bool
@@ -202,25 +202,25 @@ func fullRights() map[string]right {
 		"cordon a node":                         {at("patch", "", "nodes", "", "", "x"), true},
 		"remove a node":                         {at("delete", "", "nodes", "", "", "x"), false},
 		"evict a pod":                           {at("create", "", "pods", "eviction", "default", "x"), true},
-		"make the Job of a plan":                {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), true},
-		"read why the pod of a plan waits":      {at("list", "", "events", "", v1.PlansNamespace, ""), true},
-		"bring the schema of plans":             {at("create", extensions, "customresourcedefinitions", "", "", "plans."+v1.Group), true},
-		"bring another schema":                  {at("create", extensions, "customresourcedefinitions", "", "", "x.example.org"), false},
-		"make the account of plans":             {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "drover-plan"), true},
-		"make another account":                  {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "x"), false},
+		"create the Job of a plan":              {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), true},
+		"read why the pod of a plan is waiting": {at("list", "", "events", "", v1.PlansNamespace, ""), true},
+		"install the schema of plans":           {at("create", extensions, "customresourcedefinitions", "", "", "plans."+v1.Group), true},
+		"install another schema":                {at("create", extensions, "customresourcedefinitions", "", "", "x.example.org"), false},
+		"create the account of plans":           {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "drover-plan"), true},
+		"create another account":                {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "x"), false},
 		"replace another ClusterRole":           {at("update", rbac, "clusterroles", "", "", "cluster-admin"), false},
 		"bind a role":                           {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), true},
-		"give itself more":                      {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), true},
-		"make a token of a ServiceAccount":      {at("create", "", "serviceaccounts", "token", "kube-system", "default"), false},
-		"make a ClusterRoleBinding of its name": {at("create", rbac, "clusterrolebindings", "", "", ""), true},
+		"escalate its own role":                 {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), true},
+		"create a token of a ServiceAccount":    {at("create", "", "serviceaccounts", "token", "kube-system", "default"), false},
+		"create a ClusterRoleBinding":           {at("create", rbac, "clusterrolebindings", "", "", ""), true},
 		"deliver a quota":                       {at("patch", "", "resourcequotas", "", "web", "x"), true},
 		"deliver a guard":                       {at("create", admission, "validatingadmissionpolicies", "", "", ""), true},
-		"make a webhook":                        {at("create", admission, "validatingwebhookconfigurations", "", "", ""), false},
-		"make a namespace":                      {at("create", "", "namespaces", "", "", ""), true},
-		"pass the guard of sets":                {at("manage", v1.Group, "sets", "", "", ""), true},
-		"pass the guard of namespaces":          {at("manage-namespaces", v1.Group, "projects", "", "", "web"), true},
-		"pass the guard of pod security":        {at("updatepsa", v1.Group, "projects", "", "", "web"), true},
-		"make a workload":                       {at("create", "apps", "deployments", "", "default", ""), false},
+		"create a webhook":                      {at("create", admission, "validatingwebhookconfigurations", "", "", ""), false},
+		"create a namespace":                    {at("create", "", "namespaces", "", "", ""), true},
+		"pass the guard for sets":               {at("manage", v1.Group, "sets", "", "", ""), true},
+		"pass the guard for namespaces":         {at("manage-namespaces", v1.Group, "projects", "", "", "web"), true},
+		"pass the guard for pod security":       {at("updatepsa", v1.Group, "projects", "", "", "web"), true},
+		"create a workload":                     {at("create", "apps", "deployments", "", "default", ""), false},
 	}
 }
 
@@ -232,7 +232,7 @@ func readOnlyRights() map[string]right {
 		"impersonate the viewer":     {at("impersonate", "", "users", "", "", protocol.Viewer), true},
 		"impersonate an extra":       {at("impersonate", authn, "userextras", "scopes", "", "x"), false},
 		"cordon a node":              {at("patch", "", "nodes", "", "", "x"), false},
-		"make the Job of a plan":     {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), false},
+		"create the Job of a plan":   {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), false},
 		"write its own Secrets":      {at("update", "", "secrets", "", own, protocol.IdentitySecret), true},
 		"remove its own ClusterRole": {at("delete", rbac, "clusterroles", "", "", protocol.AgentName), true},
 		"remove its binding to view": {at("delete", rbac, "clusterrolebindings", "", "", protocol.AgentViewBinding), true},
@@ -243,16 +243,16 @@ func readOnlyRights() map[string]right {
 		"exec into a pod by GET":     {at("get", "", "pods", "exec", "default", "x"), false},
 		"reach a service":            {at("get", "", "services", "proxy", "default", "x"), false},
 		"write a ConfigMap":          {at("update", "", "configmaps", "", "default", "x"), false},
-		"make a binding":             {at("create", rbac, "clusterrolebindings", "", "", ""), false},
+		"create a binding":           {at("create", rbac, "clusterrolebindings", "", "", ""), false},
 		"bind a role":                {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), false},
-		"give itself more":           {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), false},
-		"make a namespace":           {at("create", "", "namespaces", "", "", ""), false},
-		"pass the guard of sets":     {at("manage", v1.Group, "sets", "", "", ""), false},
+		"escalate its own role":      {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), false},
+		"create a namespace":         {at("create", "", "namespaces", "", "", ""), false},
+		"pass the guard for sets":    {at("manage", v1.Group, "sets", "", "", ""), false},
 	}
 }
 
-// viewerRights are those of everybody who reaches a member that can only be read. The agent's own Secrets are not among
-// them (CVE-2021-36782): they hold its private key, and what was delivered.
+// viewerRights returns the rights of everyone who reaches a ReadOnly member. They do not include the agent's own
+// Secrets (CVE-2021-36782), which contain its private key and the delivered data.
 func viewerRights() map[string]right {
 	return map[string]right{
 		"the viewer reads a workload":                {at("get", "apps", "deployments", "", "default", "x"), true},
@@ -267,12 +267,12 @@ func viewerRights() map[string]right {
 	}
 }
 
-// testRights asks the API server itself, with the manifest applied, what the agent's ServiceAccount may do.
+// testRights applies the manifest and asks the API server what the agent's ServiceAccount is allowed to do.
 func testRights(t *testing.T, env *testkit.Env, rights map[string]right) {
 	testRightsOf(t, env, "system:serviceaccount:"+own+":"+protocol.AgentName, rights, "system:serviceaccounts", "system:serviceaccounts:"+own)
 }
 
-// testRightsOf asks what a user may do. The API server learns of a change in a moment.
+// testRightsOf asks what a user is allowed to do. The API server needs a moment to notice a change.
 func testRightsOf(t *testing.T, env *testkit.Env, user string, rights map[string]right, groups ...string) {
 	for name, tc := range rights {
 		t.Run(name, func(t *testing.T) {

@@ -26,11 +26,11 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// uidRange is the annotation by which OpenShift gives a namespace its users: the first one and how many.
+// uidRange is the annotation with which OpenShift assigns user IDs to a namespace: the first ID and the number of IDs.
 const uidRange = "openshift.io/sa.scc.uid-range"
 
-// constrained stands in for OpenShift's SecurityContextConstraints restricted-v2: a pod names no user, or one of its
-// namespace's range, and asks for nothing of the host.
+// constrained stands in for OpenShift's SecurityContextConstraints restricted-v2. A pod must name no user, or a user
+// from the range of its namespace, and must ask for nothing of the host.
 func constrained(t *testing.T, env *testkit.Env) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: "restricted-v2"}
@@ -77,13 +77,13 @@ func agentPod(t *testing.T, namespace string) *corev1.Pod {
 			continue
 		}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent"}, Spec: d.Spec.Template.Spec}
-		pod.Spec.ServiceAccountName = "" // the namespace has none of that name
+		pod.Spec.ServiceAccountName = "" // the namespace has no account with that name
 		pod.Spec.AutomountServiceAccountToken = new(false)
 		return pod
 	}
 }
 
-func TestOpenShiftTakesTheAgentsPod(t *testing.T) {
+func TestOpenShiftAdmitsTheAgentsPod(t *testing.T) {
 	t.Parallel()
 	env := testkit.Start(t)
 	constrained(t, env)
@@ -95,7 +95,8 @@ func TestOpenShiftTakesTheAgentsPod(t *testing.T) {
 	env.Apply(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})
 	fixed := agentPod(t, namespace)
 	fixed.Spec.SecurityContext.RunAsUser = new(int64(65532))
-	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the API server takes a moment to learn of policies
+	// the API server needs a moment to notice new policies
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		err := env.Client.Create(ctx, fixed.DeepCopy(), client.DryRunAll)
 		if err == nil || !strings.Contains(err.Error(), "the user is not one of the namespace's range") {
 			return errors.Join(errors.New("a fixed user is not refused yet"), err)
@@ -104,13 +105,13 @@ func TestOpenShiftTakesTheAgentsPod(t *testing.T) {
 	})
 	pod := agentPod(t, namespace)
 	if err := env.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
-		t.Errorf("the agent's pod has the error %v, want it taken", err)
+		t.Errorf("the agent's pod: %v, want it admitted", err)
 	}
 	pod.Spec.SecurityContext.RunAsUser = new(int64(1000680000)) // as OpenShift sets it
 	if err := env.Client.Create(t.Context(), pod, client.DryRunAll); err != nil {
-		t.Errorf("the agent's pod with a user of the namespace has the error %v, want it taken", err)
+		t.Errorf("the agent's pod with a user of the namespace: %v, want it admitted", err)
 	}
 	if !*pod.Spec.SecurityContext.RunAsNonRoot {
-		t.Error("the agent's pod may run as root, want it refused by the kubelet")
+		t.Error("the agent's pod may run as root, want the kubelet to refuse that")
 	}
 }

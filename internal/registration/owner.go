@@ -16,7 +16,7 @@ import (
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch
 
-// ownerOf returns the name and an empty object of what a name among members means: a Cluster, or a Host.
+// ownerOf returns the name and an empty object of the Cluster or Host that a name among members stands for.
 func ownerOf(member types.NamespacedName) (types.NamespacedName, client.Object) {
 	if host, ok := protocol.HostOf(member.Name); ok {
 		return types.NamespacedName{Namespace: member.Namespace, Name: host}, &v1.Host{}
@@ -51,7 +51,7 @@ func tokenTTL(owner client.Object) time.Duration {
 	return 0
 }
 
-// called names a member for people, of whom "namespace/name" is the name among members.
+// called returns how messages call a member. The argument is its "namespace/name" among members.
 func called(member string) string {
 	namespace, name, _ := strings.Cut(member, "/")
 	if host, ok := protocol.HostOf(name); ok {

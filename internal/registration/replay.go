@@ -11,14 +11,14 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxConnects bounds the connect tokens that are remembered of one agent: those of about two minutes.
+// maxConnects is how many connect tokens of one agent are remembered. It is enough for about two minutes.
 const maxConnects = 1000
 
-// replayGuard remembers the IDs of connect tokens until they expire. It takes only tokens that were verified, and has a
-// bound for each agent, so that no client can fill it for others. The zero value is ready.
+// replayGuard remembers the IDs of connect tokens until they expire. It accepts only verified tokens and is limited per
+// agent, so a client cannot fill it for others. The zero value is ready to use.
 type replayGuard struct {
-	mu    sync.Mutex                      // guards what follows
-	used  map[string]map[string]time.Time // by KeyID, then by the token's ID: when the token ends
+	mu    sync.Mutex                      // guards the fields below
+	used  map[string]map[string]time.Time // the expiry of each token, by KeyID and then by the token's ID
 	swept time.Time
 }
 

@@ -30,8 +30,9 @@ func clusterRights(profile v1.AgentProfile) []any {
 	return objects
 }
 
-// directRights returns the account of what API servers ask about users' tokens, and the objects that let it read what
-// the hub delivers for this, and the CA of which it has its certificate.
+// directRights returns the ServiceAccount of the webhook that API servers ask about users' tokens. It also returns the
+// Role and the RoleBinding that let the account read two Secrets: the hub's data for the webhook, and the CA that
+// issues the webhook's certificate.
 func directRights(in ManifestInput) []any {
 	if !in.direct() {
 		return nil
@@ -46,7 +47,7 @@ func directRights(in ManifestInput) []any {
 	}
 }
 
-// reporting returns the rules for what the agent reports.
+// reporting returns the rules for everything that the agent reports.
 func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
@@ -56,8 +57,8 @@ func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// removing returns the rules for the agent to remove itself. Without the verb escalate it cannot add a right to its
-// role that it does not have.
+// removing returns the rules for the agent to remove itself. Without the verb escalate, it cannot add a right to its
+// role that it does not already have.
 func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
@@ -67,7 +68,8 @@ func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// viewing returns the rule to impersonate the one user as whom a ReadOnly agent sends the requests of all users.
+// viewing returns the rule to impersonate the viewer. A ReadOnly agent sends the requests of all users as this one
+// user.
 func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
 	return rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
@@ -77,12 +79,12 @@ func impersonating() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
 		rule().WithAPIGroups("").WithResources("users", "groups", "serviceaccounts").WithVerbs("impersonate"),
-		rule().WithAPIGroups("authentication.k8s.io").WithResources("*").WithVerbs("impersonate"), // uids, and userextras of any key: RBAC has no userextras/*
+		// uids, and userextras with any key, because RBAC has no userextras/*
+		rule().WithAPIGroups("authentication.k8s.io").WithResources("*").WithVerbs("impersonate"),
 	}
 }
 
-// delivering returns the rules for the objects of sets. The verbs on cluster.drover.dev are those that the guards ask
-// for.
+// delivering returns the rules for the objects of sets. The guards check the verbs on cluster.drover.dev.
 func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
@@ -99,8 +101,8 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// planning returns the rules to run Plans: to install their schema and the account of their pods, to make Jobs, and to
-// cordon, drain and label nodes.
+// planning returns the rules to run Plans: to install their schema and the account of their pods, to create Jobs, and
+// to cordon, drain and label nodes.
 func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// lacking returns the verbs on a resource, of all names, that no rule grants.
+// lacking returns the verbs on a resource, for all names, that no rule grants.
 func lacking(rules []rbacv1ac.PolicyRuleApplyConfiguration, group, resource string, verbs ...string) []string {
 	return slices.DeleteFunc(verbs, func(verb string) bool {
 		return slices.ContainsFunc(rules, func(r rbacv1ac.PolicyRuleApplyConfiguration) bool {
@@ -23,7 +23,7 @@ func lacking(rules []rbacv1ac.PolicyRuleApplyConfiguration, group, resource stri
 	})
 }
 
-func TestAnAgentMayKeepAllKindsOfSets(t *testing.T) {
+func TestAgentHasTheRightsForAllKindsInSets(t *testing.T) {
 	t.Parallel()
 	rules := map[v1.AgentProfile][]rbacv1ac.PolicyRuleApplyConfiguration{}
 	for _, profile := range []v1.AgentProfile{v1.ProfileFull, v1.ProfileReadOnly} {
@@ -39,20 +39,20 @@ func TestAnAgentMayKeepAllKindsOfSets(t *testing.T) {
 			group = "" // core
 		}
 		verbs := []string{"get", "list", "watch", "create", "patch"}
-		if kind.Name != "Namespace" { // it is joined, and never deleted
+		if kind.Name != "Namespace" { // namespaces are joined and never deleted
 			verbs = append(verbs, "delete")
 		}
 		if got := lacking(rules[v1.ProfileFull], group, kind.Resource, verbs...); len(got) > 0 {
-			t.Errorf("sets hold objects of the kind %s, and the agent may not %v them: add the rights to delivering", kind.Name, got)
+			t.Errorf("sets contain objects of the kind %s, but the agent lacks the verbs %v: add them to delivering", kind.Name, got)
 		}
 		if got := lacking(rules[v1.ProfileReadOnly], group, kind.Resource, "create", "update", "patch", "delete"); len(got) < 4 {
-			t.Errorf("an agent that only reads lacks only %v of the rights to change objects of the kind %s, want it to lack all", got, kind.Name)
+			t.Errorf("a ReadOnly agent lacks only %v of the rights to change objects of the kind %s, want it to lack all", got, kind.Name)
 		}
 	}
 	if got := lacking(rules[v1.ProfileFull], "", "namespaces", "delete"); len(got) == 0 {
-		t.Error("an agent may delete any namespace, want only those of its own")
+		t.Error("the agent may delete any namespace, want only its own")
 	}
 	if got := lacking(rules[v1.ProfileFull], "rbac.authorization.k8s.io", "clusterroles", "bind", "escalate"); len(got) > 0 {
-		t.Errorf("sets grant rights that the agent does not have, and it may not %v ClusterRoles", got)
+		t.Errorf("sets grant rights that the agent does not have, but it lacks the verbs %v on ClusterRoles", got)
 	}
 }

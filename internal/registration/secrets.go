@@ -49,22 +49,23 @@ const (
 	annotationTokenUsed    = v1.Group + "/token-used"
 )
 
-// tokenJoining and a time are the value of annotationTokenUsed while an agent joins. Later it is the hash of the token.
+// tokenJoining, followed by a time, is the value of annotationTokenUsed while an agent joins. Later the value is the
+// hash of the token.
 const tokenJoining = "joining "
 
-// Keys of the Secret "<cluster>-agent". Their values are not secret. It is a Secret because a user who may write it
-// decides which cluster is the member.
+// Keys of the Secret "<cluster>-agent". Their values are not secret. They are in a Secret because a user who can write
+// it decides which cluster is the member.
 const (
 	keyPublicKey  = "public-key"
 	keyClusterUID = "cluster-uid"
 	keyTokenHash  = "token-hash"
 	keyOwnerUID   = "owner-uid"
 	keyJoined     = "joined"
-	// keyFormerOwner is only there in the Secret of an agent that was adopted.
+	// keyFormerOwner exists only in the Secret of an agent that was adopted.
 	keyFormerOwner = "former-owner-uid"
 )
 
-// RegistrationSecret is the key of the Secret with the join token of a Cluster.
+// RegistrationSecret returns the name of the Secret with the join token of a Cluster.
 func RegistrationSecret(cluster types.NamespacedName) types.NamespacedName {
 	if host, ok := protocol.HostOf(cluster.Name); ok {
 		return types.NamespacedName{Namespace: cluster.Namespace, Name: host + v1.HostJoinSecretSuffix}
@@ -72,7 +73,7 @@ func RegistrationSecret(cluster types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + v1.RegistrationSecretSuffix}
 }
 
-// AgentSecret is the key of the Secret with the identity of a Cluster's agent.
+// AgentSecret returns the name of the Secret with the identity of a Cluster's agent.
 func AgentSecret(cluster types.NamespacedName) types.NamespacedName {
 	if host, ok := protocol.HostOf(cluster.Name); ok {
 		return types.NamespacedName{Namespace: cluster.Namespace, Name: host + v1.HostAgentSecretSuffix}
@@ -85,8 +86,8 @@ func secretName(cluster string) string {
 	return RegistrationSecret(types.NamespacedName{Namespace: namespace, Name: name}).Name
 }
 
-// ReadToken reads the join token in a Cluster's registration Secret. TTL is the Cluster's. A Secret that Drover has not
-// annotated has an expired token: fail closed.
+// ReadToken reads the join token from a Cluster's registration Secret. ttl comes from the Cluster. A Secret without
+// Drover's annotations is treated as having an expired token, so reading fails closed.
 func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	value := string(secret.Data[KeyToken])
 	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
@@ -94,7 +95,7 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 		created = time.Time{}
 	}
 	used := secret.Annotations[annotationTokenUsed]
-	claimed, _ := time.Parse(time.RFC3339, strings.TrimPrefix(used, tokenJoining)) // a hash is no time
+	claimed, _ := time.Parse(time.RFC3339, strings.TrimPrefix(used, tokenJoining)) // a hash does not parse as a time
 	return Token{
 		Value:   value,
 		Created: created,
@@ -104,8 +105,8 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	}
 }
 
-// TokenCreated returns when the join token in a Cluster's registration Secret was made, or the Secret if it does not
-// say that.
+// TokenCreated returns when the join token in a Cluster's registration Secret was created, or, if the Secret does not
+// say so, when the Secret was created.
 func TokenCreated(secret metav1.Object) time.Time {
 	if created, err := time.Parse(time.RFC3339, secret.GetAnnotations()[annotationTokenCreated]); err == nil {
 		return created
@@ -113,20 +114,20 @@ func TokenCreated(secret metav1.Object) time.Time {
 	return secret.GetCreationTimestamp().Time
 }
 
-// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it needs is a hash
-// or a token.
+// maxCached is the limit, in bytes, for a value of a Secret that the manager keeps in memory. The longest value that it
+// needs is a hash or a token.
 const maxCached = 1 << 10
 
 // maxMark bounds an annotation that the manager keeps in memory, which has a hash or a time, in bytes.
 const maxMark = 256
 
-// CachedKinds are the values of the label v1.LabelSecretKind of the Secrets that the manager keeps in memory. Users may
-// write any others.
+// CachedKinds returns the values of the label v1.LabelSecretKind whose Secrets the manager keeps in memory. Users may
+// write any other values.
 func CachedKinds() []string {
 	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent, v1.SecretKindHostPlan}
 }
 
-// cachedMetadata is what is read of the metadata of those Secrets.
+// cachedMetadata returns the metadata of those Secrets that the manager reads.
 func cachedMetadata() untrusted.Metadata {
 	return untrusted.Metadata{
 		Annotations: map[string]int{
@@ -136,13 +137,14 @@ func cachedMetadata() untrusted.Metadata {
 	}
 }
 
-// keyContent is the key of StringData under which Trim leaves a digest of what only people read in a registration
-// Secret. The API server sends no StringData, so no other client can have set it. Ten thousand manifests would be the
-// largest thing in the manager's memory.
+// keyContent is the key of StringData under which Trim leaves a digest of the content that only people read in a
+// registration Secret. The API server sends no StringData, so no other client can have set it. Without Trim, ten
+// thousand manifests would be the largest thing in the manager's memory.
 const keyContent = "content-digest"
 
-// Trim is a cache transform: it keeps only what is read from the cache. That holds for every Secret with our label,
-// since users may create such Secrets, too. It changes and returns the Secret. A second call changes nothing.
+// Trim is a cache transform. It keeps only the parts of a Secret that are read from the cache. It treats every Secret
+// with Drover's label the same, because users can create such Secrets, too. It changes and returns the Secret. A second
+// call changes nothing.
 func Trim(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -175,18 +177,18 @@ func contentOf(secret *corev1.Secret) string {
 	return contentDigest(secret.Data)
 }
 
-// contentDigest returns a digest of everything in a registration Secret but the token.
+// contentDigest returns a digest of everything in a registration Secret except the token.
 func contentDigest(data map[string][]byte) string {
 	hash := sha256.New()
 	for _, key := range []string{KeyManifestURL, KeyCommand, KeyManifest} {
 		value, ok := data[key]
 		fmt.Fprintf(hash, "%s %t %d\n", key, ok, len(value))
-		_, _ = hash.Write(value) // it never errs
+		_, _ = hash.Write(value) // it never returns an error
 	}
 	return string(hash.Sum(nil))
 }
 
-// UpToDate reports whether a registration Secret, as it is or as Trim left it, holds what is to be applied.
+// UpToDate reports whether a registration Secret, either complete or trimmed, has the content that would be applied.
 func UpToDate(secret *corev1.Secret, want *corev1ac.SecretApplyConfiguration) bool {
 	return bytes.Equal(secret.Data[KeyToken], want.Data[KeyToken]) &&
 		contentOf(secret) == contentDigest(want.Data) &&
@@ -194,30 +196,30 @@ func UpToDate(secret *corev1.Secret, want *corev1ac.SecretApplyConfiguration) bo
 		labels.ValidatedSetSelector(want.Labels).Matches(labels.Set(secret.Labels))
 }
 
-// Ours reports whether Drover made a Secret for a Cluster, or for an earlier one of its name. Any other Secret of that
-// name belongs to a user and is neither adopted nor overwritten.
+// Ours reports whether Drover created a Secret for a Cluster, or for an earlier Cluster with the same name. Any other
+// Secret with that name belongs to a user and is neither adopted nor overwritten.
 func Ours(secret *corev1.Secret, cluster, kind string) bool {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: ownLabels(cluster, kind)}.Has(secret)
 }
 
-// Owned reports whether Drover made a Secret for this Cluster or Host, and not for an earlier one of its name. What any
-// other Secret holds is neither sent nor applied anywhere.
+// Owned reports whether Drover created a Secret for this Cluster or Host, and not for an earlier one with the same
+// name. The content of any other Secret must not be sent or applied anywhere.
 func Owned(secret *corev1.Secret, owner client.Object, kind string) bool {
 	return Ours(secret, memberName(owner).Name, kind) && owned.By(secret, owner.GetUID())
 }
 
-// Foreign says why a Secret is not the one that Drover made for a Cluster or Host, "" if it is. Whoever applies or
-// shows the content of a Secret that they found by its name asks this first: people who may create Secrets can have put
-// another one there.
+// Foreign says why a Secret is not the one that Drover created for a Cluster or Host. It returns "" if the Secret is.
+// Callers that find a Secret by its name must call Foreign before they apply or show its content, because a user who
+// can create Secrets may have put another one there.
 func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	member := memberName(owner)
 	want := ownLabels(member.Name, kind)
 	for _, label := range slices.Sorted(maps.Keys(want)) {
 		value := want[label]
 		if found, ok := secret.Labels[label]; !ok {
-			return fmt.Sprintf("it has no label %s, which Drover's has with the value %s", label, value)
+			return fmt.Sprintf("it lacks the label %s=%s of Drover's Secret", label, value)
 		} else if found != value {
-			return fmt.Sprintf("it has the label %s with the value %q, and Drover's has %s", label, found, value)
+			return fmt.Sprintf("its label %s has the value %q, but Drover's Secret has %s", label, found, value)
 		}
 	}
 	var owners []string
@@ -231,11 +233,11 @@ func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	if len(owners) > 0 {
 		found = "it belongs to the object with the UID " + strings.Join(owners[:min(len(owners), 4)], ", ")
 	}
-	return fmt.Sprintf("%s, and Drover's belongs to the %s, which has the UID %s", found, kindOf(owner), owner.GetUID())
+	return fmt.Sprintf("%s, but Drover's Secret belongs to the %s, which has the UID %s", found, kindOf(owner), owner.GetUID())
 }
 
-// ownLabels are the labels by which a Secret of that kind is known to be of a Cluster, or of a Host, by its name among
-// members.
+// ownLabels returns the labels that mark a Secret of the given kind as belonging to a Cluster or Host. member is its
+// name among members.
 func ownLabels(member, kind string) map[string]string {
 	if host, ok := protocol.HostOf(member); ok {
 		return map[string]string{v1.LabelHost: host, v1.LabelSecretKind: hostKinds()[kind]}
@@ -243,19 +245,19 @@ func ownLabels(member, kind string) map[string]string {
 	return map[string]string{v1.LabelCluster: member, v1.LabelSecretKind: kind}
 }
 
-// hostKinds are the kinds of a Host's Secrets, by those of a Cluster's.
+// hostKinds maps the kinds of a Cluster's Secrets to the kinds of a Host's Secrets.
 func hostKinds() map[string]string {
 	return map[string]string{v1.SecretKindRegistration: v1.SecretKindHostJoin, v1.SecretKindAgent: v1.SecretKindHostAgent}
 }
 
-// Content is what a registration Secret holds beside the token.
+// Content is the content of a registration Secret besides the token.
 type Content struct {
 	ManifestURL string
 	Command     string
 	Manifest    []byte
 }
 
-// ApplySecret is the registration Secret to apply for a Cluster.
+// ApplySecret returns the registration Secret to apply for a Cluster.
 func ApplySecret(cluster client.Object, token Token, content Content) *corev1ac.SecretApplyConfiguration {
 	annotations := map[string]string{
 		annotationTokenHash:    HashToken(token.Value),
@@ -279,7 +281,7 @@ func ApplySecret(cluster client.Object, token Token, content Content) *corev1ac.
 		})
 }
 
-// ApplyHostSecret is the Secret to apply with the join token and command of a Host.
+// ApplyHostSecret returns the Secret to apply with the join token and the command of a Host.
 func ApplyHostSecret(host *v1.Host, token Token, command string) *corev1ac.SecretApplyConfiguration {
 	secret := ApplySecret(host, token, Content{})
 	secret.Data = map[string][]byte{KeyToken: []byte(token.Value), KeyCommand: []byte(command)}
@@ -288,23 +290,22 @@ func ApplyHostSecret(host *v1.Host, token Token, command string) *corev1ac.Secre
 
 // AgentIdentity identifies the agent of a Cluster.
 type AgentIdentity struct {
-	// PublicKey that its connect tokens verify with.
+	// PublicKey verifies the agent's connect tokens.
 	PublicKey ed25519.PublicKey
 	// ClusterUID is the UID of the namespace kube-system in the member.
 	ClusterUID string
-	// TokenHash is the hash of the join token that it used.
+	// TokenHash is the hash of the join token that the agent used.
 	TokenHash string
-	// OwnerUID is the UID of the Cluster object that it is the agent of: the one that it joined as, or the one that it was
-	// adopted for.
+	// OwnerUID is the UID of the agent's Cluster object: the one that it joined, or the one that adopted it.
 	OwnerUID types.UID
-	// FormerOwner is the UID of the Cluster object that an adopted agent joined as, which it has in its tokens. Empty for
-	// any other agent.
+	// FormerOwner is the UID of the Cluster object that an adopted agent joined. The agent's tokens still contain it. It
+	// is empty for any other agent.
 	FormerOwner types.UID
-	// Joined is when it did.
+	// Joined is when the agent joined.
 	Joined time.Time
 }
 
-// knownAs reports whether the agent may call the Cluster object that it is the agent of by the UID.
+// knownAs reports whether the agent may use uid for the Cluster object that it belongs to.
 func (id *AgentIdentity) knownAs(uid string) bool {
 	return uid != "" && (uid == string(id.OwnerUID) || uid == string(id.FormerOwner))
 }
@@ -315,7 +316,7 @@ func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 	if err != nil || len(key) != ed25519.PublicKeySize {
 		return nil, fmt.Errorf("secret %s/%s: %s is not an Ed25519 public key in base64", secret.Namespace, secret.Name, keyPublicKey)
 	}
-	joined, _ := time.Parse(time.RFC3339, string(secret.Data[keyJoined])) // without it: long ago
+	joined, _ := time.Parse(time.RFC3339, string(secret.Data[keyJoined])) // the zero time means long ago
 	return &AgentIdentity{
 		Joined:     joined,
 		PublicKey:  key,
@@ -327,7 +328,7 @@ func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 	}, nil
 }
 
-// WriteIdentity puts an identity into a Cluster's agent Secret, which may be new.
+// WriteIdentity writes an identity into a Cluster's agent Secret, which may be new.
 func WriteIdentity(secret *corev1.Secret, cluster client.Object, id AgentIdentity) {
 	member := memberName(cluster)
 	name := AgentSecret(member)

@@ -19,7 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// applied is a registration Secret as the API server has it, and what was applied.
+// applied returns a registration Secret as the API server stores it, and a function that reports whether a Secret is up
+// to date.
 func applied(manifest string) (*corev1.Secret, func(*corev1.Secret) bool) {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid"}}
 	want := registration.ApplySecret(cluster, registration.Token{Value: strings.Repeat("t", 40), Created: time.Unix(1_800_000_000, 0)},
@@ -39,21 +40,21 @@ func trim(t *testing.T, secret *corev1.Secret) *corev1.Secret {
 }
 
 func TestTrim(t *testing.T) {
-	t.Run("of a registration Secret the token stays and no manifest", func(t *testing.T) {
+	t.Run("the token of a registration Secret stays, and its manifest is dropped", func(t *testing.T) {
 		secret, _ := applied("manifest")
 		trimmed := trim(t, secret)
 		if len(trimmed.Data) != 1 || string(trimmed.Data[registration.KeyToken]) != strings.Repeat("t", 40) {
-			t.Errorf("data %v, want the token alone", trimmed.Data)
+			t.Errorf("data %v, want only the token", trimmed.Data)
 		}
 	})
-	t.Run("trimming twice is trimming once", func(t *testing.T) {
+	t.Run("trimming twice gives the same as trimming once", func(t *testing.T) {
 		secret, _ := applied("manifest")
 		once := trim(t, secret)
 		if twice := trim(t, once); !reflect.DeepEqual(once, twice) {
 			t.Errorf("once %v, twice %v", once, twice)
 		}
 	})
-	t.Run("of a Secret that a user labelled little stays", func(t *testing.T) {
+	t.Run("little remains of a Secret that a user labelled", func(t *testing.T) {
 		for _, kind := range registration.CachedKinds() {
 			secret := &corev1.Secret{Data: map[string][]byte{}}
 			secret.Labels, secret.Annotations = map[string]string{v1.LabelSecretKind: kind}, map[string]string{}
@@ -74,11 +75,11 @@ func TestTrim(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a Secret that is only labelled as ours leaves nothing", func(t *testing.T) {
+	t.Run("nothing remains of a Secret that only has Drover's label", func(t *testing.T) {
 		secret := &corev1.Secret{Data: map[string][]byte{"token": make([]byte, 1<<20), "more": []byte("more")}}
 		secret.Labels = map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration}
 		if trimmed := trim(t, secret); len(trimmed.Data) != 0 {
-			t.Errorf("%d values, want none", len(trimmed.Data))
+			t.Errorf("%d values remain, want none", len(trimmed.Data))
 		}
 	})
 }
@@ -88,15 +89,15 @@ func TestUpToDate(t *testing.T) {
 		change func(*corev1.Secret)
 		want   bool
 	}{
-		"as it was applied":                    {func(*corev1.Secret) {}, true},
-		"with a key of another owner":          {func(s *corev1.Secret) { s.Data["more"] = []byte("more") }, true},
-		"with another manifest":                {func(s *corev1.Secret) { s.Data[registration.KeyManifest] = []byte("other") }, false},
-		"with another command":                 {func(s *corev1.Secret) { s.Data[registration.KeyCommand] = []byte("other") }, false},
-		"with another token":                   {func(s *corev1.Secret) { s.Data[registration.KeyToken] = []byte("other") }, false},
-		"without its manifest":                 {func(s *corev1.Secret) { delete(s.Data, registration.KeyManifest) }, false},
-		"without an annotation":                {func(s *corev1.Secret) { s.Annotations = nil }, false},
-		"without a label, if it is still ours": {func(s *corev1.Secret) { delete(s.Labels, v1.LabelCluster) }, false},
-		"with a digest of a user in place of the manifest": {func(s *corev1.Secret) {
+		"as it was applied":                        {func(*corev1.Secret) {}, true},
+		"with another manager's key":               {func(s *corev1.Secret) { s.Data["more"] = []byte("more") }, true},
+		"with another manifest":                    {func(s *corev1.Secret) { s.Data[registration.KeyManifest] = []byte("other") }, false},
+		"with another command":                     {func(s *corev1.Secret) { s.Data[registration.KeyCommand] = []byte("other") }, false},
+		"with another token":                       {func(s *corev1.Secret) { s.Data[registration.KeyToken] = []byte("other") }, false},
+		"without its manifest":                     {func(s *corev1.Secret) { delete(s.Data, registration.KeyManifest) }, false},
+		"without an annotation":                    {func(s *corev1.Secret) { s.Annotations = nil }, false},
+		"without a label, if it is still Drover's": {func(s *corev1.Secret) { delete(s.Labels, v1.LabelCluster) }, false},
+		"with a user's digest in place of the manifest": {func(s *corev1.Secret) {
 			original, _ := applied("manifest")
 			trimmed, _ := registration.Trim(original)
 			for key, digest := range trimmed.(*corev1.Secret).StringData {
@@ -114,17 +115,17 @@ func TestUpToDate(t *testing.T) {
 					secret = trim(t, secret)
 				}
 				if got := upToDate(secret); got != tt.want {
-					t.Errorf("up to date: %t", got)
+					t.Errorf("up to date %t, want %t", got, tt.want)
 				}
 			})
 		}
 	}
-	t.Run("a piece of one value at the end of the one before makes a difference", func(t *testing.T) {
+	t.Run("moving the start of one value to the end of the previous one makes a difference", func(t *testing.T) {
 		secret, upToDate := applied("manifest")
 		secret.Data[registration.KeyCommand] = slices.Concat(secret.Data[registration.KeyCommand], []byte("m"))
 		secret.Data[registration.KeyManifest] = []byte("anifest")
 		if upToDate(secret) {
-			t.Error("up to date")
+			t.Error("the Secret is up to date, want it outdated")
 		}
 	})
 }

@@ -38,26 +38,28 @@ func IndexTokenHash(object client.Object) []string {
 	return []string{HashToken(string(secret.Data[KeyToken]))}
 }
 
-// errUnknownToken means that no Cluster has the token. It is not a refusal, since there is no Cluster to show it on.
+// errUnknownToken means that no Cluster has the token. It is not a refusal, because there is no Cluster that could show
+// one.
 var errUnknownToken = errors.New("no cluster has this join token; fetch the manifest again")
 
-// bodyTimeout is how long a body may take to arrive.
+// bodyTimeout is how long a client has to send a body.
 const bodyTimeout = 10 * time.Second
 
-// Server serves what agents ask of the hub before there is a tunnel, and authenticates those who open one.
+// Server serves the requests that agents send before there is a tunnel, and authenticates the agents that open one.
 type Server struct {
-	// Cache reads from memory, Live from the API server. Live decides; Cache keeps clients without a valid token from it.
+	// Cache reads from memory, Live from the API server. Live decides. Cache protects the API server from clients without
+	// a valid token.
 	Cache client.Reader
 	Live  client.Reader
 	// Writer creates and updates agent Secrets.
 	Writer client.Writer
-	// Settings returns those that agents receive.
+	// Settings returns the settings that agents receive.
 	Settings func() protocol.Settings
-	// Audience returns that of connect tokens, the hub's identity.
+	// Audience returns the audience of connect tokens, which is the hub's identity.
 	Audience func() string
 	// Refused is called when a client with a Cluster's token or key was refused.
 	Refused func(cluster types.NamespacedName, reason, message string)
-	// Unproven is called when a client named a Cluster that exists and proved nothing. Any client can cause that.
+	// Unproven is called when a client named an existing Cluster and proved nothing. Any client can cause this call.
 	Unproven func(cluster types.NamespacedName, reason, message string)
 	Now      func() time.Time
 	Log      logr.Logger
@@ -67,7 +69,7 @@ type Server struct {
 	downloads downloads
 }
 
-// Register serves the paths for agents, but for PathConnect, which the caller combines with Authenticate.
+// Register serves the paths for agents, except PathConnect, which the caller combines with Authenticate.
 func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+protocol.PathRegister, s.serveRegister)
 	mux.HandleFunc("GET "+protocol.PathImport+"{file}", s.serveImport)
@@ -81,8 +83,8 @@ func (s *Server) serveCACerts(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(s.Settings().CABundle))
 }
 
-// serveImport serves the manifest to clients with a token that can still be used. Query parameters are refused: nothing
-// that a client sends may reach the manifest (CVE-2026-44939).
+// serveImport serves the manifest to clients whose token can still be used. It refuses query parameters, because
+// nothing that a client sends may reach the manifest (CVE-2026-44939).
 func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {
@@ -92,7 +94,7 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	token, isYAML := strings.CutSuffix(r.PathValue("file"), ".yaml")
 	found, err := s.find(r.Context(), s.Cache, token)
 	if err == nil && kindOf(found.owner) != "Cluster" {
-		err = errUnknownToken // no other has a manifest
+		err = errUnknownToken // only Clusters have a manifest
 	}
 	if err == nil && isYAML {
 		found, err = s.findManifest(r.Context(), found.name, token)
@@ -122,8 +124,8 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(found.secret.Data[KeyManifest])
 }
 
-// findManifest reads the manifest, which the cache does not hold, from the API server, within the limit for clients
-// with that token.
+// findManifest reads the manifest from the API server, because the cache does not contain it. The limit for clients
+// with that token applies.
 func (s *Server) findManifest(ctx context.Context, cluster types.NamespacedName, token string) (*registered, error) {
 	if !s.limits.join(cluster, s.Now()) {
 		return nil, errBusy
@@ -146,7 +148,7 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(response)
 }
 
-// register lets an agent join. A client without a valid token costs one lookup in the cache: its body is not read.
+// register lets an agent join. A client without a valid token costs one lookup in the cache, and its body is not read.
 func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) (*protocol.RegisterResponse, error) {
 	known, err := s.find(r.Context(), s.Cache, token)
 	if err != nil {
@@ -174,13 +176,13 @@ func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterReque
 		return request, tooLarge
 	}
 	if err != nil || untrusted.StrictJSON(body, &request, untrusted.Large()) != nil {
-		return request, errMalformed // the cause quotes the body
+		return request, errMalformed // the cause would quote the body
 	}
 	return request, nil
 }
 
-// join decides about a join on what the API server says now, and writes it. Of two that race for one token one gets a
-// conflict and is decided again.
+// join decides about a join from the present state of the API server, and writes the result. If two agents race for one
+// token, one of them gets a conflict, and join decides again.
 func (s *Server) join(ctx context.Context, token string, request protocol.RegisterRequest) (*protocol.RegisterResponse, error) {
 	const attempts = 3
 	var conflict error
@@ -230,9 +232,10 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 }
 
 // claim marks the Secret of a Cluster's token before an agent joins with it. Editors may delete the Secret of a token
-// that no agent has used, and the policy knows that by this annotation. If only the controller wrote it, an editor
-// could delete the Secret just after a join, and the next token would let an agent of theirs take the member's place.
-// The token stays good until the controller writes its hash there, so that a join that fails here can be repeated.
+// that no agent has used, and the policy recognizes such a Secret by this annotation. If only the controller wrote the
+// annotation, an editor could delete the Secret just after a join, and use the next token to put another agent in the
+// member's place. The token stays valid until the controller writes its hash there, so a join that fails here can be
+// repeated.
 func (s *Server) claim(ctx context.Context, found *registered) error {
 	if _, isCluster := found.owner.(*v1.Cluster); !isCluster {
 		return nil // the Secret of a Host's token is guarded from the start
@@ -244,7 +247,7 @@ func (s *Server) claim(ctx context.Context, found *registered) error {
 	return s.Writer.Update(ctx, found.secret)
 }
 
-// write creates or replaces the agent Secret of a Cluster, on the condition that it is still as it was read.
+// write creates or replaces the agent Secret of a Cluster, provided that it has not changed since it was read.
 func (s *Server) write(ctx context.Context, secret *corev1.Secret, owner client.Object, id AgentIdentity) error {
 	exists := secret.ResourceVersion != ""
 	WriteIdentity(secret, owner, id)
@@ -254,7 +257,7 @@ func (s *Server) write(ctx context.Context, secret *corev1.Secret, owner client.
 	return s.Writer.Create(ctx, secret)
 }
 
-// answer responds as the error demands.
+// answer writes the response for an error.
 func (s *Server) answer(w http.ResponseWriter, err error, doing string) {
 	var refusal *RefusalError
 	var tooLarge *http.MaxBytesError
@@ -283,7 +286,7 @@ func (s *Server) unavailable(w http.ResponseWriter, err error, doing string) {
 	http.Error(w, doing+": the hub's API server does not answer; try again", http.StatusServiceUnavailable)
 }
 
-// bearer is the token of a request with exactly one Authorization header.
+// bearer returns the token of a request that has exactly one Authorization header.
 func bearer(r *http.Request) (string, bool) {
 	values := r.Header.Values("Authorization")
 	if len(values) != 1 {

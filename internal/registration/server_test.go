@@ -43,7 +43,7 @@ const audience = "drover-hub:test"
 
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// startCache starts the cache that a manager has, against a real API server.
+// startCache starts a cache like the manager's, against a real API server.
 func startCache(t *testing.T, env *testkit.Env) cache.Cache {
 	t.Helper()
 	cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ManagerConfig, server: {urls: [\"https://hub.example.com\"]}}"))
@@ -75,12 +75,12 @@ func startCache(t *testing.T, env *testkit.Env) cache.Cache {
 		}
 	})
 	if !c.WaitForCacheSync(t.Context()) {
-		t.Fatal("the cache does not fill")
+		t.Fatal("the cache did not sync")
 	}
 	return c
 }
 
-// world is a workspace on a real API server with a registration server in front of it.
+// world is a namespace on a real API server, with a registration server in front of it.
 type world struct {
 	*testkit.Env
 	t         *testing.T
@@ -90,7 +90,7 @@ type world struct {
 	http      *httptest.Server
 	namespace string
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	said    bytes.Buffer
 	secrets []string
 	refused []string
@@ -127,26 +127,26 @@ func newWorld(t *testing.T, env *testkit.Env, c cache.Cache) *world {
 		defer w.mu.Unlock()
 		for _, secret := range w.secrets {
 			if strings.Contains(w.said.String(), secret) {
-				t.Errorf("a token shows in a log, an answer or an event:\n%s", w.said.String())
+				t.Errorf("a token is visible in a log, a response or an event:\n%s", w.said.String())
 			}
 		}
 	})
 	return w
 }
 
-// logger keeps everything that is logged at any level.
+// logger records everything that is logged, at any level.
 func (w *world) logger() logr.Logger {
 	return funcr.New(func(prefix, args string) { w.say(prefix + args) }, funcr.Options{Verbosity: 10})
 }
 
-// say records what readers who must not see a token can read.
+// say records text that is visible to readers who must not see a token.
 func (w *world) say(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.said.WriteString(text + "\n")
 }
 
-// secret has the test fail if a token shows where it must not.
+// secret makes the test fail if a token is visible where it must not be.
 func (w *world) secret(token string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,7 +154,7 @@ func (w *world) secret(token string) string {
 	return token
 }
 
-// refusals are the refusals that were told of, as "cluster reason".
+// refusals returns the reported refusals as "cluster reason".
 func (w *world) refusals() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,7 +165,7 @@ func (w *world) name(cluster string) types.NamespacedName {
 	return types.NamespacedName{Namespace: w.namespace, Name: cluster}
 }
 
-// cluster makes a Cluster with a token, as its controller does, and waits until the cache knows it.
+// cluster creates a Cluster with a token, as its controller does, and waits until the cache contains it.
 func (w *world) cluster(name string, change func(*registration.Token)) string {
 	w.t.Helper()
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
@@ -189,7 +189,7 @@ func (w *world) applySecret(cluster *v1.Cluster, token registration.Token) {
 	w.cached(key, &v1.Cluster{}, func(o client.Object) bool { return o.GetUID() == cluster.UID })
 }
 
-// cached waits until the cache has an object as it should be.
+// cached waits until the object in the cache meets a condition.
 func (w *world) cached(key types.NamespacedName, object client.Object, is func(client.Object) bool) {
 	w.t.Helper()
 	testkit.Eventually(w.t, 10*time.Second, func(ctx context.Context) error {
@@ -197,21 +197,21 @@ func (w *world) cached(key types.NamespacedName, object client.Object, is func(c
 			return err
 		}
 		if !is(object) {
-			return fmt.Errorf("%s is not yet as it should be", key)
+			return fmt.Errorf("%s does not meet the condition yet", key)
 		}
 		return nil
 	})
 }
 
-// reply is what the server answered.
+// reply is a response of the server.
 type reply struct {
 	code   int
 	body   string
 	header http.Header
-	reason string // of a protocol.Refusal
+	reason string // from a protocol.Refusal
 }
 
-// send sends a request. Its answer must hold no token, unless it is the manifest.
+// send sends a request. The response must not contain a token, unless it is the manifest.
 func (w *world) send(method, path, bearer string, body io.Reader) reply {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, w.http.URL+path, body)
@@ -223,7 +223,7 @@ func (w *world) send(method, path, bearer string, body io.Reader) reply {
 	}
 	resp, err := w.http.Client().Do(req)
 	if err != nil {
-		w.t.Error(err) // also from other goroutines
+		w.t.Error(err) // send is also called from other goroutines
 		return reply{}
 	}
 	defer resp.Body.Close()
@@ -246,7 +246,7 @@ func (w *world) register(token string, request protocol.RegisterRequest) reply {
 	return w.send(http.MethodPost, protocol.PathRegister, token, bytes.NewReader(raw))
 }
 
-// join joins and returns what the agent is told.
+// join joins and returns the response to the agent.
 func (w *world) join(token string, key ed25519.PrivateKey, member string) protocol.RegisterResponse {
 	w.t.Helper()
 	got := w.register(token, request(key, token, member))
@@ -261,7 +261,7 @@ func (w *world) join(token string, key ed25519.PrivateKey, member string) protoc
 	return response
 }
 
-// connectToken is what an agent connects with.
+// connectToken returns the token with which an agent connects.
 func (w *world) connectToken(key ed25519.PrivateKey, response protocol.RegisterResponse, change func(*protocol.ConnectClaims)) string {
 	w.t.Helper()
 	claims := protocol.ConnectClaims{ID: rand.Text(), Audience: response.Audience, Cluster: response.Cluster, ClusterUID: memberUID, IssuedAt: w.clock.Now()}
@@ -278,11 +278,11 @@ func (w *world) connect(token string) reply {
 	return w.send(http.MethodGet, protocol.PathConnect, token, nil)
 }
 
-// want fails unless the server answered with a code and, if it is a refusal, a reason.
+// want fails the test unless the server responded with the code and, for a refusal, the reason.
 func (w *world) want(got reply, code int, reason string) {
 	w.t.Helper()
 	if got.code != code || got.reason != reason {
-		w.t.Errorf("answer %d %q (%s), want %d %q", got.code, got.reason, strings.TrimSpace(got.body), code, reason)
+		w.t.Errorf("response %d %q (%s), want %d %q", got.code, got.reason, strings.TrimSpace(got.body), code, reason)
 	}
 }
 
@@ -294,32 +294,32 @@ func TestRegistrationServer(t *testing.T) {
 	env := testkit.Shared(t)
 	c := startCache(t, env)
 	for name, test := range map[string]func(*world){
-		"an agent joins, retries and connects":                                   testJoin,
-		"tokens that are missing, malformed or unknown are answered alike":       testUnknownTokens,
-		"an agent is one Cluster at a time":                                      testElsewhere,
-		"an expired token is refused":                                            testExpiredToken,
-		"a second cluster with a used token is refused and told of":              testSecondCluster,
-		"a new token lets a rebuilt member take its name":                        testRebuiltMember,
-		"a token that two Clusters share identifies neither":                     testSharedToken,
-		"a Cluster that is being deleted takes no agent":                         testDeleting,
-		"bodies that are no request are refused":                                 testBodies,
-		"of many clusters that race for one token exactly one wins":              testRace,
-		"whoever hammers with a used token is held back":                         testHammering,
-		"an agent Secret that cannot be read identifies no agent":                testUnreadableIdentity,
-		"the manifest is served to whoever has a token that can be used":         testImport,
-		"query parameters are refused":                                           testImportQuery,
-		"a connect token is taken once":                                          testReplay,
-		"a connect token that opened a tunnel at another replica is refused":     testReplayElsewhere,
-		"connect tokens for others are refused":                                  testForeignConnectTokens,
-		"a Cluster that was made again refuses the former agent":                 testRecreated,
-		"an agent is adopted after a restore, and then not by itself again":      testAdopted,
-		"an agent's Secret that a user puts in the way is said on the Cluster":   testForeignAgent,
-		"the Secret of a token is guarded before an agent joins with it":         testClaimedToken,
-		"a token whose Secret is deleted meanwhile lets no agent in":             testDeletedToken,
-		"an agent that was revoked is refused":                                   testRevoked,
-		"an agent that has joined a moment ago connects although the cache lags": testCacheLag,
-		"forged connect tokens cost the API server little":                       testForgedTokens,
-		"an API server that does not answer is told as that":                     testUnavailable,
+		"an agent joins, retries and connects":                                          testJoin,
+		"missing, malformed and unknown tokens get the same response":                   testUnknownTokens,
+		"an agent belongs to one Cluster at a time":                                     testElsewhere,
+		"an expired token is refused":                                                   testExpiredToken,
+		"a second cluster with a used token is refused and reported":                    testSecondCluster,
+		"a new token lets a rebuilt member join its Cluster again":                      testRebuiltMember,
+		"a token that two Clusters share identifies neither of them":                    testSharedToken,
+		"a Cluster that is being deleted accepts no agent":                              testDeleting,
+		"bodies that are not a request are refused":                                     testBodies,
+		"exactly one of many clusters that race for a token wins":                       testRace,
+		"a client that hammers with a used token is rate limited":                       testHammering,
+		"an agent Secret that cannot be parsed identifies no agent":                     testUnreadableIdentity,
+		"the manifest is served to clients with a usable token":                         testImport,
+		"query parameters are refused":                                                  testImportQuery,
+		"a connect token is accepted once":                                              testReplay,
+		"a connect token that opened a tunnel at another replica is refused":            testReplayElsewhere,
+		"connect tokens for others are refused":                                         testForeignConnectTokens,
+		"a recreated Cluster refuses the former agent":                                  testRecreated,
+		"an agent must be adopted again after each restore": testAdopted,
+		"a user's Secret in place of the agent's is reported on the Cluster":            testForeignAgent,
+		"the Secret of a token is guarded before an agent joins with it":                testClaimedToken,
+		"a token whose Secret was deleted in the meantime lets no agent join":           testDeletedToken,
+		"an agent that was revoked is refused":                                          testRevoked,
+		"an agent that has just joined connects although the cache lags":                testCacheLag,
+		"forged connect tokens cost the API server little":                              testForgedTokens,
+		"an API server that does not respond is reported as such":                       testUnavailable,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env, c)) })
 	}
@@ -334,7 +334,7 @@ func testJoin(w *world) {
 	}
 	again := w.join(token, key, memberUID)
 	if again.Cluster != response.Cluster {
-		w.t.Errorf("a retry becomes %+v", again.Cluster)
+		w.t.Errorf("a retry joined as %+v, want the same Cluster", again.Cluster)
 	}
 	got := w.connect(w.connectToken(key, response, asIs))
 	w.want(got, http.StatusOK, "")
@@ -342,7 +342,7 @@ func testJoin(w *world) {
 		w.t.Errorf("connected as %s, want the Cluster and the key's ID", got.body)
 	}
 	if w.refusals() != "" {
-		w.t.Errorf("refused %s, want none", w.refusals())
+		w.t.Errorf("got refusals %s, want none", w.refusals())
 	}
 }
 
@@ -361,12 +361,12 @@ func testUnknownTokens(w *world) {
 			first = got
 		}
 		if got.body != first.body {
-			w.t.Errorf("%s: %s, where another is told %s", name, got.body, first.body)
+			w.t.Errorf("%s: got %s, want %s as for any other", name, got.body, first.body)
 		}
 	}
 	w.want(w.send(http.MethodPost, protocol.PathRegister, "", strings.NewReader("{}")), http.StatusUnauthorized, v1.ReasonTokenInvalid)
 	if w.refusals() != "" {
-		w.t.Errorf("a client without a token shows on %s", w.refusals())
+		w.t.Errorf("a client without a token is reported on %s, want on none", w.refusals())
 	}
 }
 
@@ -382,7 +382,7 @@ func testSecondCluster(w *world) {
 	w.want(w.register(token, request(testkit.Key(w.t), token, "intruder-uid")), http.StatusForbidden, v1.ReasonIdentityMismatch)
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonTokenUsed)
 	if got := w.refusals(); got != "member IdentityMismatch, member TokenUsed" {
-		w.t.Errorf("told of %q, want IdentityMismatch and then TokenUsed", got)
+		w.t.Errorf("reported %q, want IdentityMismatch and then TokenUsed", got)
 	}
 	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
 }
@@ -425,21 +425,21 @@ func testDeleting(w *world) {
 	if err := w.Client.Delete(w.t.Context(), cluster); err != nil {
 		w.t.Fatal(err)
 	}
-	// Also before the cache has noticed: the API server decides.
+	// The join is refused even before the cache has noticed, because the API server decides.
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonRemoving)
 	w.cached(w.name("member"), &v1.Cluster{}, func(o client.Object) bool { return o.GetDeletionTimestamp() != nil })
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonRemoving)
 	w.want(w.send(http.MethodGet, protocol.PathImport+token+".yaml", "", nil), http.StatusGone, "")
 	if err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("member")), &corev1.Secret{}); !apierrors.IsNotFound(err) {
-		w.t.Errorf("an agent joined: %v", err)
+		w.t.Errorf("read the agent's Secret: %v, want no agent to have joined", err)
 	}
 }
 
-// watchedBody fails the test when it is read, and a recorder beside it keeps the deadline for reading.
+// watchedBody fails the test when it is read. A recorder beside it records the read deadline.
 type watchedBody struct{ t *testing.T }
 
 func (b watchedBody) Read([]byte) (int, error) {
-	b.t.Error("the body of a stranger was read")
+	b.t.Error("the body of a client without a valid token was read")
 	return 0, io.EOF
 }
 
@@ -453,7 +453,8 @@ func (r *deadlineRecorder) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// CVE-2024-40634, CVE-2025-59531, CVE-2025-59836: a body from a stranger, large, malformed or empty, ends the server.
+// CVE-2024-40634, CVE-2025-59531, CVE-2025-59836: a large, malformed or empty body from an unknown client crashes the
+// server.
 func testBodies(w *world) {
 	token, key := w.cluster("member", asIs), testkit.Key(w.t)
 	good, err := json.Marshal(request(key, token, memberUID))
@@ -464,12 +465,12 @@ func testBodies(w *world) {
 		body string
 		code int
 	}{
-		"larger than 1 MiB":  {`{"clusterUID":"` + strings.Repeat("x", protocol.MaxBody) + `"}`, http.StatusRequestEntityTooLarge},
-		"an unknown field":   {strings.Replace(string(good), "{", `{"image":"evil",`, 1), http.StatusBadRequest},
-		"two values":         {string(good) + string(good), http.StatusBadRequest},
-		"no JSON":            {"hello", http.StatusBadRequest},
-		"nested without end": {strings.Repeat("[", 500_000), http.StatusBadRequest},
-		"empty":              {"", http.StatusBadRequest},
+		"larger than 1 MiB": {`{"clusterUID":"` + strings.Repeat("x", protocol.MaxBody) + `"}`, http.StatusRequestEntityTooLarge},
+		"an unknown field":  {strings.Replace(string(good), "{", `{"image":"evil",`, 1), http.StatusBadRequest},
+		"two values":        {string(good) + string(good), http.StatusBadRequest},
+		"not JSON":          {"hello", http.StatusBadRequest},
+		"nested endlessly":  {strings.Repeat("[", 500_000), http.StatusBadRequest},
+		"empty":             {"", http.StatusBadRequest},
 	} {
 		if got := w.send(http.MethodPost, protocol.PathRegister, token, strings.NewReader(tc.body)); got.code != tc.code {
 			w.t.Errorf("%s: %d %s, want another code", name, got.code, got.body)
@@ -486,16 +487,16 @@ func testBodies(w *world) {
 	slow.Header.Set("Authorization", "Bearer "+token)
 	mux.ServeHTTP(recorder, slow)
 	if recorder.Code != http.StatusOK || recorder.deadline.IsZero() {
-		w.t.Errorf("answer %d; a body may take until %s", recorder.Code, recorder.deadline)
+		w.t.Errorf("response %d, body deadline %s", recorder.Code, recorder.deadline)
 	}
 }
 
 func testRace(w *world) {
-	const rivals = 8 // within the limit of joins
+	const rivals = 8 // within the limit for joins
 	for round := range 5 {
 		name := fmt.Sprintf("member-%d", round)
 		token := w.cluster(name, asIs)
-		if round%2 == 1 { // for the place of an agent that joined with a token of before
+		if round%2 == 1 { // now for the place of an agent that joined with an earlier token
 			w.former(name)
 		}
 		answers := make([]reply, rivals)
@@ -515,7 +516,7 @@ func testRace(w *world) {
 		for i, got := range answers {
 			switch {
 			case got.code == http.StatusOK && winner >= 0:
-				w.t.Errorf("round %d: both %d and %d joined", round, winner, i)
+				w.t.Errorf("round %d: both %d and %d joined, want one", round, winner, i)
 			case got.code == http.StatusOK:
 				winner = i
 			default:
@@ -530,12 +531,12 @@ func testRace(w *world) {
 			w.t.Fatal(err)
 		}
 		if id, err := registration.ReadIdentity(secret); err != nil || !bytes.Equal(id.PublicKey, publicKey(keys[winner])) {
-			w.t.Errorf("round %d: %d got the response that it joined and another is the agent", round, winner)
+			w.t.Errorf("round %d: %d was told that it joined, but another is the agent", round, winner)
 		}
 	}
 }
 
-// former writes an agent into a Cluster that joined with another token.
+// former writes the identity of an agent that joined the Cluster with another token.
 func (w *world) former(name string) {
 	w.t.Helper()
 	cluster := &v1.Cluster{}
@@ -559,13 +560,13 @@ func testHammering(w *world) {
 		}
 	}
 	if busy.header.Get("Retry-After") == "" {
-		w.t.Error("no agent was told to come later")
+		w.t.Error("no client was told to retry later")
 	}
 	if n := live.reads.Load(); n > 40 {
-		w.t.Errorf("100 requests made %d reads of the API server", n)
+		w.t.Errorf("100 requests caused %d reads from the API server, want few", n)
 	}
 	if n := strings.Count(w.refusals(), "member"); n > 10 {
-		w.t.Errorf("told of %d refusals", n)
+		w.t.Errorf("%d refusals were reported, want few", n)
 	}
 	other := w.cluster("other", asIs)
 	w.join(other, testkit.Key(w.t), memberUID)
@@ -593,7 +594,7 @@ func testImport(w *world) {
 	path := protocol.PathImport + token + ".yaml"
 	got := w.send(http.MethodGet, path, "", nil)
 	if got.code != http.StatusOK || got.body != "the manifest" || got.header.Get("Cache-Control") != "no-store" {
-		w.t.Errorf("answer %d %q, cache %q, want 200, the manifest, and no-store", got.code, got.body, got.header.Get("Cache-Control"))
+		w.t.Errorf("response %d %q, cache %q, want 200, the manifest, and no-store", got.code, got.body, got.header.Get("Cache-Control"))
 	}
 	if head := w.send(http.MethodHead, path, "", nil); head.code != http.StatusOK || head.body != "" {
 		w.t.Errorf("HEAD: %d %q, want 200 without a body", head.code, head.body)
@@ -613,10 +614,10 @@ func testImport(w *world) {
 		w.t.Helper()
 		got := w.send(http.MethodGet, path, "", nil)
 		if got.code != http.StatusGone || !strings.HasPrefix(got.body, because) || !strings.HasSuffix(got.body, "-registration for a new one\n") {
-			w.t.Errorf("answer %d %q, want 410 with %q and what to do", got.code, got.body, because)
+			w.t.Errorf("response %d %q, want 410 with %q and what to do", got.code, got.body, because)
 		}
 	}
-	refused(protocol.PathImport+used+".yaml", "the join token of cluster "+w.namespace+"/used was used already; delete its Secret ")
+	refused(protocol.PathImport+used+".yaml", "the join token of cluster "+w.namespace+"/used was already used; delete its Secret ")
 	w.clock.Advance(24 * time.Hour)
 	refused(path, "the join token of cluster "+w.namespace+"/member expired at ")
 }
@@ -637,7 +638,7 @@ func testReplay(w *world) {
 	token := w.connectToken(key, response, asIs)
 	w.want(w.connect(token), http.StatusOK, "")
 	w.want(w.connect(token), http.StatusUnauthorized, v1.ReasonTokenInvalid)
-	w.clock.Advance(protocol.ConnectTokenTTL + protocol.ClockSkew) // its last moment
+	w.clock.Advance(protocol.ConnectTokenTTL + protocol.ClockSkew) // the last moment of the token
 	w.want(w.connect(token), http.StatusUnauthorized, v1.ReasonTokenInvalid)
 	w.clock.Advance(time.Hour)
 	w.want(w.connect(token), http.StatusUnauthorized, v1.ReasonTokenInvalid)
@@ -651,8 +652,8 @@ func testReplayElsewhere(w *world) {
 	w.want(w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.ID = "here" })), http.StatusOK, "")
 }
 
-// CVE-2026-4740, CVE-2024-56513: an agent becomes that of another cluster. CVE-2026-16242: agents are asked for no
-// credential.
+// CVE-2026-4740, CVE-2024-56513: an agent takes the identity of another cluster. CVE-2026-16242: agents are asked for
+// no credential.
 func testForeignConnectTokens(w *world) {
 	a, b := testkit.Key(w.t), testkit.Key(w.t)
 	responseA := w.join(w.cluster("a", asIs), a, memberUID)
@@ -663,8 +664,8 @@ func testForeignConnectTokens(w *world) {
 		reason string
 	}{
 		"a's key for b":                     {w.connectToken(a, responseB, asIs), http.StatusGone, v1.ReasonAwaitingAgent},
-		"a's key for a Cluster unheard of":  {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" }), http.StatusGone, v1.ReasonAwaitingAgent},
-		"a's key for a name that is none":   {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "../a" }), http.StatusGone, v1.ReasonAwaitingAgent},
+		"a's key for an unknown Cluster":    {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" }), http.StatusGone, v1.ReasonAwaitingAgent},
+		"a's key for an invalid name":       {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "../a" }), http.StatusGone, v1.ReasonAwaitingAgent},
 		"another hub":                       {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Audience = "drover-hub:other" }), http.StatusUnauthorized, v1.ReasonTokenInvalid},
 		"another member":                    {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.ClusterUID = "copied" }), http.StatusForbidden, v1.ReasonIdentityMismatch},
 		"an agent whose clock is a day off": {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.IssuedAt = c.IssuedAt.Add(24 * time.Hour) }), http.StatusUnauthorized, v1.ReasonTokenInvalid},
@@ -679,7 +680,7 @@ func testForeignConnectTokens(w *world) {
 	told := strings.Split(w.refusals(), ", ")
 	slices.Sort(told)
 	if want := []string{"a IdentityMismatch", "a TokenInvalid", "a TokenInvalid", "b AwaitingAgent"}; !slices.Equal(told, want) {
-		w.t.Errorf("told of %q, want %q", told, want)
+		w.t.Errorf("reported %q, want %q", told, want)
 	}
 }
 
@@ -689,7 +690,7 @@ func testRecreated(w *world) {
 	if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "member"}}); err != nil {
 		w.t.Fatal(err)
 	}
-	w.cluster("member", asIs) // the Secrets of the former are still there: the garbage collector has not come by
+	w.cluster("member", asIs) // the former Cluster's Secrets are still there, because the garbage collector has not run
 	w.want(w.connect(w.connectToken(key, former, asIs)), http.StatusForbidden, v1.ReasonIdentityMismatch)
 	cluster := &v1.Cluster{}
 	if err := w.Client.Get(w.t.Context(), w.name("member"), cluster); err != nil {
@@ -697,11 +698,11 @@ func testRecreated(w *world) {
 	}
 	w.want(w.connect(w.connectToken(key, former, func(c *protocol.ConnectClaims) { c.Cluster.UID = string(cluster.UID) })), http.StatusForbidden, v1.ReasonIdentityMismatch)
 	if got := w.refusals(); got != "member IdentityMismatch, member IdentityMismatch" {
-		w.t.Errorf("told of %q, want IdentityMismatch twice", got)
+		w.t.Errorf("reported %q, want IdentityMismatch twice", got)
 	}
 }
 
-// testAdopted: a restore makes another Cluster object of the same name, and its agent's Secret without an owner.
+// testAdopted: a restore creates another Cluster object with the same name, and its agent's Secret without an owner.
 func testAdopted(w *world) {
 	key, stranger := testkit.Key(w.t), testkit.Key(w.t)
 	agent := registration.AgentSecret(w.name("member"))
@@ -742,7 +743,7 @@ func testAdopted(w *world) {
 		refused := w.connect(w.connectToken(key, first, asIs))
 		w.want(refused, http.StatusForbidden, v1.ReasonIdentityMismatch)
 		if !strings.Contains(refused.body, "kubectl drover adopt member -w "+w.namespace) {
-			w.t.Errorf("the refusal does not say what to do: %s", refused.body)
+			w.t.Errorf("got refusal %s, want it to say what to do", refused.body)
 		}
 		adopt(cluster)
 		got := w.connect(w.connectToken(key, first, asIs))
@@ -768,7 +769,7 @@ func testElsewhere(w *world) {
 	}
 	w.want(w.register(token, asks(key)), http.StatusForbidden, v1.ReasonAlreadyImported)
 	if got := w.refusals(); got != "second AlreadyImported" {
-		w.t.Errorf("told of %q, want AlreadyImported for the second", got)
+		w.t.Errorf("reported %q, want AlreadyImported for the second", got)
 	}
 	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
 	if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "first"}}); err != nil {
@@ -789,22 +790,22 @@ func testRevoked(w *world) {
 	}
 	testkit.Eventually(w.t, 10*time.Second, func(ctx context.Context) error {
 		if err := w.cache.Get(ctx, name, &corev1.Secret{}); !apierrors.IsNotFound(err) {
-			return errors.New("the cache has it still")
+			return errors.New("the cache still has the object")
 		}
 		return nil
 	})
 	revoked := w.connect(w.connectToken(key, response, asIs))
 	w.want(revoked, http.StatusGone, v1.ReasonAwaitingAgent)
 	if got := w.refusals(); got != "member AwaitingAgent" {
-		w.t.Errorf("told of %q: a revoked agent is to show on its Cluster", got)
+		w.t.Errorf("reported %q, want the revoked agent to be reported on its Cluster", got)
 	}
 	unknown := w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" }))
 	if unknown.body != revoked.body {
-		w.t.Errorf("whether a Cluster exists shows: %s, %s", unknown.body, revoked.body)
+		w.t.Errorf("the responses %s and %s disclose whether a Cluster exists, want them equal", unknown.body, revoked.body)
 	}
 }
 
-// lagging is a cache that does not have any agent yet.
+// lagging is a cache that does not contain any agent yet.
 type lagging struct{ client.Reader }
 
 func (l lagging) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
@@ -825,7 +826,7 @@ func (c *counter) Get(ctx context.Context, key client.ObjectKey, object client.O
 	return c.Reader.Get(ctx, key, object, opts...)
 }
 
-// counting counts from here on what the server reads from the API server.
+// counting counts, from now on, the server's reads from the API server.
 func counting(w *world) *counter {
 	c := &counter{Reader: w.server.Live}
 	w.server.Live = c
@@ -839,7 +840,7 @@ func testCacheLag(w *world) {
 	live := counting(w)
 	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
 	if live.reads.Load() == 0 {
-		w.t.Error("the cache did not lag")
+		w.t.Error("the cache did not lag, so this test proves nothing")
 	}
 }
 
@@ -854,33 +855,33 @@ func testForgedTokens(w *world) {
 	exists := live.reads.Load() - before
 	w.want(w.connect(w.connectToken(forger, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" })), http.StatusGone, v1.ReasonAwaitingAgent)
 	if absent := live.reads.Load() - before - exists; absent != exists {
-		w.t.Errorf("a Cluster that exists costs %d reads and one that does not %d: the time tells them apart", exists, absent)
+		w.t.Errorf("an existing Cluster costs %d reads and a missing one %d, want the same number, so that the time discloses nothing", exists, absent)
 	}
 	var last reply
 	for i := range 300 {
 		last = w.connect(w.connectToken(forger, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = fmt.Sprintf("guess-%d", i) }))
 	}
 	if last.code != http.StatusServiceUnavailable || last.header.Get("Retry-After") == "" {
-		w.t.Errorf("after 300 forged tokens: %d, come back after %q", last.code, last.header.Get("Retry-After"))
+		w.t.Errorf("after 300 forged tokens: status %d, Retry-After %q, want to be told to retry", last.code, last.header.Get("Retry-After"))
 	}
 	if n := live.reads.Load(); n > 110 {
-		w.t.Errorf("300 forged tokens made %d reads of the API server", n)
+		w.t.Errorf("300 forged tokens caused %d reads from the API server, want few", n)
 	}
 	w.want(w.connect(w.connectToken(known, response, asIs)), http.StatusOK, "") // the cache knows it
 	cached := w.server.Cache
 	w.server.Cache = lagging{cached}
 	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusOK, "") // the first lookup after its join does not count
 	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusServiceUnavailable, "")
-	w.clock.Advance(2 * time.Second) // as it was asked to; the attack has ended
+	w.clock.Advance(2 * time.Second) // the agent waited as it was told, and the attack has ended
 	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusOK, "")
 	for range 300 {
 		w.connect(w.connectToken(forger, response, asIs))
 	}
-	w.server.Cache = cached // or it has not, and the cache has caught up
+	w.server.Cache = cached // or the attack goes on, but the cache has caught up
 	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusOK, "")
 }
 
-// down is an API server that does not answer.
+// down is an API server that does not respond.
 type down struct{ client.Reader }
 
 func (down) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
@@ -893,6 +894,6 @@ func testUnavailable(w *world) {
 	got := w.register(token, request(key, token, memberUID))
 	w.want(got, http.StatusServiceUnavailable, "")
 	if got.header.Get("Retry-After") == "" || strings.Contains(got.body, "connection refused") {
-		w.t.Errorf("answer %s, come back after %q", got.body, got.header.Get("Retry-After"))
+		w.t.Errorf("response %s, Retry-After %q", got.body, got.header.Get("Retry-After"))
 	}
 }

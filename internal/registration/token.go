@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registration decides who may join as a Cluster and who is its agent, and makes the manifest that an agent is
-// installed with.
+// Package registration decides who can join as a Cluster and who is its agent, and makes the manifest that installs an
+// agent.
 package registration
 
 import (
@@ -17,14 +17,14 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// tokenBytes is the entropy of a token that Drover makes: 256 bits.
+// tokenBytes is the entropy of the tokens that Drover creates: 256 bits.
 const tokenBytes = 32
 
-// tokenForm is what a token may look like, so that it can be in a URL path as it is. Its lower bound is what a chosen
-// token needs to resist guessing.
+// tokenForm is the accepted form of a token. A token of this form needs no escaping in a URL path. Its minimum length
+// makes a token that a user has chosen hard to guess.
 var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~-]{32,256}$`)
 
-// NewToken makes a random join token.
+// NewToken returns a random join token.
 func NewToken() string {
 	raw := make([]byte, tokenBytes)
 	rand.Read(raw)
@@ -34,41 +34,41 @@ func NewToken() string {
 // ValidToken reports whether a token has the form of a join token.
 func ValidToken(token string) bool { return tokenForm.MatchString(token) }
 
-// HashToken is what is stored and compared in a token's stead: SHA-256 in hex.
+// HashToken returns the SHA-256 digest of a token in hex, which is stored and compared in its place.
 func HashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
 }
 
-// Token is the present join token of a Cluster: the value, when it was first seen and whether it was used.
+// Token is the current join token of a Cluster.
 type Token struct {
-	// Value of the token. It must not be printed.
+	// Value is the token itself. It must not be printed.
 	Value string
-	// Created is when the hub made or first saw it.
+	// Created is when the hub created the token or first saw it.
 	Created time.Time
-	// TTL counted from Created.
+	// TTL is counted from Created.
 	TTL time.Duration
-	// Used reports whether an agent has joined with it.
+	// Used reports whether an agent has joined with the token.
 	Used bool
-	// Claimed is when an agent began to join with it, zero if none did, or if that is over.
+	// Claimed is when an agent began to join with the token. It is zero if none did, or if the join is over.
 	Claimed time.Time
 }
 
-// joinTime is how long a join may take from the claim of its token to the agent's identity.
+// joinTime is how long a join may take, from the claim of its token until the agent's identity is written.
 const joinTime = time.Minute
 
-// Joining reports whether an agent may be about to join with the token. Until that is over no other takes its place: it
-// would be a token for a Cluster that has an agent.
+// Joining reports whether an agent may be about to join with the token. Until the join is over, no other token replaces
+// it, because that would be a token for a Cluster that has an agent.
 func (t Token) Joining(now time.Time) bool { return now.Before(t.Claimed.Add(joinTime)) }
 
-// Expires is when the token ends.
+// Expires returns when the token expires.
 func (t Token) Expires() time.Time { return t.Created.Add(t.TTL) }
 
 // Usable returns why the token cannot be used to join, or nil.
 func (t Token) Usable(cluster string, now time.Time) *RefusalError {
 	switch {
 	case t.Used:
-		return refuse(v1.ReasonTokenUsed, "the join token of %s was used already; delete its Secret %s for a new one", called(cluster), secretName(cluster))
+		return refuse(v1.ReasonTokenUsed, "the join token of %s was already used; delete its Secret %s for a new one", called(cluster), secretName(cluster))
 	case !now.Before(t.Expires()):
 		return refuse(v1.ReasonTokenExpired, "the join token of %s expired at %s; delete its Secret %s for a new one",
 			called(cluster), t.Expires().UTC().Format(time.RFC3339), secretName(cluster))
@@ -76,7 +76,7 @@ func (t Token) Usable(cluster string, now time.Time) *RefusalError {
 	return nil
 }
 
-// String keeps a token out of logs and errors.
+// String keeps the token out of logs and errors.
 func (t Token) String() string {
 	return fmt.Sprintf("token(created %s, used %t)", t.Created.UTC().Format(time.RFC3339), t.Used)
 }

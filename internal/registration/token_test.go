@@ -28,7 +28,7 @@ func TestNewTokensAreRandom(t *testing.T) {
 		token := registration.NewToken()
 		raw, err := base64.RawURLEncoding.DecodeString(token)
 		if err != nil || len(raw) != 32 || seen[token] || !registration.ValidToken(token) {
-			t.Fatalf("a token of %d bytes, %v, seen before: %t", len(raw), err, seen[token])
+			t.Fatalf("got a token of %d bytes, error %v, seen before %t, want a new token of 32 bytes", len(raw), err, seen[token])
 		}
 		seen[token] = true
 	}
@@ -39,29 +39,29 @@ func TestTokenForm(t *testing.T) {
 		token string
 		valid bool
 	}{
-		"32 characters":           {strings.Repeat("a", 32), true},
-		"256 characters":          {strings.Repeat("a", 256), true},
-		"what URLs leave alone":   {strings.Repeat("aZ09._~-", 4), true},
-		"31 characters":           {strings.Repeat("a", 31), false},
-		"257 characters":          {strings.Repeat("a", 257), false},
-		"empty":                   {"", false},
-		"a slash":                 {strings.Repeat("a", 32) + "/", false},
-		"a percent sign":          {strings.Repeat("a", 32) + "%2f", false},
-		"a space":                 {strings.Repeat("a", 32) + " ", false},
-		"a line break at the end": {strings.Repeat("a", 32) + "\n", false},
-		"YAML":                    {strings.Repeat("a", 32) + "\nkind: Pod", false},
-		"a shell's special":       {strings.Repeat("a", 32) + ";reboot", false},
-		"letters beyond ASCII":    {strings.Repeat("ä", 32), false},
+		"32 characters":                      {strings.Repeat("a", 32), true},
+		"256 characters":                     {strings.Repeat("a", 256), true},
+		"characters that URLs do not escape": {strings.Repeat("aZ09._~-", 4), true},
+		"31 characters":                      {strings.Repeat("a", 31), false},
+		"257 characters":                     {strings.Repeat("a", 257), false},
+		"empty":                              {"", false},
+		"a slash":                            {strings.Repeat("a", 32) + "/", false},
+		"a percent sign":                     {strings.Repeat("a", 32) + "%2f", false},
+		"a space":                            {strings.Repeat("a", 32) + " ", false},
+		"a line break at the end":            {strings.Repeat("a", 32) + "\n", false},
+		"YAML":                               {strings.Repeat("a", 32) + "\nkind: Pod", false},
+		"a special character of shells":      {strings.Repeat("a", 32) + ";reboot", false},
+		"letters beyond ASCII":               {strings.Repeat("ä", 32), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if registration.ValidToken(tc.token) != tc.valid {
-				t.Errorf("valid: %t, want %t", !tc.valid, tc.valid)
+				t.Errorf("valid %t, want %t", !tc.valid, tc.valid)
 			}
 		})
 	}
 }
 
-func TestTokensDoNotPrint(t *testing.T) {
+func TestTokenIsNotPrinted(t *testing.T) {
 	token := registration.Token{Value: "s3cr3t-s3cr3t-s3cr3t-s3cr3t-s3cr3t", Created: now}
 	for _, format := range []string{"%v", "%+v", "%s"} {
 		if text := fmt.Sprintf(format, token); strings.Contains(text, "s3cr3t") {
@@ -70,7 +70,7 @@ func TestTokensDoNotPrint(t *testing.T) {
 	}
 }
 
-// A registration Secret is the user's to edit: whatever is not as Drover wrote it lets no agent join.
+// Users can edit a registration Secret. If it is not as Drover wrote it, no agent can join with it.
 func TestReadToken(t *testing.T) {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod-eu", UID: "uid"}}
 	token := registration.Token{Value: strings.Repeat("t", 40), Created: now}
@@ -90,7 +90,7 @@ func TestReadToken(t *testing.T) {
 			return s
 		}(), v1.ReasonTokenExpired},
 		"without annotations": {&corev1.Secret{Data: map[string][]byte{registration.KeyToken: []byte(token.Value)}}, v1.ReasonTokenExpired},
-		"with a date that is none": {func() *corev1.Secret {
+		"with an invalid date": {func() *corev1.Secret {
 			s := write(token)
 			s.Annotations[v1.Group+"/token-created"] = "tomorrow"
 			return s
@@ -119,6 +119,6 @@ func TestIdentitySecretRoundTrip(t *testing.T) {
 	}
 	secret.Data["public-key"] = []byte("AAAA")
 	if _, err := registration.ReadIdentity(secret); err == nil {
-		t.Error("a key of 3 bytes is read as one")
+		t.Error("a key of 3 bytes was accepted, want an error")
 	}
 }

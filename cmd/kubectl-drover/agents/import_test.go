@@ -62,11 +62,11 @@ func TestAnImportAppliesNoManifestThatDroverHasNotMade(t *testing.T) {
 		change func(*corev1.Secret)
 		want   string
 	}{
-		"unlabelled": {func(s *corev1.Secret) { s.Labels = nil }, "it has no label cluster.drover.dev/cluster, which Drover's has with the value unlabelled"},
-		"of-another": {func(s *corev1.Secret) { s.Labels[v1.LabelCluster] = "other" }, `it has the label cluster.drover.dev/cluster with the value "other"`},
-		"of-a-kind":  {func(s *corev1.Secret) { s.Labels[v1.LabelSecretKind] = "agent" }, `it has the label cluster.drover.dev/secret with the value "agent"`},
-		"unowned":    {func(s *corev1.Secret) { s.OwnerReferences = nil }, "it belongs to no object, and Drover's belongs to the Cluster"},
-		"former":     {func(s *corev1.Secret) { s.OwnerReferences[0].UID = "former" }, `it belongs to the object with the UID "former", and Drover's belongs to the Cluster`},
+		"unlabelled": {func(s *corev1.Secret) { s.Labels = nil }, "it lacks the label cluster.drover.dev/cluster=unlabelled of Drover's Secret"},
+		"of-another": {func(s *corev1.Secret) { s.Labels[v1.LabelCluster] = "other" }, `its label cluster.drover.dev/cluster has the value "other"`},
+		"of-a-kind":  {func(s *corev1.Secret) { s.Labels[v1.LabelSecretKind] = "agent" }, `its label cluster.drover.dev/secret has the value "agent"`},
+		"unowned":    {func(s *corev1.Secret) { s.OwnerReferences = nil }, "it belongs to no object, but Drover's Secret belongs to the Cluster"},
+		"former":     {func(s *corev1.Secret) { s.OwnerReferences[0].UID = "former" }, `it belongs to the object with the UID "former", but Drover's Secret belongs to the Cluster`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			planted := made(name)

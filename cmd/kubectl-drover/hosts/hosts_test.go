@@ -91,9 +91,9 @@ func TestTheCommandForAMachineIsPrinted(t *testing.T) {
 		awaiting("planted"), secretOf("planted-host-join", map[string][]byte{registration.KeyCommand: []byte("rm -rf /")}),
 		awaiting("former"), former, awaiting("relabelled"), relabelled)
 	for name, want := range map[string]string{"free": "", "taken": "a machine has already joined", "late": "TokenExpired: delete Secret late-host-join", "No.Name": "cannot have the name",
-		"planted":    "planted-host-join was not created by Drover: it has no label cluster.drover.dev/host",
-		"former":     `it belongs to the object with the UID "uid-of-another", and Drover's belongs to the Host, which has the UID uid-of-former`,
-		"relabelled": `it has the label cluster.drover.dev/host with the value "free", and Drover's has relabelled`} {
+		"planted":    "planted-host-join was not created by Drover: it lacks the label cluster.drover.dev/host=",
+		"former":     `it belongs to the object with the UID "uid-of-another", but Drover's Secret belongs to the Host, which has the UID uid-of-former`,
+		"relabelled": `its label cluster.drover.dev/host has the value "free", but Drover's Secret has relabelled`} {
 		var out bytes.Buffer
 		err := joinHost(t.Context(), h, name, "", &out, io.Discard)
 		if want == "" && (err != nil || out.String() != "curl it\n") || want != "" && (err == nil || !strings.Contains(err.Error(), want) || out.Len() > 0) {
