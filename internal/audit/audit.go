@@ -1,10 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit writes who did what in which member.
+// Package audit records who did what in which member.
 //
-// Each request is logged as a line of JSON when it has ended, and a long-running one also when its response begins.
-// Lines go through a bounded buffer to one writer. Tokens, and the bodies of objects with secrets, are never written.
+// Each request is logged as a line of JSON when it has ended. A long-running request is also logged when its response
+// begins. Lines go through a bounded buffer to one writer. Tokens, and the bodies of objects that contain secrets, are
+// never written.
 package audit
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Level is how much of a request is logged.
+// Level says how much of a request is logged.
 type Level string
 
 // Levels.
@@ -28,18 +29,18 @@ const (
 	LevelOff Level = "Off"
 	// LevelMetadata writes who did what when, from where, and with which result.
 	LevelMetadata Level = "Metadata"
-	// LevelRequest writes the bodies of requests too, but for those that hold secrets.
+	// LevelRequest also writes the bodies of requests, except bodies that contain secrets.
 	LevelRequest Level = "Request"
 )
 
-// Mode is what happens when lines come faster than they can be written.
+// Mode says what happens when lines arrive faster than they can be written.
 type Mode string
 
 // Modes.
 const (
-	// ModeDropping drops lines, counts them, and says so in the log and in the audit log itself.
+	// ModeDropping drops lines and counts them. The gap is reported in the manager's log and in the audit log itself.
 	ModeDropping Mode = "Dropping"
-	// ModeBlocking holds up requests until there is room.
+	// ModeBlocking makes requests wait until there is room.
 	ModeBlocking Mode = "Blocking"
 )
 
@@ -47,10 +48,10 @@ const (
 type Settings struct {
 	Level Level
 	Mode  Mode
-	// Path of the file, "-" for standard output.
+	// Path is the path of the file, or "-" for standard output.
 	Path string
-	// MaxSize in bytes of the file; then it is renamed to Path.1, that one to Path.2 and so on, and a new one begun. 0 for
-	// no bound.
+	// MaxSize is the size, in bytes, at which the file is renamed to Path.1 and a new file begins. Path.1 is renamed to
+	// Path.2, and so on. 0 means no limit.
 	MaxSize int64
 	// MaxBackups is how many renamed files are kept.
 	MaxBackups int
@@ -60,15 +61,14 @@ type Settings struct {
 type Observer struct {
 	// Written counts lines that were written.
 	Written func(lines int)
-	// Dropped counts lines that were not, because there was no room or because they could not be written.
+	// Dropped counts lines that were not written, either because there was no room or because writing failed.
 	Dropped func(lines int)
 }
 
-// maxPending bounds what waits to be written, in bytes.
+// maxPending limits the bytes that wait to be written.
 const maxPending = 4 << 20
 
-// Log writes lines. Open makes it. All methods may be called concurrently, and on nil, which is a log that writes
-// nothing.
+// Log writes lines. Open returns a Log. All methods are safe for concurrent use. A nil Log is valid and writes nothing.
 type Log struct {
 	settings Settings
 	observer Observer
@@ -76,15 +76,15 @@ type Log struct {
 	target   io.WriteCloser
 	done     chan struct{} // closed when the writer has ended
 
-	mu      sync.Mutex // guards what follows
-	changed *sync.Cond // something of what follows has changed
+	mu      sync.Mutex // guards the fields below
+	changed *sync.Cond // signals that one of the fields below has changed
 	pending []byte
-	lines   int   // in pending
-	dropped int64 // since it was last written down
+	lines   int   // number of lines in pending
+	dropped int64 // number of dropped lines since the last line about them
 	closed  bool
 }
 
-// Open begins to write. Close it.
+// Open starts a Log. The caller must close it.
 func Open(s Settings, observer Observer, logger logr.Logger) (*Log, error) {
 	l := &Log{settings: s, observer: observer, logger: logger, done: make(chan struct{})}
 	l.changed = sync.NewCond(&l.mu)
@@ -104,7 +104,7 @@ func Open(s Settings, observer Observer, logger logr.Logger) (*Log, error) {
 	return l, nil
 }
 
-// standardOutput is not closed.
+// standardOutput ignores Close.
 type standardOutput struct{}
 
 func (standardOutput) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
@@ -115,7 +115,7 @@ func (l *Log) Enabled() bool {
 	return l != nil && l.settings.Level != LevelOff && l.settings.Level != ""
 }
 
-// Close writes what is pending and ends. Lines that come later are dropped. It may be called again.
+// Close writes the pending lines and stops the writer. Later lines are dropped. It may be called more than once.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
@@ -135,7 +135,7 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// write hands a line to the writer. Only ModeBlocking waits, no longer than ctx.
+// write hands a line to the writer. It waits only in ModeBlocking, and no longer than ctx.
 func (l *Log) write(ctx context.Context, line []byte) {
 	if l.settings.Mode == ModeBlocking {
 		stop := context.AfterFunc(ctx, func() {
@@ -161,7 +161,7 @@ func (l *Log) write(ctx context.Context, line []byte) {
 
 func (l *Log) fits(line []byte) bool { return len(l.pending)+len(line) <= maxPending }
 
-// drop counts lines that are lost. The lock is held.
+// drop counts lines that are lost. The caller must hold the lock.
 func (l *Log) drop(lines int) {
 	l.dropped += int64(lines)
 	if l.observer.Dropped != nil {
@@ -169,11 +169,11 @@ func (l *Log) drop(lines int) {
 	}
 }
 
-// batch is what is written at once.
+// batch is the lines that are written in one go.
 type batch struct {
 	content []byte
 	lines   int
-	dropped int64 // after it, since there was no room left
+	dropped int64 // lines dropped after this batch, because there was no room left
 }
 
 // run writes until the log is closed and nothing is pending.
@@ -186,12 +186,12 @@ func (l *Log) run() {
 			return
 		}
 		if b.dropped > 0 {
-			l.logger.Error(errDropped, "audit log has a gap", "lines", b.dropped)
+			l.logger.Error(errDropped, "lines are missing from the audit log", "lines", b.dropped)
 			gap := event{Time: time.Now().UTC(), Stage: stageDropped, outcome: outcome{Dropped: b.dropped}}
 			b.content = append(b.content, gap.line()...)
 		}
 		if _, err := l.target.Write(b.content); err != nil {
-			l.logger.Error(fmt.Errorf("write audit log: %w", err), "audit log has a gap", "lines", b.lines)
+			l.logger.Error(fmt.Errorf("write audit log: %w", err), "lines are missing from the audit log", "lines", b.lines)
 			if l.observer.Dropped != nil {
 				l.observer.Dropped(b.lines)
 			}
@@ -199,14 +199,14 @@ func (l *Log) run() {
 			l.observer.Written(b.lines)
 		}
 		if spare = b.content[:0]; cap(spare) > 1<<20 {
-			spare = nil // a burst is over
+			spare = nil // the burst is over
 		}
 	}
 }
 
-var errDropped = errors.New("lines came faster than they could be written")
+var errDropped = errors.New("lines arrived faster than they could be written")
 
-// next waits for something to write, and puts an empty buffer in its place.
+// next waits until there is something to write, and puts an empty buffer in its place.
 func (l *Log) next(empty []byte) (batch, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,13 +14,13 @@ import (
 
 // Stages of a request, as kube-apiserver calls them.
 const (
-	// stageStarted is the begin of the response to a long-running request.
+	// stageStarted is the start of the response to a long-running request.
 	stageStarted = "ResponseStarted"
 	// stageComplete is the end of every request.
 	stageComplete = "ResponseComplete"
-	// stageAborted is the end of a request without a response, usually because its caller is gone.
+	// stageAborted is the end of a request without a response, usually because its caller has gone.
 	stageAborted = "Aborted"
-	// stageDropped is for a line that counts lines without room in the buffer.
+	// stageDropped marks the line that counts the lines for which there was no room in the buffer.
 	stageDropped = "Dropped"
 )
 
@@ -32,13 +32,13 @@ type User struct {
 	Extra  map[string][]string `json:"extra,omitempty"`
 }
 
-// Bounds of the lists of a User.
+// Limits for the lists of a User.
 const (
 	maxGroups = 64
 	maxExtras = 16
 )
 
-// object is what a request is about.
+// object is the object of a request.
 type object struct {
 	Verb        string `json:"verb,omitempty"`
 	APIGroup    string `json:"apiGroup,omitempty"`
@@ -62,12 +62,12 @@ type sender struct {
 	UserAgent string `json:"userAgent,omitempty"`
 }
 
-// outcome of a request.
+// outcome is the result of a request.
 type outcome struct {
 	Code      int     `json:"code,omitempty"`
-	Reason    string  `json:"reason,omitempty"` // of a refusal by the hub, in the words of a Status
+	Reason    string  `json:"reason,omitempty"` // the reason of a refusal by the hub, as in a Status
 	LatencyMS float64 `json:"latencyMs"`
-	Dropped   int64   `json:"dropped,omitempty"` // lines
+	Dropped   int64   `json:"dropped,omitempty"` // number of lines
 }
 
 // event is a line of the log.
@@ -79,7 +79,7 @@ type event struct {
 	Impersonated *User     `json:"impersonatedUser,omitempty"`
 	Claimed      string    `json:"claimedUser,omitempty"`
 	sender
-	Member string `json:"member,omitempty"` // namespace/name; "local" for the hub itself
+	Member string `json:"member,omitempty"` // "namespace/name", or "local" for the hub itself
 	object
 	Method string `json:"method,omitempty"`
 	URI    string `json:"uri,omitempty"`
@@ -87,7 +87,7 @@ type event struct {
 	Body json.RawMessage `json:"body,omitempty"`
 }
 
-// line returns the event as JSON, with a newline at its end and nowhere else.
+// line returns the event as JSON. It ends with a newline and contains no other.
 func (e *event) line() []byte {
 	out := encode(e)
 	if len(out) > maxLine {
@@ -109,11 +109,11 @@ func encode(e *event) []byte {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if encoder.Encode(e) != nil { // strings, numbers and JSON that was marshalled here always encode
+	if encoder.Encode(e) != nil { // strings, numbers and JSON that was marshalled here can always be encoded
 		return nil
 	}
 	return out.Bytes()
 }
 
-// address returns the URI of a request outside of the Kubernetes APIs as it may be logged.
+// address returns the URI of a request outside the Kubernetes APIs in the form in which it may be logged.
 func address(u *url.URL) string { return URI(u, request.Info{}) }

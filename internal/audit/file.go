@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// file is a file that begins anew when it is full. Only the writer of a Log uses it.
+// file is a file that starts again when it is full. Only the writer of a Log uses it.
 type file struct {
 	settings Settings
 	current  *os.File
@@ -35,7 +35,7 @@ func (f *file) open() error {
 	return nil
 }
 
-// Write implements io.Writer. What is written at once stays together.
+// Write implements io.Writer. The data of one call is never split across files.
 func (f *file) Write(p []byte) (int, error) {
 	if f.settings.MaxSize > 0 && f.size > 0 && f.size+int64(len(p)) > f.settings.MaxSize {
 		if err := f.rotate(); err != nil {
@@ -52,7 +52,7 @@ func (f *file) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rotate moves every file on by one. The last one is overwritten.
+// rotate renames every file to the next number. The last file is overwritten.
 func (f *file) rotate() error {
 	if err := f.Close(); err != nil {
 		return err

@@ -21,30 +21,31 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// idHeader carries the ID of a request, as with kube-apiserver: the caller may choose it, and it is in the response and
-// in the audit log of the member's API server.
+// idHeader carries the ID of a request, as with kube-apiserver. The caller may choose it. It also appears in the
+// response, and in the audit log of the member's API server.
 const idHeader = "Audit-Id"
 
-// Record collects what is logged about a request. Its methods may be called concurrently, and on nil.
+// Record collects the data to be logged about a request. Its methods are safe for concurrent use. A nil Record is valid
+// and records nothing.
 type Record struct {
 	log   *Log
 	begun time.Time
 	body  *capture // nil if bodies are not written
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	event event
 	info  request.Info
 }
 
 type recordKey struct{}
 
-// From returns the record of the request with that context, nil if there is none.
+// From returns the record of the request that ctx belongs to, or nil if there is none.
 func From(ctx context.Context) *Record {
 	record, _ := ctx.Value(recordKey{}).(*Record)
 	return record
 }
 
-// Identified records who sends the request, and whom they impersonate, nil for no one.
+// Identified records who sent the request, and whom they impersonate. impersonated is nil if they impersonate no one.
 func (r *Record) Identified(user User, impersonated *User) {
 	if r == nil {
 		return
@@ -54,8 +55,8 @@ func (r *Record) Identified(user User, impersonated *User) {
 	r.event.User, r.event.Impersonated, r.event.Claimed = user.clipped(), impersonated.clipped(), ""
 }
 
-// Claimed records who the sender claims to be, until Identified says that it is true: the name that a password was
-// tried for.
+// Claimed records who the sender claims to be until Identified confirms an identity. For example, it records the user
+// name of a failed login.
 func (r *Record) Claimed(name string) {
 	if r == nil {
 		return
@@ -65,7 +66,7 @@ func (r *Record) Claimed(name string) {
 	r.event.Claimed = clip(name, maxName)
 }
 
-// About records what the request does, and in which member: namespace/name, or "local".
+// About records what the request does, and in which member. member is "namespace/name", or "local" for the hub.
 func (r *Record) About(member string, info request.Info) {
 	if r == nil {
 		return
@@ -75,7 +76,7 @@ func (r *Record) About(member string, info request.Info) {
 	r.event.Member, r.info, r.event.object = clip(member, 2*maxName), info, objectOf(info)
 }
 
-// Refused records why the hub does not serve the request, in one word.
+// Refused records, in one word, why the hub refused the request.
 func (r *Record) Refused(reason string) {
 	if r == nil {
 		return
@@ -124,7 +125,7 @@ func (l *Log) begin(r *http.Request) *Record {
 	}}
 }
 
-// idOf is the caller's id for a request if it is a plain one, else a new one.
+// idOf returns the caller's ID for a request if it has an acceptable form. Otherwise it returns a new ID.
 func idOf(h http.Header) string {
 	id := h.Get(idHeader)
 	plain := func(c rune) bool {
@@ -138,7 +139,7 @@ func idOf(h http.Header) string {
 	return hex.EncodeToString(raw[:])
 }
 
-// started is called when the answer begins.
+// started is called when the response begins.
 func (r *Record) started(u *http.Request, code int) {
 	var line []byte
 	r.mu.Lock()
@@ -161,11 +162,11 @@ func (r *Record) end(u *http.Request, aborted bool) {
 	r.mu.Lock()
 	line := r.line(u, stage, true)
 	r.mu.Unlock()
-	// A caller that has gone is written down all the same.
+	// The line is written even if the caller has gone.
 	r.log.write(context.WithoutCancel(u.Context()), line)
 }
 
-// line is called with the lock held.
+// line returns a line of the log. The caller must hold the lock.
 func (r *Record) line(u *http.Request, stage string, last bool) []byte {
 	e := r.event
 	e.Stage, e.Time = stage, time.Now().UTC()
@@ -179,11 +180,11 @@ func (r *Record) line(u *http.Request, stage string, last bool) []byte {
 	return e.line()
 }
 
-// capture keeps what is read of a body, if it is not too large.
+// capture keeps a copy of the body that is read, if it is not too large.
 type capture struct {
 	io.ReadCloser
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	content []byte
 	tooLong bool
 }
@@ -200,7 +201,7 @@ func (c *capture) Read(p []byte) (int, error) {
 	default:
 		c.content = append(c.content, p[:n]...)
 	}
-	return n, err // a reader's errors stay as they are
+	return n, err // errors of the reader are passed on unchanged
 }
 
 func (c *capture) taken() []byte {
@@ -209,7 +210,7 @@ func (c *capture) taken() []byte {
 	return c.content
 }
 
-// clipped returns a copy that fits into a line.
+// clipped returns a copy of the user that fits into a line.
 func (u *User) clipped() *User {
 	if u == nil {
 		return nil
@@ -238,7 +239,7 @@ func clipAll(texts []string) []string {
 	return out
 }
 
-// clip returns a text as valid UTF-8 within a bound, without control characters, so that it stays on its line.
+// clip returns a text as valid UTF-8, cut to a limit and without control characters, so that it stays on its line.
 func clip(text string, bound int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {

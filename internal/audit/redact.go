@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// redacted replaces what is not logged.
+// redacted replaces values that must not be logged.
 const redacted = "[redacted]"
 
-// Bounds in bytes of what one line may have.
+// Limits, in bytes, for the parts of one line.
 const (
 	maxName = 256
 	maxURI  = 4 << 10
@@ -27,8 +27,8 @@ const (
 	maxLine = 64 << 10
 )
 
-// openParameters are the query parameters of the Kubernetes API. The values of all others are not written, so that
-// a token in a parameter with an unknown name is not written either.
+// openParameters returns the query parameters of the Kubernetes API whose values are logged. The values of all other
+// parameters are not, so a token in an unknown parameter does not reach the log.
 func openParameters() []string {
 	return []string{
 		"allowWatchBookmarks", "command", "container", "continue", "dryRun", "fieldManager", "fieldSelector",
@@ -42,22 +42,23 @@ func openParameters() []string {
 	}
 }
 
-// openPaths returns the paths of the hub itself that are logged as they are.
+// openPaths returns the hub's own paths that are logged unchanged.
 func openPaths() []string {
 	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token",
 		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
 }
 
-// jwt matches a token of the most common form anywhere in a text, or one for scripts, with its secret whole or cut.
+// jwt matches a JSON Web Token anywhere in a text. It also matches a token for scripts, with its secret complete or
+// cut.
 var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 
-// tokenPath matches the path of a token for scripts. Its ID is no secret.
+// tokenPath matches the path of a token for scripts. The ID in the path is not secret.
 var tokenPath = regexp.MustCompile(`^/v1/auth/tokens/[0-9a-f]{40}$`)
 
-// URI returns the URI of a request as it may be logged.
+// URI returns the URI of a request in the form in which it may be logged.
 func URI(u *url.URL, info request.Info) string {
 	path := redactPath(u.Path)
-	if path != "/v1/import/"+redacted+".yaml" { // the brackets are to be read
+	if path != "/v1/import/"+redacted+".yaml" { // keep the brackets readable
 		path = (&url.URL{Path: path}).EscapedPath()
 	}
 	if query := redactQuery(u.RawQuery, info.Subresource == "proxy" || info.Verb == "proxy"); query != "" {
@@ -66,8 +67,8 @@ func URI(u *url.URL, info request.Info) string {
 	return clip(path, maxURI)
 }
 
-// redactPath returns a path as it may be logged. It takes the decoded path, so that no encoding hides anything. Of an
-// unknown path outside of the Kubernetes APIs only the first element is kept.
+// redactPath returns a path in the form in which it may be logged. It takes the decoded path, so no encoding can hide
+// anything. Of an unknown path outside the Kubernetes APIs, it keeps only the first element.
 func redactPath(path string) string {
 	if strings.Contains(path+"/", "/v1/import/") {
 		return "/v1/import/" + redacted + ".yaml"
@@ -85,8 +86,8 @@ func redactPath(path string) string {
 	return "/" + first + "/" + redacted
 }
 
-// redactQuery keeps names and order. Of requests that are proxied to a workload it keeps no values, since workloads
-// have parameters of their own.
+// redactQuery keeps the names and the order of parameters. For requests that are proxied to a workload it keeps no
+// values, because workloads define their own parameters.
 func redactQuery(raw string, workload bool) string {
 	if raw == "" {
 		return ""
@@ -115,7 +116,7 @@ func redactQuery(raw string, workload bool) string {
 	return out.String()
 }
 
-// redactName keeps the name of an unknown parameter if it looks like a name.
+// redactName keeps the name of an unknown parameter only if it looks like a name.
 func redactName(name string, decoded bool) string {
 	plain := func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '-' }
 	if !decoded || len(name) > 24 || strings.ContainsFunc(name, func(c rune) bool { return !plain(c) }) {
@@ -124,8 +125,8 @@ func redactName(name string, decoded bool) string {
 	return name
 }
 
-// Body returns the body of a request as it may be logged: nil if it has secrets, may have some that cannot be
-// recognised, or is not JSON.
+// Body returns the body of a request in the form in which it may be logged. It returns nil if the body contains
+// secrets, may contain secrets that cannot be recognized, or is not JSON.
 func Body(info request.Info, raw []byte) json.RawMessage {
 	if len(raw) == 0 || len(raw) > maxBody || holdsSecrets(info) {
 		return nil
@@ -150,7 +151,7 @@ func Body(info request.Info, raw []byte) json.RawMessage {
 	return out
 }
 
-// holdsSecrets reports whether a resource is one whose bodies are never written.
+// holdsSecrets reports whether the bodies of a resource are never written.
 func holdsSecrets(info request.Info) bool {
 	return info.Resource == "" || info.Resource == "secrets" || info.Group == "authentication.k8s.io" ||
 		info.Subresource == "token" || info.Subresource == "proxy" || info.Verb == "proxy"
@@ -190,7 +191,7 @@ func redactObject(object map[string]any) bool {
 		}
 		object[key] = clean
 	}
-	for _, key := range []string{"name", "key", "path"} { // environment variables, and patches
+	for _, key := range []string{"name", "key", "path"} { // environment variables and patches
 		if name, _ := object[key].(string); soundsSecret(name[strings.LastIndexByte(name, '/')+1:]) &&
 			object["value"] != nil {
 			object["value"] = redacted
@@ -203,7 +204,8 @@ func secretKind(kind string) bool {
 	return slices.Contains([]string{"Secret", "SecretList", "TokenRequest", "TokenReview"}, kind)
 }
 
-// redactText returns a string value as it may be logged: a JSON document in it may hold anything.
+// redactText returns a string value in the form in which it may be logged. A JSON document inside a string may contain
+// anything, so it is not logged.
 func redactText(text string) string {
 	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") ||
 		strings.Contains(text, "PRIVATE KEY") {
@@ -212,7 +214,7 @@ func redactText(text string) string {
 	return jwt.ReplaceAllString(text, redacted)
 }
 
-// fold returns a key without case and separators.
+// fold returns a key in lower case and without separators.
 func fold(key string) string {
 	return strings.Map(func(c rune) rune {
 		if c == '_' || c == '-' || c == '.' {
@@ -222,8 +224,9 @@ func fold(key string) string {
 	}, key)
 }
 
-// refers reports whether the value of a key that ends in "secret" or "secrets" names Secrets, as in a volume or in
-// imagePullSecrets: such a value is an object, or a list of them, whose own keys are looked at. A text is a secret.
+// refers reports whether the value of a key that ends in "secret" or "secrets" refers to Secrets, as in a volume or in
+// imagePullSecrets. Such a value is an object or a list of objects, whose own keys are checked. A string is treated as
+// a secret.
 func refers(key string, value any) bool {
 	folded := fold(key)
 	if folded == "clientsecret" || !strings.HasSuffix(folded, "secret") && !strings.HasSuffix(folded, "secrets") {
@@ -238,7 +241,7 @@ func refers(key string, value any) bool {
 	return false
 }
 
-// soundsSecret reports whether a key suggests that its value is secret. The name of a Secret is not.
+// soundsSecret reports whether a key suggests that its value is secret. The name of a Secret is not secret.
 func soundsSecret(key string) bool {
 	folded := fold(key)
 	for _, end := range []string{"secretname", "secretref", "secretkeyref", "keyref"} {

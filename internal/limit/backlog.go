@@ -9,31 +9,33 @@ import (
 	"time"
 )
 
-// BacklogBounds bound the memory of a replica for responses that users do not read.
+// BacklogBounds limits the memory of a replica for responses that users do not read.
 type BacklogBounds struct {
-	// Member bounds the bytes of responses of one member, All those of all members. Zero means no bound.
+	// Member limits the bytes of responses from one member. All limits the bytes of responses from all members. Zero means
+	// no limit.
 	Member, All int64
-	// Grace is how long a write to a user may take before it may be ended because of a bound. Beyond twice a bound it is
+	// Grace is how long a write to a user may take before it can be ended because of a limit. Above twice a limit, it is
 	// ended at once.
 	Grace time.Duration
 }
 
-// Backlog counts the bytes of responses that wait for their users. A response that waits for the member has nothing in
-// memory. One that waits for its user has at most a window. So a window is counted only while a write is in progress:
-// the count is never too low, and watches without events, however many, do not count. NewBacklog makes it.
+// Backlog counts the bytes of responses that wait for their users. A response that waits for the member occupies no
+// memory. A response that waits for its user occupies at most one window. Therefore a window is counted only while a
+// write is in progress. The count is never too low, and watches without events do not count, however many there are.
+// NewBacklog returns a Backlog.
 type Backlog struct {
 	bounds BacklogBounds
 	cut    func(Scope)
 
-	mu         sync.Mutex // guards what follows, and all flows
-	held       int64      // windows of all writes under way
+	mu         sync.Mutex // guards the fields below, and all flows
+	held       int64      // windows of all writes in progress
 	members    map[string]*held
 	workspaces map[string]*held
-	writes     *list.List // of *Flow with a write under way, the oldest first
+	writes     *list.List // *Flow values with a write in progress, the oldest first
 	timer      *time.Timer
 }
 
-// held counts the responses of one member, or of one workspace.
+// held counts the responses from one member or one workspace.
 type held struct {
 	bytes int64
 	flows int
@@ -46,22 +48,22 @@ type Flow struct {
 	member, workspace *held
 	cut               func()
 	since             time.Time
-	at                *list.Element // in writes, nil without a write under way
-	cutFor            Scope         // why it was cut
-	cutting           chan struct{} // closed when cut has returned, nil if it was not cut
+	at                *list.Element // element in writes; nil if no write is in progress
+	cutFor            Scope         // the limit because of which the flow was cut
+	cutting           chan struct{} // closed when cut has returned; nil if the flow was not cut
 }
 
 // Origin is the member that a response comes from.
 type Origin struct {
-	// Workspace holds the member: the clusters in it belong together.
+	// Workspace is the workspace of the member. The clusters in a workspace belong together.
 	Workspace string
-	// Member is unique among all workspaces.
+	// Member is the name of the member. It is unique across all workspaces.
 	Member string
-	// Window is the most bytes that a response occupies while its user does not read.
+	// Window is the largest number of bytes that a response occupies while its user does not read.
 	Window int64
 }
 
-// NewBacklog makes an empty backlog. cut, if not nil, is called each time a response is cut.
+// NewBacklog returns an empty backlog. If cut is not nil, it is called each time a response is cut.
 func NewBacklog(bounds BacklogBounds, cut func(Scope)) *Backlog {
 	b := &Backlog{bounds: bounds, cut: cut, members: map[string]*held{}, workspaces: map[string]*held{},
 		writes: list.New()}
@@ -70,8 +72,8 @@ func NewBacklog(bounds BacklogBounds, cut func(Scope)) *Backlog {
 	return b
 }
 
-// Flow begins a response. cut must end the write under way; it is called at most once, without any lock held, and never
-// after Close has returned. Close the flow.
+// Flow begins a response. cut must end the write in progress. It is called at most once, without any lock held, and
+// never after Close has returned. The caller must close the flow.
 func (b *Backlog) Flow(from Origin, cut func()) *Flow {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +115,7 @@ func (f *Flow) End() {
 	f.backlog.remove(f)
 }
 
-// Close ends the response, and waits for cut if it has begun. It may be called again.
+// Close ends the response. If cut has started, Close waits for it. It may be called more than once.
 func (f *Flow) Close() {
 	if cutting := f.leave(); cutting != nil {
 		<-cutting
@@ -138,14 +140,14 @@ func (f *Flow) leave() (cutting chan struct{}) {
 	return f.cutting
 }
 
-// Cut returns the bound because of which the response was cut, empty if it was not.
+// Cut returns the limit because of which the response was cut, or "" if it was not cut.
 func (f *Flow) Cut() Scope {
 	f.backlog.mu.Lock()
 	defer f.backlog.mu.Unlock()
 	return f.cutFor
 }
 
-// Held returns an upper bound of the bytes held.
+// Held returns an upper limit for the bytes that are held.
 func (b *Backlog) Held() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,8 +168,8 @@ func (b *Backlog) remove(f *Flow) {
 	}
 }
 
-// judge returns the flows to cut, which no longer count, and sets the timer for when a write that is too recent may be
-// cut.
+// judge returns the flows to cut, which no longer count. If a write is too recent to be cut, judge sets the timer for
+// it.
 func (b *Backlog) judge() []*Flow {
 	var victims []*Flow
 	for {
@@ -184,9 +186,9 @@ func (b *Backlog) judge() []*Flow {
 	}
 }
 
-// victim returns the oldest write beyond a bound: of a member that exceeds its own bound; otherwise, if all together
-// exceed theirs, of the workspace that holds most, so that a user who stalls many responses loses them first. If it is
-// too recent to be cut, later is how long it still is.
+// victim returns the oldest write above a limit. That is a write from a member that exceeds its own limit. If all
+// members together exceed their limit, it is a write from the workspace that holds the most, so a user who stalls many
+// responses loses these first. If the write is too recent to be cut, later is how long that remains so.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {
 	var fullest *held
 	if exceeds(b.held, b.bounds.All) {
@@ -197,7 +199,7 @@ func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.D
 		}
 	}
 	for e := b.writes.Front(); e != nil; e = e.Next() {
-		f := e.Value.(*Flow) // only flows are in the list
+		f := e.Value.(*Flow) // the list contains only flows
 		member := exceeds(f.member.bytes, b.bounds.Member)
 		if !member && f.workspace != fullest {
 			continue
@@ -209,7 +211,7 @@ func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.D
 		if age := now.Sub(f.since); age < b.bounds.Grace && !exceeds(f.member.bytes, 2*b.bounds.Member) &&
 			!exceeds(b.held, 2*b.bounds.All) {
 			if later == 0 {
-				later = b.bounds.Grace - age // those behind are younger, but may be of a member that is worse
+				later = b.bounds.Grace - age // the next ones are younger, but may be from a member that exceeds its limit further
 			}
 			continue
 		}
@@ -220,7 +222,7 @@ func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.D
 
 func exceeds(n, bound int64) bool { return bound > 0 && n > bound }
 
-// look cuts what may be cut now. The timer calls it.
+// look cuts the flows that may be cut now. The timer calls it.
 func (b *Backlog) look() {
 	b.mu.Lock()
 	victims := b.judge()
@@ -228,7 +230,7 @@ func (b *Backlog) look() {
 	b.end(victims)
 }
 
-// end cuts. The lock is not held: a write's end may take a moment.
+// end cuts flows. The lock is not held, because ending a write may take a moment.
 func (b *Backlog) end(victims []*Flow) {
 	for _, f := range victims {
 		if b.cut != nil {

@@ -3,9 +3,9 @@
 
 // Package limit shares the hub's capacity fairly among users and members.
 //
-// A Gate hands out seats. A request that finds none waits. The requests of one user are served in order, and the users
-// round-robin: a user with ten thousand requests waits behind their own, and another user behind at most one of them. A
-// Backlog bounds what the hub holds in memory for users who do not read.
+// A Gate hands out seats. A request waits if there is no free seat. The requests of one user are served in order, and
+// the users take turns. A user with ten thousand requests waits behind their own requests, and any other user waits
+// behind at most one of them. A Backlog limits the memory that the hub uses for users who do not read.
 package limit
 
 import (
@@ -17,25 +17,26 @@ import (
 	"time"
 )
 
-// Bounds of a Gate. Zero means no bound for seats, and no room to wait for the queue.
+// Bounds are the limits of a Gate. For seats, zero means no limit. For the queue, it means that nobody can wait.
 type Bounds struct {
-	// User, Member and All bound the seats taken at once: by one user, in one member, and in all.
+	// User, Member and All limit the seats taken at one time: by one user, in one member, and in total.
 	User, Member, All int
-	// Queue and QueueUser bound how many may wait at once: in all, and of one user.
+	// Queue and QueueUser limit how many requests may wait at one time: in total, and of one user.
 	Queue, QueueUser int
-	// Wait is how long one may wait.
+	// Wait is how long a request may wait.
 	Wait time.Duration
 }
 
-// Requester identifies the user and the member of a request for a seat. An empty field is bounded by All only.
+// Requester identifies the user and the member of a request for a seat. Requests
+// with an empty field are limited only by All.
 type Requester struct {
-	// User, or another name that gets a fair share, such as an address.
+	// User is the name of a user, or another name that gets a fair share, such as an address.
 	User string
-	// Member that the seat is used for.
+	// Member is the member that the seat is used for.
 	Member string
 }
 
-// Scope is the bound that was reached.
+// Scope is the limit that was reached.
 type Scope string
 
 // Scopes.
@@ -45,11 +46,11 @@ const (
 	ScopeAll    Scope = "all"
 )
 
-// FullError means that there was no seat. Gate.Enter returns no other error, except those of contexts.
+// FullError means that there was no seat. It is the only error of Gate.Enter, apart from the errors of contexts.
 type FullError struct {
-	// Scope of the bound that was reached.
+	// Scope is the limit that was reached.
 	Scope Scope
-	// Waited is how long the request waited for a seat; 0 if the queue was full, or there is none.
+	// Waited is how long the request waited for a seat. It is 0 if the queue was full or there is no queue.
 	Waited time.Duration
 }
 
@@ -61,59 +62,59 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("no room for one more (bound of: %s)", e.Scope)
 }
 
-// Observer has functions that a Gate calls, for metrics. Each may be nil, is called by several goroutines at once and
-// must not block.
+// Observer has functions that a Gate calls for metrics. Each of them may be nil. They are called from several
+// goroutines concurrently and must not block.
 type Observer struct {
 	// Queued receives how long a request has waited, whether or not it got a seat.
 	Queued func(d time.Duration)
-	// Refused receives what was full each time a request got no seat.
+	// Refused is called each time a request gets no seat, with the limit that was reached.
 	Refused func(Scope)
 }
 
-// Gate hands out seats. NewGate makes it. All methods may be called concurrently.
+// Gate hands out seats. NewGate returns a Gate. All methods are safe for concurrent use.
 type Gate struct {
 	bounds   Bounds
 	observer Observer
 
-	mu      sync.Mutex // guards what follows, and all shares
-	open    int        // seats taken
+	mu      sync.Mutex // guards the fields below, and all shares
+	open    int        // number of seats taken
 	waiting int
-	users   map[string]*share // those with seats or waiters
-	members map[string]*share // those with seats or waiters
-	turns   []*share          // users with waiters; the next one is first
+	users   map[string]*share // users with seats or waiters
+	members map[string]*share // members with seats or waiters
+	turns   []*share          // users with waiters; the next user is first
 }
 
-// share is what one user or one member has of a gate.
+// share is the part of a gate that one user or one member uses.
 type share struct {
 	name  string
-	open  int       // seats taken
-	queue []*waiter // of a user: who waits, oldest first
-	uses  int       // seats and waiters; none, and the share is forgotten
+	open  int       // number of seats taken
+	queue []*waiter // for a user: the waiters, oldest first
+	uses  int       // number of seats and waiters; at 0 the share is forgotten
 }
 
-// waiter is a request that waits for a seat. Whatever makes room gives it to a waiter at once, so that there is never
-// room for a waiter.
+// waiter is a request that waits for a seat. A seat that becomes free goes to a waiter at once, so there is never a
+// free seat for a waiter.
 type waiter struct {
 	user, member *share
 	begun        time.Time
-	called       chan struct{} // closed when it got a seat or must go
-	seat         *Seat         // nil if it must go
+	called       chan struct{} // closed when the waiter got a seat or has to leave
+	seat         *Seat         // nil if the waiter has to leave
 }
 
-// Seat is the right to use the hub. Release it.
+// Seat is the right to use the hub. It must be released.
 type Seat struct {
 	gate         *Gate
 	user, member *share
 	released     atomic.Bool
 }
 
-// NewGate makes a gate with all seats free.
+// NewGate returns a gate with all seats free.
 func NewGate(bounds Bounds, observer Observer) *Gate {
 	return &Gate{bounds: bounds, observer: observer, users: map[string]*share{}, members: map[string]*share{}}
 }
 
-// Enter returns a seat. Without room it waits as the bounds allow, and returns a *FullError then, or the cause of ctx's
-// end.
+// Enter returns a seat. If there is no free seat, it waits as long as the limits allow, and then returns a *FullError.
+// If ctx ends first, it returns the cause.
 func (g *Gate) Enter(ctx context.Context, who Requester) (*Seat, error) {
 	g.mu.Lock()
 	user, member := use(g.users, who.User), use(g.members, who.Member)
@@ -132,14 +133,14 @@ func (g *Gate) Enter(ctx context.Context, who Requester) (*Seat, error) {
 	return seat, nil
 }
 
-// Load is how many seats are taken, and how many requests wait for one.
+// Load returns how many seats are taken, and how many requests wait for one.
 func (g *Gate) Load() (taken, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.open, g.waiting
 }
 
-// use finds the share of a name and counts one more use of it.
+// use returns the share with a name, and counts one more use of it.
 func use(shares map[string]*share, name string) *share {
 	s := shares[name]
 	if s == nil {
@@ -150,7 +151,7 @@ func use(shares map[string]*share, name string) *share {
 	return s
 }
 
-// forget removes one use, and the shares that have none left.
+// forget removes one use of both shares, and drops a share that has no more uses.
 func (g *Gate) forget(user, member *share) {
 	if user.uses--; user.uses == 0 {
 		delete(g.users, user.name)
@@ -160,7 +161,7 @@ func (g *Gate) forget(user, member *share) {
 	}
 }
 
-// full is the bound that prevents one more seat, empty if none does.
+// full returns the limit that prevents one more seat, or "" if none does.
 func (g *Gate) full(user, member *share) Scope {
 	switch {
 	case user.name != "" && reached(user.open, g.bounds.User):
@@ -182,7 +183,7 @@ func (g *Gate) seat(user, member *share) *Seat {
 	return &Seat{gate: g, user: user, member: member}
 }
 
-// Release gives the seat back, to the next waiter if there is one. It may be called again.
+// Release returns the seat. If there is a waiter, it gets the seat. Release may be called more than once.
 func (s *Seat) Release() {
 	if s == nil || s.released.Swap(true) {
 		return
@@ -199,7 +200,7 @@ func (s *Seat) Release() {
 	}
 }
 
-// callNext gives seats to waiters, round-robin by user, until none fits.
+// callNext gives seats to waiters until none fits. Users take turns.
 func (g *Gate) callNext() {
 	for asked := 0; asked < len(g.turns) && !reached(g.open, g.bounds.All); asked++ {
 		user := g.turns[asked]
@@ -209,18 +210,18 @@ func (g *Gate) callNext() {
 		}
 		w := user.queue[n]
 		g.dequeue(w, n)
-		if len(user.queue) > 0 { // a user that was served is last now
+		if len(user.queue) > 0 { // the user was served, and is now last
 			at := slices.Index(g.turns, user)
 			g.turns = append(slices.Delete(g.turns, at, at+1), user)
 		}
 		w.seat = g.seat(w.user, w.member)
 		close(w.called)
-		asked-- // the next one has moved up
+		asked-- // the next user has moved up
 	}
 }
 
-// enqueue adds a waiter if there is room for it. A full queue drops the newest waiter of the user with the most of them
-// rather than the first one of another user.
+// enqueue adds a waiter if there is room for it. If the queue is full, it drops the newest waiter of the user with the
+// most waiters, and not the first waiter of another user.
 func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	if g.bounds.Queue <= 0 || g.bounds.Wait <= 0 || reached(len(user.queue), g.bounds.QueueUser) {
 		return nil, false
@@ -245,7 +246,7 @@ func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	return w, true
 }
 
-// dequeue takes the nth waiter of its user out. Its uses are now its seat's, or to be forgotten.
+// dequeue removes the nth waiter of its user. The waiter's uses pass to its seat, or must be forgotten.
 func (g *Gate) dequeue(w *waiter, n int) {
 	w.user.queue = slices.Delete(w.user.queue, n, n+1)
 	g.waiting--
@@ -282,13 +283,14 @@ func (g *Gate) wait(ctx context.Context, w *waiter) (*Seat, error) {
 	return seat, nil
 }
 
-// leave takes the waiter out of the queue if it is still there. It returns its seat, or what is full.
+// leave removes the waiter from the queue if it is still there. It returns the waiter's seat, or the limit that was
+// reached.
 func (g *Gate) leave(w *waiter) (*Seat, Scope) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
 	case <-w.called:
-		return w.seat, ScopeUser // without a seat: it was dropped for a user with fewer waiters
+		return w.seat, ScopeUser // it has no seat, because it was dropped for a user with fewer waiters
 	default:
 	}
 	full := g.full(w.user, w.member)

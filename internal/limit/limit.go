@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Settings of a Limiter. docs/operations/limits.md says what each default is good for.
+// Settings are the settings of a Limiter. docs/operations/limits.md explains the defaults.
 type Settings struct {
-	// Short bounds requests that are answered and over.
+	// Short limits requests that end with their response.
 	Short Bounds
-	// Long bounds requests that are meant to last. They never wait.
+	// Long limits requests that are meant to last. They never wait.
 	Long Bounds
-	// Backlog bounds what is held for users who do not read.
+	// Backlog limits the memory that is held for users who do not read.
 	Backlog BacklogBounds
 }
 
-// Defaults are for a replica with 1 GiB of memory.
+// Defaults returns the settings for a replica with 1 GiB of memory.
 func Defaults() Settings {
 	return Settings{
 		Short:   Bounds{User: 100, Member: 250, All: 2000, Queue: 2000, QueueUser: 400, Wait: 5 * time.Second},
@@ -34,20 +34,20 @@ type Observers struct {
 	Cut func(Scope)
 }
 
-// Limiter bounds what users do through one hub replica. New makes it.
+// Limiter limits what users do through one replica of the hub. New returns a Limiter.
 type Limiter struct {
 	short, long *Gate
-	// Backlog is what is held for users who do not read.
+	// Backlog counts the memory that is held for users who do not read.
 	Backlog *Backlog
 }
 
-// New makes a limiter.
+// New returns a Limiter.
 func New(s Settings, o Observers) *Limiter {
 	s.Long.Queue = 0
 	return &Limiter{short: NewGate(s.Short, o.Short), long: NewGate(s.Long, o.Long), Backlog: NewBacklog(s.Backlog, o.Cut)}
 }
 
-// Enter returns a seat for a short or a long request, see Gate.Enter.
+// Enter returns a seat for a short or a long request. See Gate.Enter.
 func (l *Limiter) Enter(ctx context.Context, who Requester, long bool) (*Seat, error) {
 	if long {
 		return l.long.Enter(ctx, who)
@@ -55,7 +55,7 @@ func (l *Limiter) Enter(ctx context.Context, who Requester, long bool) (*Seat, e
 	return l.short.Enter(ctx, who)
 }
 
-// Load is how many short and long requests are under way, and how many short ones wait.
+// Load returns how many short and long requests are in progress, and how many short requests wait.
 func (l *Limiter) Load() (short, long, waiting int) {
 	short, waiting = l.short.Load()
 	long, _ = l.long.Load()

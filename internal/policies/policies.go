@@ -32,7 +32,7 @@ import (
 // policiesEvery is how often the manager looks for its policies.
 const policiesEvery = time.Minute
 
-// policyState is what the hub has of a policy.
+// policyState is the state of a policy in the hub.
 type policyState string
 
 const (
@@ -43,7 +43,7 @@ const (
 	policyUnknown policyState = "Unknown"
 )
 
-// policy is an admission policy and its binding, without which it does nothing.
+// policy is an admission policy with a binding. Without a binding, a policy does nothing.
 type policy struct {
 	admissionv1.ValidatingAdmissionPolicy
 	binding admissionv1.ValidatingAdmissionPolicyBinding
@@ -56,8 +56,8 @@ type Watch struct {
 	from   Manifests
 	list   func(context.Context) ([]policy, error) // the hub's, a policy for each of its bindings
 	log    logr.Logger
-	states atomic.Pointer[map[string]policyState] // by name, nil before the first look
-	unsure bool                                   // the first look found some missing
+	states atomic.Pointer[map[string]policyState] // by name; nil before the first check
+	unsure bool                                   // the first check found some policies missing
 }
 
 // Manifests names the manifests that install a program's policies.
@@ -147,7 +147,8 @@ func (p *Watch) look(ctx context.Context) {
 	}
 }
 
-// listPolicies returns the hub's policies, each once for each of its bindings. One without a binding denies nothing.
+// listPolicies returns the hub's policies, once for each of their bindings. A policy without a binding denies nothing,
+// and is left out.
 func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1Interface) ([]policy, error) {
 	specs, err := client.ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -184,7 +185,7 @@ func (p *Watch) report(states map[string]policyState, first bool, err error) {
 			" of this version")
 	case len(names[policyInForce]) < len(p.wanted) && first:
 		p.unsure = true
-		p.log.Info("admission policies of the hub are not in force yet: it is an error if that is so in a minute",
+		p.log.Info("admission policies of the hub are not in force yet: this becomes an error if it lasts for a minute",
 			"missing", names[policyMissing], "changed", names[policyChanged])
 	case len(names[policyInForce]) < len(p.wanted):
 		p.log.Error(nil, "admission policies of the hub are not in force, so accounts can do what they may not: apply "+
@@ -195,7 +196,8 @@ func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	}
 }
 
-// stateIn returns what a hub has of the policy. Names do not count, since an overlay may have set a prefix.
+// stateIn returns the state of the policy among those found in a hub. Names are ignored, because an overlay may have
+// added a prefix.
 func (p *policy) stateIn(found []policy) policyState {
 	state := policyMissing
 	for i := range found {
@@ -209,7 +211,7 @@ func (p *policy) stateIn(found []policy) policyState {
 	return state
 }
 
-// same reports whether two policies deny the same.
+// same reports whether two policies deny the same requests.
 func (p *policy) same(o *policy) bool {
 	binding := p.binding.Spec
 	binding.PolicyName = o.binding.Spec.PolicyName
@@ -217,7 +219,7 @@ func (p *policy) same(o *policy) bool {
 		equality.Semantic.DeepEqual(binding, o.binding.Spec)
 }
 
-// withDefaults returns a spec as the API server stores it.
+// withDefaults returns a spec with the API server's defaults.
 func withDefaults(spec *admissionv1.ValidatingAdmissionPolicySpec) *admissionv1.ValidatingAdmissionPolicySpec {
 	spec = spec.DeepCopy()
 	if spec.FailurePolicy == nil {

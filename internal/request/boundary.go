@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// boundaries finds in a stream where an event has ended. It sees the stream piece by piece.
+// boundaries finds the ends of events in a stream. It sees the stream piece by piece.
 type boundaries interface {
-	// scan takes the next piece and returns how many bytes of it are up to the first and up to the last end of an event in
-	// it, -1 if there is none. A stream begins at a boundary.
+	// scan takes the next piece. It returns how many bytes of the piece come before the end of the first event that ends
+	// in it, and before the end of the last. Both are -1 if no event ends in it. A stream starts at a boundary.
 	scan(p []byte) (first, last int)
 }
 
-// boundariesOf chooses how to find the events of an answer. Of a format that it does not know, each piece that was read
-// counts as whole: API servers write an event at a time.
+// boundariesOf chooses how to find the events of a response. In an unknown format, each piece that was read counts as
+// complete, because API servers write one event at a time.
 func boundariesOf(h http.Header) boundaries {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return pieces{}
@@ -36,7 +36,7 @@ func boundariesOf(h http.Header) boundaries {
 	return pieces{}
 }
 
-// lines are events of JSON: each ends in a newline, which JSON has nowhere inside.
+// lines finds JSON events. Each event ends with a newline, which JSON never contains.
 type lines struct{}
 
 func (lines) scan(p []byte) (first, last int) {
@@ -47,14 +47,14 @@ func (lines) scan(p []byte) (first, last int) {
 	return first + 1, last + 1
 }
 
-// headSize is that of the length before each event of protobuf.
+// headSize is the size of the length before each protobuf event.
 const headSize = 4
 
-// frames are events of protobuf: each comes after its length in four bytes, big endian.
+// frames finds protobuf events. Each event follows its length, which is four bytes in big-endian order.
 type frames struct {
 	head [headSize]byte
-	have int    // bytes of head
-	left uint32 // bytes of the present event, once head is complete
+	have int    // number of bytes of the head
+	left uint32 // remaining bytes of the current event, once the head is complete
 }
 
 func (f *frames) scan(p []byte) (first, last int) {
@@ -83,7 +83,7 @@ func (f *frames) scan(p []byte) (first, last int) {
 	return first, last
 }
 
-// pieces are events that end with each piece.
+// pieces treats each piece as the end of an event.
 type pieces struct{}
 
 func (pieces) scan(p []byte) (first, last int) {

@@ -8,10 +8,11 @@ import (
 	"sync"
 )
 
-// bufferSize is of one piece of an answer, in bytes: what httputil copies at once, and what fits a frame of the tunnel.
+// bufferSize is the size of one piece of a response, in bytes. It is the size that httputil copies in one go, and it
+// fits a frame of the tunnel.
 const bufferSize = 32 << 10
 
-// Buffers lends buffers for copying answers. The zero value is ready. It may be used concurrently.
+// Buffers lends buffers for copying responses. The zero value is ready to use. It is safe for concurrent use.
 type Buffers struct{ pool sync.Pool }
 
 // Get implements httputil.BufferPool.
@@ -30,10 +31,10 @@ func (b *Buffers) Put(buffer []byte) {
 }
 
 // FewWrites keeps httputil.ReverseProxy from flushing the header and each piece of a response whose length is not known
-// in advance. ReverseProxy does so that streams arrive as they are written; an object or a list is of no use before it
-// is complete.
+// in advance. ReverseProxy flushes so that streams arrive as they are written, but an object or a list is of no use
+// before it is complete.
 func (i Info) FewWrites(response *http.Response) {
 	if i.Resource != "" && i.Subresource == "" && !i.Long && response.ContentLength < 0 {
-		response.ContentLength = 0 // ReverseProxy reads it for this decision only: what is sent is the header
+		response.ContentLength = 0 // ReverseProxy reads this only to decide whether to flush; the client gets the header
 	}
 }

@@ -10,22 +10,22 @@ import (
 	"sync"
 )
 
-// Kind is how a request ends.
+// Kind says how a request ends.
 type Kind int
 
 const (
-	// Short ends by itself, soon.
+	// Short requests end by themselves, soon.
 	Short Kind = iota
-	// Watch ends between two events on request, and its user continues elsewhere.
+	// Watch requests end between two events when they are asked to, and their users continue at another replica.
 	Watch
-	// Session lasts as long as its user wants, and the user notices its loss: a shell, a forwarded port, a log that is
-	// followed.
+	// Session requests last as long as their user wants, and the user notices if one is lost. Examples are a shell, a
+	// forwarded port, and a log that is followed.
 	Session
 
 	kinds
 )
 
-// KindOf is what kind of request one is.
+// KindOf returns the kind of a request.
 func KindOf(r *http.Request) Kind {
 	switch {
 	case IsUpgrade(r.Header), follows(r):
@@ -36,29 +36,30 @@ func KindOf(r *http.Request) Kind {
 	return Short
 }
 
-// follows reports whether a log is followed: kubectl logs -f.
+// follows reports whether a request follows a log, like kubectl logs -f.
 func follows(r *http.Request) bool {
 	return strings.HasSuffix(r.URL.Path, "/log") && BoolParameter(r.URL.Query()["follow"])
 }
 
-// Counts are the requests under way.
+// Counts contains the numbers of requests in progress.
 type Counts struct {
 	Requests, Watches, Sessions int
 }
 
-// Group is the requests under way in one server. NewGroup makes it. All methods may be called concurrently.
+// Group tracks the requests in progress in one server. NewGroup returns a Group. All methods are safe for concurrent
+// use.
 type Group struct {
-	all context.Context // ends when all requests shall
+	all context.Context // ends when all requests must end
 	cut context.CancelFunc
 
-	mu         sync.Mutex      // guards what follows
-	watches    context.Context // ends when the watches that have it shall
+	mu         sync.Mutex      // guards the fields below
+	watches    context.Context // ends when the watches that use it must end
 	endWatches context.CancelFunc
 	under      [kinds]int
-	empty      chan struct{} // closed when nothing is under way; nil while no caller waits for that
+	empty      chan struct{} // closed when no request is in progress; nil while no caller waits for that
 }
 
-// NewGroup makes an empty Group.
+// NewGroup returns an empty Group.
 func NewGroup() *Group {
 	g := &Group{}
 	g.watches, g.endWatches = context.WithCancel(context.Background())
@@ -81,9 +82,10 @@ func (g *Group) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// EndResponse makes the response to a watch end with any of some contexts, and with RenewWatches and EndWatches if the
-// request went through Handler; also, when the responder is lost between two events. Call it before any of the response
-// is read. It reports whether the response ends so.
+// EndResponse makes the response to a watch end when any of the given contexts ends. If the request went through
+// Handler, RenewWatches and EndWatches also end it. It also ends when the connection to the responder is lost between
+// two events. EndResponse must be called before any of the response is read. It reports whether the response ends in
+// this way.
 func EndResponse(response *http.Response, r *http.Request, with ...context.Context) bool {
 	if KindOf(r) != Watch {
 		return false
@@ -94,7 +96,7 @@ func EndResponse(response *http.Response, r *http.Request, with ...context.Conte
 	return endWatch(response, func(error) bool { return true }, with...)
 }
 
-// RenewWatches ends the watches that are under way between two of their events. Others may begin.
+// RenewWatches ends the watches in progress, each of them between two events. New watches may begin.
 func (g *Group) RenewWatches() {
 	g.mu.Lock()
 	end := g.endWatches
@@ -103,7 +105,7 @@ func (g *Group) RenewWatches() {
 	end()
 }
 
-// EndWatches ends all watches between two of their events, and those that begin later at once.
+// EndWatches ends all watches between two events. Watches that begin later end at once.
 func (g *Group) EndWatches() {
 	g.mu.Lock()
 	end := g.endWatches
@@ -117,17 +119,17 @@ func (g *Group) watching() context.Context {
 	return g.watches
 }
 
-// Cut ends the context of all requests that are under way or begin later.
+// Cut ends the contexts of all requests in progress, and of requests that begin later.
 func (g *Group) Cut() { g.cut() }
 
-// Counts are those of this moment.
+// Counts returns the current numbers.
 func (g *Group) Counts() Counts {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return Counts{Requests: g.under[Short], Watches: g.under[Watch], Sessions: g.under[Session]}
 }
 
-// Wait returns nil when nothing is under way, or why ctx ended before.
+// Wait returns nil when no request is in progress, or an error if ctx ends first.
 func (g *Group) Wait(ctx context.Context) error {
 	select {
 	case <-g.whenEmpty():
@@ -155,7 +157,7 @@ func (g *Group) add(kind Kind, n int) {
 	g.tellLocked()
 }
 
-// tellLocked wakes those who wait, if they may go.
+// tellLocked wakes the callers of Wait if no request is in progress.
 func (g *Group) tellLocked() {
 	if g.empty != nil && g.under == [kinds]int{} {
 		close(g.empty)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Strip removes from a user's header what is for the server that they came to, is a claim of theirs that no proxy has
-// made, or is of no use to an API server.
+// Strip removes headers from a user's request that are meant for the server that received it, that only a trusted proxy
+// may set, or that are useless to an API server.
 func Strip(h http.Header) {
 	for name := range h {
 		if staysHere(name) {
@@ -21,29 +21,31 @@ func Strip(h http.Header) {
 
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
-	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // not the member's business
-		"Priority",          // would change the order of streams in the tunnel
-		"Origin", "Referer", // name the hub's pages, which the member does not serve; SetOrigin names one that it does
-		"Expect",                                                    // the server itself says 100 when it reads the body
-		"Forwarded", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url", // claims of proxies that are none
+	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // none of the member's business
+		"Priority", // would change the order of streams in the tunnel
+		// they name the hub's pages, which the member does not serve; SetOrigin sets an origin that it does serve
+		"Origin", "Referer",
+		// the server itself sends 100 Continue when it reads the body
+		"Expect",
+		"Forwarded", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url", // claims to come from a proxy
 		"Http2-Settings":
 		return true
 	}
 	return hasFoldedPrefix(name, "X-Remote-") || hasFoldedPrefix(name, "X-Forwarded-")
 }
 
-// SetOrigin makes a request to open a WebSocket one of the API server's own pages. API servers open a WebSocket for a
-// watch only if the request has an Origin, whatever it is. The caller's own names a page of another server: whether
-// that page may open a WebSocket is for the server that the caller came to.
+// SetOrigin makes a request to open a WebSocket look like one from the API server's own pages. API servers open a
+// WebSocket for a watch only if the request has an Origin header, whatever its value. The caller's header names a page
+// of another server. Whether that page may open a WebSocket is decided by the server that the caller has reached.
 func SetOrigin(h http.Header, server *url.URL) {
 	if asked := h["Upgrade"]; len(asked) > 0 && strings.EqualFold(asked[0], "websocket") {
 		h["Origin"] = []string{server.Scheme + "://" + server.Host}
 	}
 }
 
-// IgnoreUpgrade removes a wish for a protocol that is not one of the Kubernetes API's: WebSocket and SPDY/3.1. A server
-// may ignore a wish to upgrade (RFC 9110, section 7.8), and API servers ignore h2c. Passed on, it could become a tunnel
-// for requests that are not checked.
+// IgnoreUpgrade removes a request for a protocol that the Kubernetes API does not use. It uses WebSocket and SPDY/3.1.
+// A server may ignore a request to upgrade (RFC 9110, section 7.8), and API servers ignore h2c. If the request were
+// passed on, it could become a tunnel for unchecked requests.
 func IgnoreUpgrade(h http.Header) {
 	asked, asks := h["Upgrade"]
 	known := len(asked) == 1 && (strings.EqualFold(asked[0], "websocket") || strings.EqualFold(asked[0], "SPDY/3.1"))
@@ -52,12 +54,12 @@ func IgnoreUpgrade(h http.Header) {
 	}
 }
 
-// hasFoldedPrefix ignores case, since a header that did not come through net/http may have any.
+// hasFoldedPrefix ignores case, because a header that did not come through net/http may have any case.
 func hasFoldedPrefix(name, prefix string) bool {
 	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 }
 
-// StripAnswer removes from the header of an answer what would act on the server's host rather than on the answer.
+// StripAnswer removes headers from a response that would affect the server's host instead of the response.
 func StripAnswer(h http.Header) {
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data",
 		"Public-Key-Pins"} {

@@ -9,17 +9,18 @@ import (
 	"net/http"
 )
 
-// Aborted is the status of a request that got no answer: its caller had gone, or the connection was ended on purpose.
+// Aborted is the status of a request without a response, because its caller had gone or because the connection was
+// closed on purpose.
 const Aborted = 0
 
-// Recorder is an http.ResponseWriter that records the status. NewRecorder makes it.
+// Recorder is an http.ResponseWriter that records the status. NewRecorder returns a Recorder.
 type Recorder struct {
 	http.ResponseWriter
 	status int
 	begun  func(status int) // may be nil
 }
 
-// NewRecorder wraps w, which http.ResponseController still finds behind it. A Recorder is not wrapped again: audit,
+// NewRecorder wraps w, which http.ResponseController can still reach. A Recorder is not wrapped again, so audit,
 // metrics and spans share one.
 func NewRecorder(w http.ResponseWriter) *Recorder {
 	if r, ok := w.(*Recorder); ok {
@@ -31,10 +32,11 @@ func NewRecorder(w http.ResponseWriter) *Recorder {
 // OnBegin calls f with the status when the response begins.
 func (r *Recorder) OnBegin(f func(status int)) { r.begun = f }
 
-// Status is the status of the answer: 101 of a connection that was taken over, Aborted while there is no answer.
+// Status returns the status of the response. It is 101 for a connection that was taken over, and Aborted as long as
+// there is no response.
 func (r *Recorder) Status() int { return r.status }
 
-// WriteHeader implements http.ResponseWriter. Informational answers do not count.
+// WriteHeader implements http.ResponseWriter. Informational responses are ignored.
 func (r *Recorder) WriteHeader(status int) {
 	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
 		r.begin(status)
@@ -48,13 +50,13 @@ func (r *Recorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// FlushError is for http.ResponseController. Flushing sends the header.
+// FlushError is called by http.ResponseController. Flushing sends the header.
 func (r *Recorder) FlushError() error {
 	r.implied()
 	return http.NewResponseController(r.ResponseWriter).Flush()
 }
 
-// Hijack is for http.ResponseController. Who takes a connection over does so to switch protocols.
+// Hijack is called by http.ResponseController. A handler takes a connection over to switch protocols.
 func (r *Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
 	if err == nil {
@@ -63,10 +65,10 @@ func (r *Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap is called by http.ResponseController.
 func (r *Recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// Done says that the handler has returned. An answer of which nothing was written is one with status 200.
+// Done records that the handler has returned. If it wrote nothing, the status is 200.
 func (r *Recorder) Done() { r.implied() }
 
 func (r *Recorder) implied() { r.begin(http.StatusOK) }

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package request knows a request to a Kubernetes API on its way: what it does, how it was answered, and how it is
-// brought to its end.
+// Package request describes requests to a Kubernetes API: what they do, how they were answered, and how they are
+// brought to an end.
 package request
 
 import (
@@ -14,31 +14,32 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Info is what a request does. It is read as kube-apiserver's RequestInfoFactory does it, so that limits, audit and
-// metrics use the same words as the audit log of the API server behind. It judges nothing: an API server decides by
-// itself what a request is. For a path that is no resource (/version, /apis) only Path and Verb are set.
+// Info describes what a request does. It is determined in the same way as in kube-apiserver's RequestInfoFactory, so
+// limits, audit and metrics use the same terms as the audit log of the API server that receives the request. It decides
+// nothing: the API server itself determines what a request is. For a path that is not a resource, such as /version or
+// /apis, only Path and Verb are set.
 type Info struct {
-	// Path in the Kubernetes API, decoded.
+	// Path is the decoded path in the Kubernetes API.
 	Path string
-	// Verb as RBAC has it: get, list, watch, create, update, patch, delete, deletecollection. For paths that are no
-	// resource it is the method in lower case. An unknown method is "".
+	// Verb is the verb as in RBAC: get, list, watch, create, update, patch, delete or deletecollection. For a path that is
+	// not a resource, it is the method in lower case. For an unknown method it is "".
 	Verb string
-	// Group of the API, empty for the core group, and its Version.
+	// Group is the API group, empty for the core group. Version is its version.
 	Group, Version string
-	// Namespace is empty for what has none. A namespace itself is in its own Namespace.
+	// Namespace is empty for cluster-scoped objects. For a Namespace object it is the object's own name.
 	Namespace string
-	// Resource in the plural, as in the path; empty for a path that is no resource.
+	// Resource is the plural name, as in the path. It is empty for a path that is not a resource.
 	Resource string
-	// Subresource such as "log", or empty.
+	// Subresource is the subresource, such as "log", or empty.
 	Subresource string
-	// Name of the object, empty for a collection.
+	// Name is the name of the object. It is empty for a collection.
 	Name string
-	// Long reports whether it is meant to last: a watch, logs that are followed, an exec, an attach, a port forward,
-	// something proxied to a workload, and anything that upgrades.
+	// Long reports whether the request is meant to last. This applies to a watch, logs that are followed, an exec, an
+	// attach, a port forward, a request that is proxied to a workload, and any upgrade.
 	Long bool
 }
 
-// Of reads a request. path is the path in the Kubernetes API behind the hub, decoded; the rest is as in r.
+// Of describes a request. path is the decoded path in the Kubernetes API behind the hub. The rest is taken from r.
 func Of(r *http.Request, path string) Info {
 	i := Info{Path: path, Verb: plainVerb(r.Method)}
 	query := lazyQuery{raw: r.URL.RawQuery}
@@ -49,7 +50,7 @@ func Of(r *http.Request, path string) Info {
 	return i
 }
 
-// plainVerb is the verb on a path that is no resource.
+// plainVerb returns the verb for a path that is not a resource.
 func plainVerb(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
@@ -59,7 +60,7 @@ func plainVerb(method string) string {
 	return ""
 }
 
-// readPath finds out which resource the path names, and reports whether there is one.
+// readPath determines which resource the path names, and reports whether there is one.
 func (i *Info) readPath(method string) bool {
 	parts := split(i.Path)
 	switch {
@@ -71,7 +72,7 @@ func (i *Info) readPath(method string) bool {
 		return false
 	}
 	i.Verb = resourceVerb(method)
-	if parts[0] == "watch" || parts[0] == "proxy" { // deprecated forms, which API servers still take
+	if parts[0] == "watch" || parts[0] == "proxy" { // deprecated forms, which API servers still accept
 		if len(parts) == 1 {
 			i.Verb, i.Group, i.Version = plainVerb(method), "", ""
 			return false
@@ -99,7 +100,7 @@ func split(path string) []string {
 	if path == "" {
 		return nil
 	}
-	return strings.SplitN(path, "/", 8) // nothing behind the subresource is looked at
+	return strings.SplitN(path, "/", 8) // the part after the subresource is ignored
 }
 
 func resourceVerb(method string) string {
@@ -137,7 +138,7 @@ func (i *Info) readVerb(query *lazyQuery) {
 	}
 }
 
-// selectedName is the one name that a field selector leaves, or empty.
+// selectedName returns the single name that a field selector selects, or "".
 func selectedName(selector string) string {
 	for requirement := range strings.SplitSeq(selector, ",") {
 		rest, ok := strings.CutPrefix(requirement, "metadata.name=")
@@ -148,7 +149,7 @@ func selectedName(selector string) string {
 	return ""
 }
 
-// lasts reports whether such a request is long by its nature.
+// lasts reports whether a request of this kind is long-running.
 func (i *Info) lasts(query *lazyQuery) bool {
 	switch {
 	case i.Verb == "watch", i.Verb == "proxy":
@@ -161,12 +162,12 @@ func (i *Info) lasts(query *lazyQuery) bool {
 	return slices.Contains([]string{"exec", "attach", "portforward", "proxy"}, i.Subresource)
 }
 
-// IsUpgrade reports whether a request with that header asks to switch protocols.
+// IsUpgrade reports whether a request with this header asks to switch protocols.
 func IsUpgrade(h http.Header) bool {
 	return len(h["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade")
 }
 
-// lazyQuery parses a query when it is first needed: most requests have none.
+// lazyQuery parses a query when it is first needed, because most requests have none.
 type lazyQuery struct {
 	raw    string
 	values url.Values
@@ -188,14 +189,14 @@ func (q *lazyQuery) truth(name string) bool {
 	return BoolParameter(q.values[name])
 }
 
-// BoolParameter reads the values of a boolean parameter as API servers do: there, and neither false nor 0. Empty is
-// true.
+// BoolParameter interprets the values of a boolean parameter as API servers do. The parameter is true if it is present
+// and is neither false nor 0. An empty value is true.
 func BoolParameter(values []string) bool {
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
 func (q *lazyQuery) parse() {
 	if q.values == nil {
-		q.values, _ = url.ParseQuery(q.raw) // what cannot be parsed is not there, as for API servers
+		q.values, _ = url.ParseQuery(q.raw) // parameters that cannot be parsed are ignored, as in API servers
 	}
 }

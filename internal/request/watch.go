@@ -16,28 +16,28 @@ import (
 // watchPatience is how long the rest of an event may take when the watch has to end.
 const watchPatience = 5 * time.Second
 
-// ErrBrokenOff means that a watch had to end within an event.
+// ErrBrokenOff means that a watch had to end in the middle of an event.
 var ErrBrokenOff = errors.New("the watch was broken off within an event")
 
 // IsWatch reports whether a request asks for a watch, which never ends by itself. The path may have any prefix. A
-// request that goes through an API server to a pod, service or node is not one.
+// request that an API server forwards to a pod, service or node is not a watch.
 func IsWatch(r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
 	}
 	asks := r.URL.RawQuery != "" && BoolParameter(r.URL.Query()["watch"]) || deprecated(r.URL.Path)
-	return asks && !proxied(r.URL.Path) // last: few requests come so far
+	return asks && !proxied(r.URL.Path) // checked last, because few requests get this far
 }
 
-// Repeatable reports whether a request may be sent again although it may have been served: it reads from an API server.
-// What a pod, service or node behind one does on a GET is its own.
+// Repeatable reports whether a request may be sent again even if it was already served. This is so if it reads from an
+// API server. A pod, service or node behind an API server may do anything on a GET.
 func Repeatable(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions) &&
 		!proxied(r.URL.Path)
 }
 
-// proxied reports whether a path leads on to a pod, service or node. The agent's and the hub's own prefixes hold no
-// such names in a row.
+// proxied reports whether a path leads to a pod, service or node. The prefixes of the agent and of the hub do not
+// contain these names in a row.
 func proxied(path string) bool {
 	parts := strings.Split(path, "/")
 	for i := 2; i < len(parts); i++ {
@@ -48,7 +48,8 @@ func proxied(path string) bool {
 	return false
 }
 
-// deprecated reports whether a path has the old form for watches, which API servers still serve: /api/v1/watch/pods.
+// deprecated reports whether a path has the old form of watches, such as /api/v1/watch/pods, which API servers still
+// serve.
 func deprecated(path string) bool {
 	before, _, found := strings.Cut(path, "/watch/")
 	if !found {
@@ -59,34 +60,34 @@ func deprecated(path string) bool {
 	return n >= 2 && parts[n-2] == "api" || n >= 3 && parts[n-3] == "apis"
 }
 
-// watchBody is the body of the response to a watch that can be ended. Read and Close are for one goroutine each, as
-// with any body.
+// watchBody is the body of a response to a watch that can be ended. As with any body, Read and Close must each be
+// called from one goroutine.
 type watchBody struct {
 	source  io.ReadCloser
 	forget  []func() bool    // stop waiting for the end
-	excused func(error) bool // whether a failure of source between two events is an end like any other
+	excused func(error) bool // reports whether a failure of source between two events is an ordinary end
 
-	mu       sync.Mutex // guards what follows; not held while source is read
+	mu       sync.Mutex // guards the fields below; it is not held while source is read
 	events   boundaries
-	between  bool // what was read ends with an event
-	ending   bool // whether to end with the next event
+	between  bool // the data that was read ends with an event
+	ending   bool // end with the next event
 	ended    bool
 	deadline *time.Timer
 }
 
-// EndWatch makes the response of a watch end when ctx does: at once between two events, else with the present one. An
-// event that then does not come to its end within 5 s is broken off.
+// EndWatch makes the response to a watch end when ctx does. Between two events it ends at once, otherwise at the end of
+// the current event. If that event is not complete within 5 s, it is broken off.
 func EndWatch(ctx context.Context, response *http.Response) { endWatch(response, nil, ctx) }
 
-// EndWatchOrFailure is EndWatch; also, a failure of the source between two events ends the response cleanly if excused
-// accepts the error.
+// EndWatchOrFailure is like EndWatch, but a failure of the source between two events also ends the response cleanly if
+// excused accepts the error.
 func EndWatchOrFailure(ctx context.Context, response *http.Response, excused func(error) bool) {
 	endWatch(response, excused, ctx)
 }
 
 func endWatch(response *http.Response, excused func(error) bool, with ...context.Context) bool {
 	if len(with) == 0 || response.StatusCode != http.StatusOK {
-		return false // a refusal ends by itself; a 101 is no watch any more
+		return false // a refusal ends by itself, and a 101 is no longer a watch
 	}
 	b := &watchBody{source: response.Body, excused: excused, events: boundariesOf(response.Header), between: true}
 	for _, ctx := range with {
@@ -96,10 +97,10 @@ func endWatch(response *http.Response, excused func(error) bool, with ...context
 	return true
 }
 
-// end ends the watch now or with the present event.
+// end ends the watch now, or at the end of the current event.
 func (b *watchBody) end() {
 	if b.endNow() {
-		_ = b.source.Close() // ends the read under way
+		_ = b.source.Close() // ends the read in progress
 	}
 }
 
@@ -122,7 +123,7 @@ func (b *watchBody) Read(p []byte) (int, error) {
 	n, err := b.source.Read(p)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended { // what came meanwhile is in the client's next watch
+	if b.ended { // the client's next watch will contain the events that arrived in the meantime
 		return 0, io.EOF
 	}
 	first, last := b.events.scan(p[:n])
@@ -136,7 +137,7 @@ func (b *watchBody) Read(p []byte) (int, error) {
 	return n, b.outcome(err)
 }
 
-// outcome returns the error for the reader, given that of the source.
+// outcome returns the error for the reader that corresponds to an error of the source.
 func (b *watchBody) outcome(err error) error {
 	switch {
 	case err == nil || errors.Is(err, io.EOF):

@@ -17,22 +17,23 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// scrapePatience bounds how long a scrape waits for a cache that is not filled yet.
+// scrapePatience limits how long a scrape waits for a cache that has not synced yet.
 const scrapePatience = time.Second
 
-// states counts objects by what their conditions say, in two labels. Every replica shows all of them, from its cache.
+// states is a collector that counts objects by two labels, whose values come from the objects' conditions. Every
+// replica counts all objects in its cache.
 type states[L client.ObjectList] struct {
 	client.Reader
 	desc *prometheus.Desc
 	new  func() L
-	// each calls count with the values of the labels for each object of a list.
+	// each calls count with the values of the labels, once for each object of a list.
 	each func(list L, count func(first, second string))
 }
 
-// newConditionStates returns a collector of the metric with that name, which counts Clusters by status and reason of
-// one condition. The label status has the condition's status.
+// newConditionStates returns a collector for the named metric. It counts Clusters by the status and the reason of one
+// condition. status is the name of the label for the condition's status.
 func newConditionStates(reader client.Reader, condition, name, status string) prometheus.Collector {
-	help := fmt.Sprintf("Clusters by status and reason of their condition %s. Every replica counts all.", condition)
+	help := fmt.Sprintf("Clusters by status and reason of their condition %s. Every replica counts all Clusters.", condition)
 	return states[*v1.ClusterList]{
 		Reader: reader, desc: prometheus.NewDesc(name, help, []string{status, "reason"}, nil),
 		new: func() *v1.ClusterList { return &v1.ClusterList{} },
@@ -48,9 +49,9 @@ func newConditionStates(reader client.Reader, condition, name, status string) pr
 	}
 }
 
-// newPlanStates returns a collector that counts the Plans that are for members.
+// newPlanStates returns a collector that counts the Plans for members.
 func newPlanStates(reader client.Reader) prometheus.Collector {
-	const help = "Plans for members by the reason of their condition Complete, and whether they are stalled. Every replica counts all."
+	const help = "Plans for members by the reason of their condition Complete, and by whether they are stalled. Every replica counts all Plans."
 	return states[*v1.PlanList]{
 		Reader: reader, desc: prometheus.NewDesc("drover_plans", help, []string{"reason", "stalled"}, nil),
 		new: func() *v1.PlanList { return &v1.PlanList{} },
@@ -79,7 +80,7 @@ func (s states[L]) Collect(out chan<- prometheus.Metric) {
 	defer cancel()
 	list := s.new()
 	if err := s.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return // no number is better than a wrong one
+		return // no value is better than a wrong value
 	}
 	counts := map[[2]string]int{}
 	s.each(list, func(first, second string) { counts[[2]string{first, second}]++ })

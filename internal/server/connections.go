@@ -14,14 +14,14 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// connections bounds how many connections one address holds that have proved to be no one's, and how many one user. One
-// host must not fill the port. Tunnels are bounded elsewhere, by Cluster and workspace: behind a load balancer all
-// agents come from one address.
+// connections limits how many connections one address may hold without authentication, and how many one user may hold.
+// One host must not use up the port. Tunnels are limited elsewhere, per Cluster and workspace, because behind a load
+// balancer all agents have the same address.
 type connections struct {
-	most       int    // of one address, or of one user
+	most       int    // the limit for one address or one user
 	turnedAway func() // called for each connection that is closed at once
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	held map[string]int
 }
 
@@ -29,7 +29,7 @@ func newConnections(most int, turnedAway func()) *connections {
 	return &connections{most: most, turnedAway: turnedAway, held: map[string]int{}}
 }
 
-// listener counts what another one accepts.
+// listener counts the connections that another listener accepts.
 func (c *connections) listener(l net.Listener) net.Listener { return countingListener{l, c} }
 
 type countingListener struct {
@@ -37,7 +37,8 @@ type countingListener struct {
 	all *connections
 }
 
-// Accept implements net.Listener. What is one too many of its address costs neither a handshake nor a goroutine.
+// Accept implements net.Listener. A connection above the limit of its address costs neither a handshake nor a
+// goroutine.
 func (l countingListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -49,7 +50,7 @@ func (l countingListener) Accept() (net.Conn, error) {
 			return &countedConn{Conn: conn, all: l.all, holder: holder}, nil
 		}
 		l.all.turnedAway()
-		_ = conn.Close() // nothing was said
+		_ = conn.Close() // nothing was sent on it
 	}
 }
 
@@ -69,12 +70,12 @@ func (c *connections) leaveLocked(holder string) {
 	}
 }
 
-// countedConn is a connection with who holds it: an address, a user, or, if it is empty, an agent with a tunnel.
+// countedConn is a connection and its holder: an address, a user, or nobody for an agent's tunnel.
 type countedConn struct {
 	net.Conn
 	all    *connections
-	holder string // connections.mu guards it
-	closed bool   // likewise
+	holder string // guarded by connections.mu
+	closed bool   // guarded by connections.mu
 }
 
 // Close implements net.Conn.
@@ -88,8 +89,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// heldBy counts a connection with who has proved to hold it from now on. Of a user who holds too many it stays with its
-// address.
+// heldBy counts a connection for a new holder, who has authenticated. If a user already holds too many, the connection
+// still counts for its address.
 func (c *countedConn) heldBy(holder string) {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
@@ -104,7 +105,7 @@ func (c *countedConn) heldBy(holder string) {
 
 type connectionKey struct{}
 
-// withConnection is for http.Server.ConnContext.
+// withConnection is the http.Server.ConnContext.
 func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	secured, ok := conn.(*tls.Conn)
 	if !ok {
@@ -116,14 +117,14 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// heldByAgent says that the connection of a request is a tunnel.
+// heldByAgent marks the connection of a request as a tunnel.
 func heldByAgent(ctx context.Context) {
 	if conn, ok := ctx.Value(connectionKey{}).(*countedConn); ok {
 		conn.heldBy("")
 	}
 }
 
-// heldByUser has the connections of those who are known count with them.
+// heldByUser counts the connections of authenticated users for these users.
 func heldByUser(authenticate func(*http.Request) (identity.Identity, error)) func(*http.Request) (identity.Identity, error) {
 	return func(r *http.Request) (identity.Identity, error) {
 		id, err := authenticate(r)

@@ -16,42 +16,45 @@ import (
 )
 
 const (
-	// lastWords is what an answer gets to leave, and a connection to say what it was opened for, before the port is
+	// lastWords is how long a response has to be sent, and a new connection to send its first request, before the port is
 	// closed.
 	lastWords = time.Second
-	// keepBeyond is added, in what the agent receives, to the time that this replica still uses its tunnel, so that it is
-	// the replica that ends it.
+	// keepBeyond is how much longer an agent is told to keep a tunnel than this replica uses it. So it is always the
+	// replica that ends the tunnel.
 	keepBeyond = 10 * time.Second
-	// refusedFor bounds Retry-After for agents that come while this replica stops, in seconds. It is random, so they don't
-	// come together.
+	// refusedFor limits Retry-After, in seconds, for agents that connect while this replica stops. The value is random, so
+	// they do not all come back together.
 	refusedFor = 5
 )
 
-// Stop says how a Server stops.
+// Stop configures how a Server stops.
 type Stop struct {
-	// Delay is how long new requests are still served, Sessions how long those under way may last after that.
+	// Delay is how long new requests are still served. Sessions is how long the requests that are then in progress may
+	// last.
 	Delay, Sessions time.Duration
-	// Calls are the requests under way for users, and for other replicas, whose handler counts in here, too.
+	// Calls are the requests in progress for users and for other replicas. The handler of the latter also counts here.
 	Calls *request.Group
-	// Others is how many other replicas there are at the moment. Nil, or 0, means that agents have nowhere to move.
+	// Others returns how many other replicas there are at the moment. If it is nil or returns 0, agents have nowhere to
+	// move.
 	Others func() int
-	// Links keeps up the links to other replicas until its context ends, which is after everything else. It may be nil.
+	// Links maintains the links to other replicas until its context ends, which happens after everything else has ended.
+	// It may be nil.
 	Links func(context.Context) error
 }
 
-// newStop is what the configuration says.
+// newStop returns the Stop of a configuration.
 func newStop(d config.Drain) Stop {
 	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
-// stop lets everything that is under way come to its end. docs/design/0002-replicas-and-moves.md has the order and the
-// reasons. closing is called when users shall go elsewhere with their next request.
+// stop lets everything in progress finish. docs/design/0002-replicas-and-moves.md describes the order and the reasons.
+// closing is called when the next request of each user must go to another replica.
 func (s *Server) stop(server *http.Server, closing func()) {
 	s.telemetry.stop(time.Now())
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
 	pause(s.Stop.Delay / 2)
 	closing()
-	s.Stop.Calls.RenewWatches() // now, while the next request on their connections is still served, and told to be the last
+	s.Stop.Calls.RenewWatches() // now, while the next request on their connections is still served, as the last one
 	pause(s.Stop.Delay - s.Stop.Delay/2)
 
 	ctx, cancel := context.WithTimeout(context.Background(), s.Stop.Sessions)
@@ -59,7 +62,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	shut := make(chan struct{})
 	go func() {
 		defer close(shut)
-		_ = server.Shutdown(context.Background()) // ends at the latest when finish closes the server
+		_ = server.Shutdown(context.Background()) // it returns at the latest when finish closes the server
 	}()
 	s.Stop.Calls.EndWatches()
 	s.moveAgents()
@@ -70,10 +73,10 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	s.Log.Info("stopped")
 }
 
-// pause waits although there is nothing to wait for but others who notice.
+// pause waits for a fixed time, because there is no event that shows that others have noticed.
 func pause(d time.Duration) { <-time.After(d) }
 
-// moveAgents has agents open tunnels elsewhere while what is under way goes on in the present ones.
+// moveAgents lets agents open tunnels to other replicas, while requests in progress go on in the present tunnels.
 func (s *Server) moveAgents() {
 	if s.Stop.Others == nil || s.Stop.Others() == 0 {
 		return
@@ -86,29 +89,29 @@ func (s *Server) moveAgents() {
 	s.Log.Info("agents moved to other replicas", "moved", moved, "stayed", stayed, "took", time.Since(begun).Round(time.Millisecond).String())
 }
 
-// cut ends what has not ended in time.
+// cut ends the requests that have not ended in time.
 func (s *Server) cut() {
 	left := s.Stop.Calls.Counts()
-	s.Log.Info("time is over for what is under way", "requests", left.Requests, "watches", left.Watches, "sessions", left.Sessions)
+	s.Log.Info("time is up for the requests in progress", "requests", left.Requests, "watches", left.Watches, "sessions", left.Sessions)
 	s.Stop.Calls.Cut()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
-	_ = s.Stop.Calls.Wait(ctx) // what does not notice ends with the process
+	_ = s.Stop.Calls.Wait(ctx) // requests that ignore this end with the process
 }
 
-// finish closes the port. Shutdown would wait for 5 s for a connection on which nothing was ever asked, such as a load
-// balancer's probe.
+// finish closes the port. Shutdown would wait 5 s for a connection without any request, such as a load balancer's
+// probe.
 func finish(server *http.Server, shut <-chan struct{}) {
 	select {
 	case <-shut:
 	case <-time.After(lastWords):
-		_ = server.Close() // closes what there is to close
+		_ = server.Close() // an error would change nothing
 		<-shut
 	}
 }
 
-// refuseTunnel sends an agent elsewhere.
+// refuseTunnel sends an agent to another replica.
 func refuseTunnel(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", strconv.Itoa(int(wait.Jitter(time.Second, refusedFor)/time.Second)))
-	http.Error(w, "this replica of the hub stops: connect again, another one answers then", http.StatusServiceUnavailable)
+	http.Error(w, "this replica of the hub is stopping: connect again to reach another one", http.StatusServiceUnavailable)
 }

@@ -22,14 +22,14 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// leaseName is the name of the Lease that replicas elect their leader with.
+// leaseName is the name of the Lease with which replicas elect their leader.
 const leaseName = "drover-manager"
 
-// errLeaseLost ends the replica: another one leads, or none can.
+// errLeaseLost stops the replica, because another replica leads, or none can.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
-// Run runs a replica until ctx ends or a part fails. The manager, with the caches and the controllers of every replica,
-// goes on until all parts have ended.
+// Run runs a replica until ctx ends or a part fails. The manager runs the caches and the controllers of every replica.
+// It goes on until all parts have ended.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -51,22 +51,22 @@ func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) e
 	return all.Wait()
 }
 
-// Leader is the manager for controllers. What needs leadership runs while this replica holds the Lease, the rest in the
-// manager itself.
+// Leader is the manager for controllers. It runs the parts that need leadership while this replica holds the Lease. The
+// other parts run in the manager itself.
 //
-// A ctrl.Manager that elects stops what needs no leadership first, and gives its Lease up last. So no replica would
-// lead while this one waits for its users' sessions to end, which may take hours.
+// When a ctrl.Manager with leader election stops, it first stops the parts that need no leadership, and releases its
+// Lease last. No replica would then lead while this one waits for its users' sessions to end, which can take hours.
 type Leader struct {
 	ctrl.Manager
 	lock      resourcelock.Interface // nil if there is no election
 	election  config.LeaderElection
 	runnables []manager.Runnable
 
-	// Checkpoints has those of the Lease, nil if there is no election.
+	// Checkpoints records the checkpoints of the Lease. It is nil if there is no election.
 	Checkpoints *checkpoint.Recorder
 }
 
-// NewLeader makes a Leader of the replica's manager.
+// NewLeader returns a Leader for the replica's manager.
 func NewLeader(mgr ctrl.Manager, cfg config.Config) (*Leader, error) {
 	lock, err := leases.NewResourceLock(rest.CopyConfig(mgr.GetConfig()), mgr, leases.Options{
 		LeaderElection: *cfg.LeaderElection.Enabled, LeaderElectionID: leaseName, LeaderElectionNamespace: cfg.Namespace,
@@ -92,11 +92,11 @@ func (l *Leader) Add(r manager.Runnable) error {
 	return nil
 }
 
-// Start leads whenever no other replica does, until ctx ends. It gives the Lease up when all that ran has ended. A lost
-// Lease is an error, and so is one that was restored.
+// Start leads whenever no other replica does, until ctx ends. It releases the Lease when all parts have ended. It
+// returns an error if the Lease is lost or was restored.
 func (l *Leader) Start(ctx context.Context) error {
 	if !l.GetCache().WaitForCacheSync(ctx) {
-		return nil // stopped before it could lead
+		return nil // ctx ended before this replica could lead
 	}
 	if l.lock == nil {
 		return l.lead(ctx)
@@ -138,14 +138,14 @@ func (l *Leader) Start(ctx context.Context) error {
 	}
 }
 
-// endIfRestored calls end once the Lease shows that the hub's etcd was restored while this replica runs.
+// endIfRestored calls end if the Lease shows that the hub's etcd was restored while this replica was running.
 func (l *Leader) endIfRestored(end context.CancelCauseFunc) {
 	if l.Checkpoints != nil {
 		l.Checkpoints.Restored = func() { end(checkpoint.ErrRestored) }
 	}
 }
 
-// restored returns ErrRestored if that ended ctx.
+// restored returns ErrRestored if this error ended ctx.
 func restored(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, checkpoint.ErrRestored) {
 		return cause
@@ -153,7 +153,7 @@ func restored(ctx context.Context) error {
 	return nil
 }
 
-// lead runs what needs leadership until ctx ends or a part fails.
+// lead runs the parts that need leadership until ctx ends or a part fails.
 func (l *Leader) lead(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	for _, runnable := range l.runnables {

@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// tunnelMetrics observes the tunnels that end here. docs/operations/monitoring.md lists what operators see.
+// tunnelMetrics observes the tunnels of this replica. docs/operations/monitoring.md lists the metrics that operators
+// see.
 type tunnelMetrics struct {
 	ended       *prometheus.CounterVec
 	refused     *prometheus.CounterVec
@@ -28,25 +29,25 @@ type tunnelMetrics struct {
 	hops        *prometheus.CounterVec
 }
 
-// newTunnelMetrics registers the metrics of one hub. members is asked at each scrape.
+// newTunnelMetrics registers the metrics of one hub. Each scrape reads members.
 func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *tunnelMetrics {
 	m := &tunnelMetrics{
 		ended:       counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
-		refused:     counters("drover_agents_refused_total", "Agents that showed a cluster's token or key and were refused, by reason.", "reason"),
-		bytes:       counters("drover_tunnel_bytes_total", "Bytes through tunnels, without TLS, by direction as the hub sees it.", "direction"),
-		hops:        counters("drover_peer_requests_total", "Requests sent to members by way of another replica, by result.", "result"),
-		http2Errors: counters("drover_tunnel_http2_errors_total", "Errors of HTTP/2 in tunnels, by kind.", "kind"),
+		refused:     counters("drover_agents_refused_total", "Agents with a cluster's token or key that were refused, by reason.", "reason"),
+		bytes:       counters("drover_tunnel_bytes_total", "Bytes through tunnels, without TLS, by direction as seen from the hub.", "direction"),
+		hops:        counters("drover_peer_requests_total", "Requests sent to members through another replica, by result.", "result"),
+		http2Errors: counters("drover_tunnel_http2_errors_total", "HTTP/2 errors in tunnels, by kind.", "kind"),
 		pings: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_tunnel_ping_seconds",
 			Help: "Round trips of keepalive pings.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 9)}),
 		blocked: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_tunnel_write_blocked_seconds",
-			Help: "Waits of over 100 ms for the network to take a write.", Buckets: prometheus.ExponentialBuckets(0.1, 2, 8)}),
+			Help: "Waits of more than 100 ms for a write to the network.", Buckets: prometheus.ExponentialBuckets(0.1, 2, 8)}),
 	}
 	registry.MustRegister(m.ended, m.refused, m.bytes, m.http2Errors, m.hops, m.pings, m.blocked,
 		gauge("drover_members_connected", "Members with an open tunnel to this replica.", func() float64 {
 			connected, _ := members.LocalSize()
 			return float64(connected)
 		}),
-		gauge("drover_members_known", "Members with an open tunnel to any replica, as far as this one knows.", func() float64 {
+		gauge("drover_members_known", "Members with an open tunnel to any replica, as known to this replica.", func() float64 {
 			known, _ := members.Size()
 			return float64(known)
 		}),
@@ -54,13 +55,13 @@ func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *
 			_, tunnels := members.LocalSize()
 			return float64(tunnels)
 		}),
-		gauge("drover_tunnel_streams", "Requests under way in tunnels, watches and upgraded connections included.", func() float64 {
+		gauge("drover_tunnel_streams", "Requests in progress in tunnels, including watches and upgraded connections.", func() float64 {
 			return float64(members.Streams())
 		}))
 	return m
 }
 
-// observe has a tunnel's configuration feed the metrics.
+// observe makes a tunnel's configuration update the metrics.
 func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	received, sent := m.bytes.WithLabelValues("received"), m.bytes.WithLabelValues("sent")
 	seconds := func(h prometheus.Histogram) func(time.Duration) {
@@ -72,7 +73,7 @@ func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 		Ping:         seconds(m.pings),
 		WriteBlocked: seconds(m.blocked),
 		HTTP2Error: func(kind string) {
-			if strings.Contains(kind, "ERR_UNKNOWN") { // it ends in a number that the agent chose
+			if strings.Contains(kind, "ERR_UNKNOWN") { // the error ends with a number that the agent chose
 				kind = "unknown"
 			}
 			m.http2Errors.WithLabelValues(kind).Inc()
@@ -82,14 +83,14 @@ func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	return cfg
 }
 
-// Deliveries registers metrics of what a delivery store sends, and returns what has the delivery store feed them. Only
-// the leader's say anything.
+// Deliveries registers metrics of the delivery store's messages, and returns the observer that updates them. Only the
+// leader's metrics have values.
 func (s *Server) Deliveries() delivery.Observer {
 	sent := counters("drover_sets_sent_total", "Sets that were sent to members or removed there, by verb and result.", "verb", "result")
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_set_seconds",
-		Help: "How long an agent took to take a set or remove it.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 10)})
+		Help: "How long an agent took to apply or remove a set.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 10)})
 	awaited := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "drover_sets_awaited",
-		Help: "Owners that the leader has not reconciled since its start, the first of them: before all are, no set is removed that has no owner."}, []string{"kind", "workspace", "owner"})
+		Help: "The first owners that the leader has not reconciled since its start. No set without an owner is removed until all are reconciled."}, []string{"kind", "workspace", "owner"})
 	s.telemetry.registry.MustRegister(sent, took, awaited)
 	return delivery.Observer{
 		Sent: func(verb, result string, d time.Duration) {
@@ -105,11 +106,11 @@ func (s *Server) Deliveries() delivery.Observer {
 	}
 }
 
-// maxAwaited is the most owners that a metric names. They are sorted, so that an owner which is awaited for long stays
-// among them.
+// maxAwaited is the highest number of owners that a metric names. The owners are sorted, so an owner that is awaited
+// for a long time remains among them.
 const maxAwaited = 10
 
-// openAudit begins the audit log that the configuration asks for, with its metrics.
+// openAudit opens the configured audit log, with its metrics.
 func (t *telemetry) openAudit(cfg config.Audit, logger logr.Logger) (*audit.Log, error) {
 	counter := func(name, help string) func(int) {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -118,6 +119,6 @@ func (t *telemetry) openAudit(cfg config.Audit, logger logr.Logger) (*audit.Log,
 	}
 	return audit.Open(cfg.Settings(), audit.Observer{
 		Written: counter("drover_audit_lines_total", "Lines of the audit log that were written."),
-		Dropped: counter("drover_audit_dropped_total", "Lines of the audit log that are missing: there was no room, or they could not be written."),
+		Dropped: counter("drover_audit_dropped_total", "Lines missing from the audit log because there was no room or they could not be written."),
 	}, logger)
 }

@@ -18,15 +18,16 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// Connections to each of the operators' ports, in all and of one address: a kubelet and some scrapers.
+// Limits for the connections to each of the operators' ports: in total, and from one address. They serve a kubelet and
+// a few scrapers.
 const (
 	operatorConnections      = 512
 	operatorConnectionsShare = 32
 )
 
-// addOperators adds the ports for probes and for metrics to the manager. Their connections and handshakes are not those
-// of the port for agents and users, so however many come there, a probe and a scrape are answered. Both serve before
-// that port opens and after it has closed.
+// addOperators adds the ports for probes and for metrics to the manager. Their connections and handshakes are separate
+// from those of the port for agents and users, so probes and scrapes are answered however many clients use that port.
+// Both ports open before that port and close after it.
 func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.Config, metrics http.Handler) error {
 	probes, scrapes := http.NewServeMux(), http.NewServeMux()
 	s.probes(ctx, probes)
@@ -38,7 +39,7 @@ func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.
 	)
 }
 
-// addOperator adds one of them, with TLS if secured is set.
+// addOperator adds one of these ports. It uses TLS if secured is set.
 func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, address string, handler http.Handler, secured *tls.Config) error {
 	if address == config.ListenNowhere {
 		return nil

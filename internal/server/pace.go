@@ -14,26 +14,28 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// How fast connections are let in. Thousands of agents that lost the hub together come back within a second, and any
-// client may open connections without end: their handshakes would leave nothing for users, open tunnels and the Lease.
+// How fast connections are admitted. When thousands of agents lose the hub together, they come back within a second,
+// and any client can open connections endlessly. Without a limit, their handshakes would leave no CPU for users, open
+// tunnels and the Lease.
 const (
-	agentsPerCore = 200 // a second; that many take about half of a core's time, with what follows them
-	othersPerCore = 400 // a second; who reaches that is no user
+	agentsPerCore = 200 // per second; with the work that follows, they take about half of a core's time
+	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// A client that would wait for longer is refused before anything is computed for it, and tries again: an agent after 4
-	// s at least (agent/link). Of 10,000 agents that lost the hub for a minute, 667 come in the first second, and two
-	// cores let in 400: after 12 s 1,600 are waiting, which is 4 s. One that were refused would come half a minute later.
+	// A client that would wait longer is refused before anything is computed for it, and tries again. An agent waits at
+	// least 4 s before that (agent/link). If 10,000 agents lose the hub for a minute, 667 connect in the first second, and
+	// two cores admit 400. After 12 s, 1,600 are waiting, which takes 4 s. An agent that is refused would connect half a
+	// minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
 
-// errTooMany is what is sent away with.
+// errTooMany is the error for connections that are sent away.
 var errTooMany = errors.New("too many connections are opened at the same time")
 
-// handshakePace bounds the rate of TLS handshakes, those of agents apart from all others, so that neither can starve
-// the other. In each queue the addresses that connections come from take turns: a client that opens them without end
-// waits behind its own.
+// handshakePace limits the rate of TLS handshakes. Agents and other clients have separate limits, so that neither can
+// starve the other. In each queue, the source addresses take turns. A client that opens connections endlessly waits
+// behind its own connections.
 type handshakePace struct {
 	agents, others *addressQueue
 	refused        func() // called for each connection that is sent away
@@ -44,15 +46,15 @@ func newPace(refused func()) *handshakePace {
 	return &handshakePace{refused: refused, agents: newLane(agentsPerCore*cores, paceBurst, agentsPatience), others: newLane(othersPerCore*cores, paceBurst, othersPatience)}
 }
 
-// addressQueue lets in some handshakes a second. Each takes one of burst seats and gives it back after a fixed time,
-// whatever becomes of it, as a client that stalls must not hold up others.
+// addressQueue admits a number of handshakes per second. Each handshake takes one of burst seats and returns it after a
+// fixed time, even if it has not finished, because a client that stalls must not hold up others.
 type addressQueue struct {
 	gate *limit.Gate
 	hold time.Duration
 }
 
 func newLane(perSecond, burst int, patience time.Duration) *addressQueue {
-	// As many may wait as are served in time.
+	// The queue is as long as it can be served in time.
 	bounds := limit.Bounds{All: burst, Queue: perSecond * int(patience/time.Second), Wait: patience}
 	return &addressQueue{gate: limit.NewGate(bounds, limit.Observer{}), hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
 }
@@ -66,8 +68,8 @@ func (l *addressQueue) enter(ctx context.Context, address string) error {
 	return nil
 }
 
-// configFor is for tls.Config.GetConfigForClient, which is called before the costly part of a handshake. It changes no
-// configuration.
+// configFor is the tls.Config.GetConfigForClient, which is called before the expensive part of a handshake. It does not
+// change the configuration.
 func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	in := p.others
 	if soundsLikeAgent(hello.SupportedProtos) {
@@ -80,9 +82,9 @@ func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, erro
 	return nil, nil
 }
 
-// soundsLikeAgent distinguishes agents from others by the protocols that they offer: HTTP/1.1 alone, for the WebSocket.
-// kubectl and browsers offer HTTP/2 first, the kubelet's probes nothing. Whoever poses as one or the other shares the
-// queue of that one: this is no lock.
+// soundsLikeAgent recognizes agents by the protocols that they offer: only HTTP/1.1, for the WebSocket. kubectl and
+// browsers offer HTTP/2 first, and the kubelet's probes offer nothing. A client that imitates the other kind only
+// shares the queue of that kind, so this is not an access control.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})
 }

@@ -27,33 +27,34 @@ import (
 // Limits of the port.
 const (
 	headerTimeout = 10 * time.Second
-	// exchangeTimeout bounds reading a request and writing its answer. The proxy lifts it for those it lets in, who may
-	// watch.
+	// exchangeTimeout limits the time to read a request and write its response. The proxy lifts it for the users that it
+	// admits, because they may watch.
 	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
-	// streamsPerUser bounds the requests of one HTTP/2 connection of a user.
+	// streamsPerUser limits the concurrent requests on one HTTP/2 connection of a user.
 	streamsPerUser = 250
-	// uploadWindow in bytes of one HTTP/2 connection of a user: 5 MB/s at a round trip of 50 ms.
+	// uploadWindow is the receive window, in bytes, of one HTTP/2 connection of a user: 5 MB/s at a round trip of 50 ms.
 	uploadWindow = 256 << 10
 )
 
-// Bounds of a request's header, with its path, in bytes.
+// Limits for a request's header, including its path, in bytes.
 const (
-	// maxHeaderBytes is what is served.
+	// maxHeaderBytes is the largest header that is served.
 	maxHeaderBytes = 64 << 10
-	// maxReadHeaderBytes is what is read. Between the two the answer is 431. Beyond it HTTP/1.1 answers 431 as well, and
-	// HTTP/2 ends the connection: net/http stops to decode a header as soon as it is too large, and cannot go on with the
-	// connection then.
+	// maxReadHeaderBytes is the largest header that is read. A header between the two limits gets a 431. Above this limit,
+	// HTTP/1.1 also responds with 431, but HTTP/2 ends the connection: net/http stops decoding a header as soon as it is
+	// too large, and cannot continue with the connection after that.
 	maxReadHeaderBytes = 256 << 10
 )
 
-// connections are those that come to the port, bounded before anything is computed for them: in all, then by address.
+// connections limits the connections to the port before anything is computed for them: first in total, then per
+// address.
 func (s *Server) connections(l net.Listener) net.Listener {
 	return newConnections(s.Connections.Source, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(smallBuffers{l}, s.Connections.All))
 }
 
-// smallBuffers accepts connections with small send buffers: bytes that a user does not read are held where a bound of
-// ours counts them, not in the kernel.
+// smallBuffers accepts connections with small send buffers. Bytes that a user does not read are then held where
+// Drover's limits count them, and not in the kernel.
 type smallBuffers struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -65,7 +66,7 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	return conn, err // net/http knows the listener's errors
 }
 
-// port is the server of the port. Its handshakes are admitted at a pace.
+// port returns the server of the port. It limits the rate of handshakes.
 func (s *Server) port(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -80,33 +81,34 @@ func (s *Server) port(handler http.Handler) *http.Server {
 			GetCertificate:     s.Trust.GetCertificate,
 			GetConfigForClient: s.pace.configFor,
 		},
-		// A connection may hold so much of bodies that are not read yet: the library's 1 MiB, times those who may connect, is
-		// too much.
+		// This is how much of unread bodies one connection may hold. The library's default of 1 MiB, multiplied by the number
+		// of connections, is too much.
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 		ErrorLog: quietLog(s.Log),
 	}
 }
 
-// handler is what a request passes, in this order. closing ends when users shall go elsewhere with their next request.
+// handler returns the handlers that a request passes, in this order. closing ends when the next request of each user
+// must go to another replica.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
-	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, span; then the proxy
+	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, tracing, and then the proxy
 	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))
 }
 
-// withinHeader answers 431 to a request with a header that is too large.
+// withinHeader responds with 431 to a request with a header that is too large.
 func withinHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		growStack(len(r.Method))
 		if headerBytes(r) > maxHeaderBytes {
-			http.Error(w, "the header of the request has more than 64 KiB", http.StatusRequestHeaderFieldsTooLarge)
+			http.Error(w, "the header of the request is larger than 64 KiB", http.StatusRequestHeaderFieldsTooLarge)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// growStack makes the stack of a request's goroutine as large as it will become, while there is little on it to copy:
-// at the end of the way are the tunnel, WebSocket and TLS, and to grow there is a tenth of the manager's CPU for a GET.
+// growStack grows the stack of a request's goroutine to its final size early, while there is little on it to copy. The
+// tunnel, WebSocket and TLS come last, and growing the stack there would take a tenth of the manager's CPU for a GET.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -115,7 +117,7 @@ func growStack(i int) byte {
 }
 
 func headerBytes(r *http.Request) int {
-	const perField = 32 // as HTTP/2 counts
+	const perField = 32 // as HTTP/2 counts it
 	n := len(r.RequestURI) + len(r.Host)
 	for name, values := range r.Header {
 		for _, value := range values {
@@ -125,20 +127,20 @@ func headerBytes(r *http.Request) int {
 	return n
 }
 
-// lastAnswers makes each answer the last one of its connection once closing has ended, so that users come back by a new
-// one, which leads elsewhere. Of a connection that was closed while they had nothing to ask, they learn only by a
-// request that fails.
+// lastAnswers makes each response the last on its connection once closing has ended. Users then open a new connection,
+// which leads to another replica. If their connection were closed while idle, they would notice only when a request
+// fails.
 func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is the last answer of its connection anyway
+		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is always the last request on its connection
 			w.Header().Set("Connection", "close") // for HTTP/2 net/http makes GOAWAY of it
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// byAudience sends a request whose path has no member to the one that its token is made for. Clients that drop the path
-// of a server's address, as Flux does, reach their member so. The token is verified later, with the path that is made
+// byAudience sends a request whose path names no member to the member in its token's audience. This serves clients that
+// drop the path of a server's address, as Flux does. The token is verified later, together with the path that is set
 // here.
 func byAudience(audiences identity.Audiences, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -157,14 +159,14 @@ func byAudience(audiences identity.Audiences, next http.Handler) http.Handler {
 	})
 }
 
-// isAPI reports whether a path is one of a Kubernetes API that the hub's port itself has not.
+// isAPI reports whether a path belongs to a Kubernetes API, and not to the hub's port itself.
 func isAPI(path string) bool {
 	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return root == "api" || root == "apis" || root == "openapi" || root == "version"
 }
 
-// byPath chooses by prefix before any mux, which would redirect paths that it finds untidy and so leave a member's
-// prefix.
+// byPath chooses a handler by the path's prefix, before any mux does. A mux would redirect paths that it considers
+// unclean, and the redirect would lose a member's prefix.
 func byPath(users, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, proxy.PathClusters) || strings.HasPrefix(r.URL.Path, proxy.PathLocal) {
@@ -175,7 +177,7 @@ func byPath(users, others http.Handler) http.Handler {
 	})
 }
 
-// others serves all but the API of a cluster: agents, load balancers, and what the hub itself has for users.
+// others serves everything except the API of a cluster: agents, load balancers, and the hub's own pages for users.
 func (s *Server) others(ctx, closing context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)
@@ -194,7 +196,7 @@ func (s *Server) others(ctx, closing context.Context) http.Handler {
 	}
 	s.Changes.Register(closing, mux)
 	page.Register(mux)
-	s.probes(ctx, mux) // for load balancers, which check the port that they forward to
+	s.probes(ctx, mux) // for load balancers, which probe the port that they forward to
 	return mux
 }
 
@@ -204,13 +206,14 @@ func (s *Server) readiness(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.New("stopping")
 	}
-	if !s.Synced() { // users would get the error that members are not connected which are connected to other replicas
-		return errors.New("other replicas have not said yet which members they hold")
+	// otherwise users would be told that members are not connected when they are connected to other replicas
+	if !s.Synced() {
+		return errors.New("other replicas have not reported their members yet")
 	}
 	return errors.Join(s.Trust.Ready(), s.Ready())
 }
 
-// connect makes a tunnel of an agent's request.
+// connect turns an agent's request into a tunnel.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	agent, ok := s.Registration.Authenticate(w, r)
 	if !ok {

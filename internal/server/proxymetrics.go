@@ -17,15 +17,16 @@ import (
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
-// Kinds of requests, as a label. Read and write are answered and over; the others are meant to last.
+// Kinds of requests, used as a label. Read and write requests end with their response. The other kinds are meant to
+// last.
 const (
 	kindRead    = "read"
 	kindWrite   = "write"
-	kindWatch   = "watch"   // and logs that are followed
-	kindSession = "session" // exec, attach, port-forward and whatever else upgrades
+	kindWatch   = "watch"   // including logs that are followed
+	kindSession = "session" // exec, attach, port-forward and any other upgrade
 )
 
-// proxyMetrics observes what users ask for. No label is a user or a cluster: there are thousands of those.
+// proxyMetrics observes the requests of users. No label is a user or a cluster, because there are thousands of them.
 type proxyMetrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -40,25 +41,25 @@ func newProxyMetrics(registry prometheus.Registerer) *proxyMetrics {
 	m := &proxyMetrics{
 		requests: counters("drover_proxy_requests_total", "Requests of users that have ended.", "target", "kind", "code"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_proxy_request_seconds",
-			Help: "From the head of a user's request to the end of its answer. Only of requests that are not meant to last.", Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12)}, []string{"target", "kind"}),
+			Help: "From the head of a user's request to the end of its response. Only requests that are not meant to last.", Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12)}, []string{"target", "kind"}),
 		underWay: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "drover_proxy_requests_under_way",
-			Help: "Requests of users under way, those that wait for room included."}, []string{"target", "kind"}),
-		stalled: counters("drover_proxy_stalled_total", "Users who were cut off because they stalled, by what they held up.", "side"),
+			Help: "Requests of users in progress, including those that wait for room."}, []string{"target", "kind"}),
+		stalled: counters("drover_proxy_stalled_total", "Users who were cut off because they stalled, by the side that they held up.", "side"),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_limit_wait_seconds",
-			Help: "How long requests that found no room waited for it, whether or not they got it.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 8)}),
+			Help: "How long requests without room waited for it, whether or not they got it.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 8)}),
 		refused: counters("drover_limit_refused_total", "Requests answered with 429, by what is full.", "kind", "scope"),
-		backlog: counters("drover_limit_cut_total", "Answers cut because too much was held for users who do not read, by what was full.", "scope"),
+		backlog: counters("drover_limit_cut_total", "Responses cut because too much was held for users who do not read, by what was full.", "scope"),
 	}
 	registry.MustRegister(m.requests, m.seconds, m.underWay, m.stalled, m.waited, m.refused, m.backlog)
 	return m
 }
 
-// observer feeds metrics from what the proxy reports.
+// observer returns an observer of the proxy that updates the metrics.
 func (m *proxyMetrics) observer() proxy.Observer {
 	return proxy.Observer{Cut: func(side proxy.Side) { m.stalled.WithLabelValues(string(side)).Inc() }}
 }
 
-// limits feeds metrics from what the limiter reports.
+// limits returns observers of the limiter that update the metrics.
 func (m *proxyMetrics) limits() limit.Observers {
 	refused := func(kind string) func(limit.Scope) {
 		return func(scope limit.Scope) { m.refused.WithLabelValues(kind, string(scope)).Inc() }
@@ -90,7 +91,7 @@ func (m *proxyMetrics) observe(next http.Handler) http.Handler {
 	})
 }
 
-// labels are the target and the kind of a request.
+// labels returns the target and the kind of a request.
 func labels(r *http.Request) (target, kind string) {
 	cluster, path := split(r.URL.Path)
 	target = "member"
@@ -109,8 +110,8 @@ func labels(r *http.Request) (target, kind string) {
 	return target, kindWrite
 }
 
-// split divides a path of the proxy into the Cluster's namespace and name, empty for the hub itself, and the path in
-// its API. Whether they are sound is for the proxy to say.
+// split divides a path of the proxy into the Cluster's "namespace/name", which is empty for the hub itself, and the
+// path in its API. It does not validate them, because the proxy does.
 func split(path string) (cluster, rest string) {
 	path, ok := strings.CutPrefix(path, proxy.PathClusters)
 	if !ok {
@@ -125,8 +126,8 @@ func split(path string) (cluster, rest string) {
 	return path[:end], path[end:]
 }
 
-// code is a status as a label. Who runs a member chooses its answers: codes that do not exist make no series of their
-// own.
+// code returns a status as the value of a label. Members choose the status of their responses, so codes that do not
+// exist share one series.
 func code(status int) string {
 	switch {
 	case status == request.Aborted:
@@ -137,7 +138,7 @@ func code(status int) string {
 	return strconv.Itoa(status)
 }
 
-// describe says what a span says of a user's request.
+// describe returns the description of a user's request in a span.
 func describe(r *http.Request) tracing.About {
 	cluster, path := split(r.URL.Path)
 	return tracing.Kubernetes(r, path, "hub", cluster)

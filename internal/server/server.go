@@ -27,12 +27,12 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Port is how agents and users reach the server.
+// Port is the port where agents and users reach the server.
 type Port struct {
 	Listen string
-	// Connections bounds those of the port.
+	// Connections limits the connections of the port.
 	Connections config.Connections
-	// Audiences are those by which users may name the member that they mean, instead of by the path.
+	// Audiences are the audiences with which users may name a member, instead of using the path.
 	Audiences identity.Audiences
 }
 
@@ -45,19 +45,19 @@ type Server struct {
 	Tunnel       tunnel.Config
 	// Proxy serves proxy.PathClusters and proxy.PathLocal.
 	Proxy http.Handler
-	// Audit writes down what is asked of the port. Start closes it at its end.
+	// Audit records the requests to the port. Start closes it before it returns.
 	Audit *audit.Log
-	// Ready is why this replica cannot serve yet, or nil.
+	// Ready returns why this replica cannot serve yet, or nil.
 	Ready func() error
-	// SignIn is the issuer of users' tokens, nil if users do not sign in here.
+	// SignIn is the issuer of users' tokens. It is nil if users do not sign in here.
 	SignIn *signin.Server
-	// Catalog tells users which Clusters they may reach. Nil leaves its paths out.
+	// Catalog tells users which Clusters they can reach. If it is nil, its paths do not exist.
 	Catalog *catalog.Catalog
-	// Changes streams those of Drover's objects to users.
+	// Changes streams the changes of Drover's objects to users.
 	Changes *subscribe.Server
-	// Peers are the other replicas, nil if there are none.
+	// Peers are the other replicas. It is nil if there are none.
 	Peers *peer.Network
-	// Stop says how it stops.
+	// Stop configures how the server stops.
 	Stop Stop
 	Log  logr.Logger
 
@@ -65,15 +65,15 @@ type Server struct {
 	pace      *handshakePace
 }
 
-// Start serves until ctx ends, then lets what is under way end, and ends all tunnels.
+// Start serves until ctx ends. Then it lets requests in progress end, and ends all tunnels.
 func (s *Server) Start(ctx context.Context) error {
 	defer func() {
 		if err := s.Audit.Close(); err != nil {
-			s.Log.Error(err, "audit log may have a gap at its end")
+			s.Log.Error(err, "the audit log may be incomplete at its end")
 		}
 	}()
 	if s.Trust.Wait(ctx) != nil {
-		return nil // stopped before it could serve
+		return nil // ctx ended before the server could serve
 	}
 	defer s.telemetry.flush(s.Log)
 	failed := make(chan error, 2)
@@ -104,7 +104,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 }
 
-// link keeps up the links to other replicas until the returned function is called.
+// link maintains the links to other replicas until the returned function is called.
 func (s *Server) link(failed chan<- error) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

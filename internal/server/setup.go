@@ -43,7 +43,7 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// New makes the server of the hub's port and adds it to the manager. What it returns is for the controllers to share.
+// New creates the server of the hub's port and adds it to the manager. The controllers use the server, too.
 func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust.Holder) (*Server, error) {
 	logger := mgr.GetLogger().WithName("hub")
 	clients, err := kubernetes.NewForConfig(mgr.GetConfig())
@@ -105,7 +105,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(observed.scrapes(), users.authenticate, access.NonResource("get", "/metrics")))
 }
 
-// newRegistry makes the registry of members, with the bounds of the configuration.
+// newRegistry returns the registry of members, with the limits of the configuration.
 func newRegistry(limits config.Workspace, log logr.Logger) *members.Registry {
 	registry := members.New(log.WithName("members"), time.Now)
 	registry.Bound(members.Bounds{ClusterTunnels: limits.ClusterTunnels, WorkspaceTunnels: limits.Tunnels})
@@ -117,7 +117,7 @@ func (t *telemetry) scrapes() http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, t.registry}, promhttp.HandlerOpts{})
 }
 
-// changes makes the stream of changes for these users.
+// changes returns the stream of changes for these users.
 func (u *users) changes(mgr ctrl.Manager, access *identity.Access, observed *telemetry) *subscribe.Server {
 	return subscribe.New(subscribe.Options{
 		Authenticate: heldByUser(u.authenticate), Watch: access.Watch,
@@ -125,7 +125,7 @@ func (u *users) changes(mgr ctrl.Manager, access *identity.Access, observed *tel
 	})
 }
 
-// proxy makes the proxy for these users.
+// proxy returns the proxy for these users.
 func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetry, limiter *limit.Limiter, log logr.Logger) (*proxy.Handler, error) {
 	return proxy.New(proxy.Options{
 		Authenticate: heldByUser(u.authenticate),
@@ -138,7 +138,8 @@ func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetr
 	})
 }
 
-// newRegistration makes the part of the server that agents join by. A rejected agent shows on its Cluster.
+// newRegistration returns the part of the server through which agents join. A rejected agent is reported on its
+// Cluster.
 func newRegistration(
 	mgr ctrl.Manager, settings func() protocol.Settings, audience func() string,
 	admission *members.Admission, observed *telemetry,
@@ -157,7 +158,8 @@ func newRegistration(
 	}
 }
 
-// addIndexes adds to the caches what is looked up in them, and returns who is bound to what by one of the indexes.
+// addIndexes adds the indexes for lookups to the caches. It returns the index of grants, which finds the bindings of a
+// principal.
 func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex, registration.IndexTokenHash); err != nil {
 		return nil, fmt.Errorf("index join tokens: %w", err)
@@ -168,7 +170,7 @@ func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	return index.NewGrants(ctx, mgr.GetCache(), mgr.GetClient())
 }
 
-// refused shows on a Cluster that a client that claimed to be its agent was turned away.
+// refused reports on a Cluster that a client that claimed to be its agent was refused.
 func refused(
 	mgr ctrl.Manager, admission *members.Admission, count *prometheus.CounterVec,
 ) func(types.NamespacedName, string, string) {
@@ -180,7 +182,7 @@ func refused(
 		}
 		cluster := &v1.Cluster{}
 		if err := mgr.GetClient().Get(context.Background(), name, cluster); err != nil {
-			return // gone, or not known yet: nothing to show it on
+			return // the Cluster is gone, or the cache does not know it yet, so nothing can show this
 		}
 		recorder.Eventf(cluster, nil, corev1.EventTypeWarning, reason, "RefuseAgent", "%s", message)
 	}
@@ -209,7 +211,8 @@ func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	return wiring.CachesFilled(mgr.GetCache(), kinds...)
 }
 
-// quietLog passes what net/http logs to a logger at debug level: handshakes that scanners break off are no news.
+// quietLog passes net/http's log lines to a logger at debug level, because handshakes that scanners abort are not worth
+// a log line.
 func quietLog(logger logr.Logger) *log.Logger {
 	return slog.NewLogLogger(logr.ToSlogHandler(logger.V(1)), slog.LevelInfo)
 }

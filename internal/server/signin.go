@@ -22,14 +22,14 @@ import (
 	"github.com/drover-dev/drover/internal/signin"
 )
 
-// users are the ways in which users are identified, and admitted to members.
+// users identifies users, and admits them to members.
 type users struct {
 	authenticate func(*http.Request) (identity.Identity, error)
 	authorize    func(context.Context, identity.Identity, types.NamespacedName) error
 	audiences    identity.Audiences
 }
 
-// signIn adds users who sign in at the hub. It returns the issuer of their tokens, nil if it is not configured.
+// signIn adds sign-in at the hub. It returns the issuer of the users' tokens, or nil if it is not configured.
 func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config, grants *index.Grants, log logr.Logger) (*signin.Server, error) {
 	var issuer *signin.Server
 	if !cfg.SignIn.On() {
@@ -52,8 +52,8 @@ func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config,
 	return issuer, nil
 }
 
-// directLifetime returns how long a user's token for direct access to a cluster is valid: 0 for a cluster without, and
-// for a user whom the proxy would refuse.
+// directLifetime returns how long a user's token for direct access to a cluster is valid. It is 0 for a cluster without
+// direct access, and for a user whom the proxy would refuse.
 func directLifetime(clusters client.Reader, authorize func(context.Context, identity.Identity, types.NamespacedName) error) func(context.Context, identity.Identity, types.NamespacedName) (time.Duration, error) {
 	return func(ctx context.Context, id identity.Identity, name types.NamespacedName) (time.Duration, error) {
 		cluster := &v1.Cluster{}

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/portal/subscribe"
 )
 
-// withStreams has streams of changes be the hub's own API: they show its objects, for which tokens that are made for
-// members are not good.
+// withStreams treats the streams of changes as the hub's own API. They show the hub's objects, so tokens for members
+// are not valid for them.
 func withStreams(a identity.Audiences) identity.Audiences {
 	member := a.Member
 	a.Member = func(r *http.Request) string {
@@ -25,10 +25,10 @@ func withStreams(a identity.Audiences) identity.Audiences {
 	return a
 }
 
-// subscriptions makes the metrics of the streams of changes.
+// subscriptions registers the metrics of the streams of changes.
 func (t *telemetry) subscriptions() subscribe.Observer {
-	open := prometheus.NewGauge(prometheus.GaugeOpts{Name: "drover_subscriptions", Help: "Streams of changes that are open to users."})
-	ended := counters("drover_subscriptions_ended_total", "Streams of changes that have ended, by why.", "why")
+	open := prometheus.NewGauge(prometheus.GaugeOpts{Name: "drover_subscriptions", Help: "Open streams of changes."})
+	ended := counters("drover_subscriptions_ended_total", "Streams of changes that have ended, by reason.", "why")
 	t.registry.MustRegister(open, ended)
 	return subscribe.Observer{Streams: func(n int) { open.Add(float64(n)) }, Ended: func(why string) { ended.WithLabelValues(why).Inc() }}
 }

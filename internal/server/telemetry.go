@@ -25,16 +25,17 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// flushTimeout is how long the last spans may take when the hub stops.
+// flushTimeout is how long sending the last spans may take when the hub stops.
 const flushTimeout = 3 * time.Second
 
-// registry is a prometheus.Registry, or what a test has in its place.
+// registry is a prometheus.Registry, or its substitute in a test.
 type registry interface {
 	prometheus.Registerer
 	prometheus.Gatherer
 }
 
-// telemetry is what the operator of this replica sees of it. docs/operations/monitoring.md lists all of it.
+// telemetry contains the metrics, spans and logs with which operators observe this replica.
+// docs/operations/monitoring.md lists them.
 type telemetry struct {
 	registry registry
 	tracer   *tracing.Tracer
@@ -43,14 +44,14 @@ type telemetry struct {
 
 	moved      *prometheus.CounterVec
 	turnedAway prometheus.Counter
-	stopping   atomic.Pointer[time.Time] // when it began to stop, nil before
+	stopping   atomic.Pointer[time.Time] // when the replica began to stop, nil before that
 }
 
-// newTelemetry makes what the configuration asks for. agent is the user agent of this program.
+// newTelemetry creates the telemetry that the configuration asks for. agent is the user agent of this program.
 func newTelemetry(
 	ctx context.Context, cfg config.Tracing, agent string, members *members.States, log logr.Logger,
 ) (*telemetry, error) {
-	host, _ := os.Hostname() // the pod's name; without one the spans of replicas look alike
+	host, _ := os.Hostname() // the pod's name; without it, the spans of replicas cannot be told apart
 	service, version, _ := strings.Cut(agent, "/")
 	tracer, err := tracing.New(ctx, tracing.Options{
 		Endpoint: cfg.Endpoint, Ratio: *cfg.SampleRatio, Service: service, Version: version, Instance: host,
@@ -68,7 +69,7 @@ func observe(tracer *tracing.Tracer, members *members.States, registry registry)
 		registry: registry, tracer: tracer, tunnels: newTunnelMetrics(registry, members), proxy: newProxyMetrics(registry),
 		moved: counters("drover_agents_moved_total", "Agents asked to open their tunnel to another replica because this one stops.", "result"),
 		turnedAway: prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_handshakes_refused_total",
-			Help: "Connections that were sent away before their TLS handshake because too many came at once. Agents come again."}),
+			Help: "Connections that were closed before their TLS handshake because too many were opened at once. Agents connect again."}),
 	}
 	registry.MustRegister(t.moved, t.turnedAway,
 		gauge("drover_stopping_seconds", "For how long this replica has been stopping, 0 while it is not.", func() float64 {
@@ -80,12 +81,12 @@ func observe(tracer *tracing.Tracer, members *members.States, registry registry)
 	return t
 }
 
-// serve has what next serves to users counted and traced.
+// serve counts and traces the requests that next serves to users.
 func (t *telemetry) serve(next http.Handler) http.Handler {
 	return t.proxy.observe(t.tracer.Entrance(next, describe))
 }
 
-// hop has what next serves to other replicas traced.
+// hop traces the requests that next serves to other replicas.
 func (t *telemetry) hop(next http.Handler) http.Handler {
 	return t.tracer.Continue(next, func(r *http.Request) tracing.About {
 		_, path, _ := strings.Cut(r.URL.Path, protocol.PathKubernetes)
@@ -93,7 +94,8 @@ func (t *telemetry) hop(next http.Handler) http.Handler {
 	})
 }
 
-// watchLinks shows the links to other replicas: as many hear this one as it hears, and as many as there are others.
+// watchLinks registers the metrics of the links to other replicas. In each direction, there should be as many links as
+// other replicas.
 func (t *telemetry) watchLinks(links func() (heard, hearing int)) {
 	t.registry.MustRegister(
 		gauge("drover_peers_heard", "Other replicas that tell this one of their members.", func() float64 { heard, _ := links(); return float64(heard) }),
@@ -101,7 +103,7 @@ func (t *telemetry) watchLinks(links func() (heard, hearing int)) {
 	)
 }
 
-// watchServer shows what a server says of itself at each scrape.
+// watchServer registers the metrics that each scrape reads from a server.
 func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, clusters client.Reader) {
 	t.registry.MustRegister(
 		gauge("drover_replica_ready", "1 if this replica serves users and agents, else 0.", func() float64 {
@@ -119,10 +121,10 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 	)
 }
 
-// stop notes that this replica stops.
+// stop records that this replica is stopping.
 func (t *telemetry) stop(now time.Time) { t.stopping.CompareAndSwap(nil, &now) }
 
-// movedAgents notes how many agents have opened a tunnel elsewhere, and how many have not.
+// movedAgents records how many agents have opened a tunnel to another replica, and how many have not.
 func (t *telemetry) movedAgents(moved, stayed int) {
 	t.moved.WithLabelValues("moved").Add(float64(moved))
 	t.moved.WithLabelValues("stayed").Add(float64(stayed))
@@ -133,7 +135,7 @@ func (t *telemetry) flush(log logr.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if err := t.tracer.Close(ctx); err != nil {
-		log.Error(err, "spans are lost")
+		log.Error(err, "the last spans were lost")
 	}
 }
 
@@ -141,7 +143,7 @@ func gauge(name, help string, value func() float64) prometheus.GaugeFunc {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 }
 
-// certificates shows when the hub's own certificates expire.
+// certificates is a collector for the expiry of the hub's own certificates.
 type certificates struct{ *trust.Holder }
 
 func (certificates) desc() *prometheus.Desc {

@@ -23,11 +23,11 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// clonesPatience is when clients may try again that asked for a member that is two clusters: a person must act before.
+// clonesPatience is the Retry-After for requests to a member whose identity two clusters have. A person must act first.
 const clonesPatience = time.Minute
 
-// transports yields the transports of members to the proxy. A connected member costs no look at the API; only for the
-// others it is told apart whether they exist.
+// transports gives the proxy the transports of members. A connected member needs no lookup in the API. For the others,
+// a lookup tells whether they exist.
 type transports struct {
 	agents   *members.Transports
 	states   *members.States
@@ -56,7 +56,7 @@ func (m transports) Transport(ctx context.Context, name types.NamespacedName) (h
 }
 
 func clonesRefusal(name types.NamespacedName) error {
-	return refusal.Unavailable(fmt.Sprintf("two clusters have the identity of cluster %q, as when etcd or a machine was copied, "+
+	return refusal.Unavailable(fmt.Sprintf("two clusters have the identity of cluster %q, for example because etcd or a machine was copied, "+
 		"so the hub serves neither; kubectl describe cluster %s -n %s on the hub says what to do",
 		name, name.Name, name.Namespace)).About(name).RetryAt(time.Now().Add(clonesPatience))
 }
@@ -68,8 +68,8 @@ func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// retryUnprocessed asks the caller to retry when a tunnel ended before its agent looked at the request, and there was
-// no other. It gives errors of tunnels the proxy's names.
+// retryUnprocessed asks the caller to retry if a tunnel ended before its agent processed the request, and there was no
+// other tunnel. It converts errors of tunnels to the proxy's errors.
 type retryUnprocessed struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -86,9 +86,9 @@ func (u retryUnprocessed) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters;clusterroletemplatebindings;projectroletemplatebindings;projects,verbs=get;list;watch
 
-// bound returns the Way of users for whom granted finds a binding that has not expired. Every replica looks into its
-// own cache; what cannot be read opens nothing. Nor does a binding open a member that serves everybody with the same
-// rights: they are more than the binding may grant.
+// bound returns the Way for users for whom granted finds a binding that has not expired. Every replica reads its own
+// cache, and a failed read opens nothing. A binding does not open a member that serves all users with the same rights
+// either, because those may be more than the binding grants.
 func bound(
 	granted func(context.Context, index.Principals, types.NamespacedName, time.Time) (bool, error),
 	alike func(context.Context, types.NamespacedName) (bool, error), now func() time.Time,
@@ -105,11 +105,11 @@ func bound(
 	}
 }
 
-// errSilent means that the user as which an agent asks its API server is not known yet.
+// errSilent means that the user that an agent impersonates at its API server is not known yet.
 var errSilent = errors.New("the agent has not said yet what its profile is")
 
-// alike reports whether a member serves everybody with the same rights: the spec of the Cluster says ReadOnly, or its
-// agent does.
+// alike reports whether a member serves all users with the same rights. This is so if the spec of the Cluster says
+// ReadOnly, or if its agent does.
 func (m transports) alike(ctx context.Context, name types.NamespacedName) (bool, error) {
 	cluster := &v1.Cluster{}
 	if err := m.clusters.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {

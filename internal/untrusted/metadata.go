@@ -11,32 +11,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Bounds of metadata that is kept in memory. Kubernetes bounds annotations to 256 KiB, and labels, finalizers and
-// owners only by the size of an object.
+// Limits for metadata that is kept in memory. Kubernetes limits annotations to 256 KiB. Labels, finalizers and owners
+// are limited only by the size of the object.
 const (
 	maxFinalizers = 16
 	maxOwners     = 4
-	// maxOwner bounds the texts of an owner reference together, in bytes.
+	// maxOwner limits the total length of the strings in an owner reference, in bytes.
 	maxOwner = 1 << 10
 )
 
-// Metadata says what is kept of the metadata of an object.
+// Metadata says which parts of an object's metadata are kept.
 type Metadata struct {
-	// Annotations are the keys of those that are read, and how many bytes are kept of each.
+	// Annotations contains the keys of the annotations to keep, and how many bytes to keep of each.
 	Annotations map[string]int
-	// Labels are the keys of those that are read.
+	// Labels contains the keys of the labels to keep.
 	Labels []string
-	// MoreLabels is how many other labels are kept, the first by name, for objects that people select by labels of their
-	// own.
+	// MoreLabels is how many other labels are kept, in the order of their keys. It is for objects that people select by
+	// their own labels.
 	MoreLabels int
-	// Finalizers keeps the first 16.
+	// Finalizers keeps the first 16 finalizers.
 	Finalizers bool
-	// Owners keeps the first 4 owner references of these API groups.
+	// Owners keeps the first 4 owner references to objects of these API groups.
 	Owners []string
 }
 
-// Trim drops the rest of an object's metadata. A second call changes nothing. The maps and slices that the object had
-// are not changed.
+// Trim drops the rest of an object's metadata. A second call changes nothing. Trim does not modify the object's
+// existing maps and slices.
 func (k Metadata) Trim(o metav1.Object) {
 	o.SetManagedFields(nil)
 	annotations := map[string]string{}

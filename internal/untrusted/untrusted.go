@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package untrusted decodes JSON and YAML that others have written, within bounds on what decoding makes of the bytes.
+// Package untrusted decodes JSON and YAML from untrusted sources, and limits what decoding builds from the bytes.
 //
-// A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes. So
-// everything here is counted before anything large is built.
+// A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes.
+// Therefore this package counts everything before it builds anything large.
 package untrusted
 
 import (
@@ -15,32 +15,32 @@ import (
 	"io"
 )
 
-// Bounds of one decoding.
+// Bounds are the limits of one decoding.
 type Bounds struct {
-	// Bytes of the text.
+	// Bytes is the length of the text.
 	Bytes int
-	// Nodes are the values and the keys in it, nested ones included.
+	// Nodes is the number of values and keys in the text, including nested ones.
 	Nodes int
-	// Depth is how far objects and lists may be nested.
+	// Depth is how deeply objects and lists may be nested.
 	Depth int
 }
 
-// Small is for a credential, a claim, a note, or an answer with a few fields.
+// Small returns limits for a credential, a claim, a note, or a response with a few fields.
 func Small() Bounds { return Bounds{Bytes: 64 << 10, Nodes: 4096, Depth: 16} }
 
-// Large is for an object of Kubernetes, or a message between hub and agent.
+// Large returns limits for a Kubernetes object, or a message between hub and agent.
 func Large() Bounds { return Bounds{Bytes: 1 << 20, Nodes: 32 << 10, Depth: 64} }
 
-// WithBytes returns the same bounds for a text of another length.
+// WithBytes returns the same limits for a text of another length.
 func (b Bounds) WithBytes(n int) Bounds {
 	b.Bytes = n
 	return b
 }
 
-// ErrTooLarge is in the error of a text that exceeds its bounds.
+// ErrTooLarge is wrapped by the error for a text that exceeds its limits.
 var ErrTooLarge = errors.New("the text is larger than it may be")
 
-// JSON decodes one JSON value as encoding/json does.
+// JSON decodes one JSON value like encoding/json.
 func JSON(raw []byte, into any, bounds Bounds) error {
 	if err := Check(raw, bounds); err != nil {
 		return err
@@ -48,7 +48,7 @@ func JSON(raw []byte, into any, bounds Bounds) error {
 	return json.Unmarshal(raw, into)
 }
 
-// StrictJSON decodes one JSON value and refuses fields that it has no place for.
+// StrictJSON decodes one JSON value and refuses unknown fields.
 func StrictJSON(raw []byte, into any, bounds Bounds) error {
 	if err := Check(raw, bounds); err != nil {
 		return err
@@ -64,8 +64,8 @@ func StrictJSON(raw []byte, into any, bounds Bounds) error {
 	return nil
 }
 
-// ReadJSON reads one JSON value, to the end of the reader, and decodes it. It reads at most one byte more than the
-// bounds allow.
+// ReadJSON reads one JSON value, up to the end of the reader, and decodes it. It reads at most one byte more than the
+// limit.
 func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	raw, err := io.ReadAll(io.LimitReader(from, int64(bounds.Bytes)+1))
 	if err != nil {
@@ -74,8 +74,8 @@ func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	return JSON(raw, into, bounds)
 }
 
-// Check reports whether a JSON text is within its bounds. It allocates nothing, and does not say whether the text is
-// valid: of one that is not, encoding/json builds nothing.
+// Check reports whether a JSON text is within its limits. It allocates nothing. It does not check whether the text is
+// valid, because encoding/json builds nothing from an invalid text.
 func Check(raw []byte, bounds Bounds) error {
 	if len(raw) > bounds.Bytes {
 		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)
@@ -103,7 +103,7 @@ func Check(raw []byte, bounds Bounds) error {
 	return nil
 }
 
-// endOfString returns where the string ends that begins at a quote.
+// endOfString returns the end of the string that starts at the quote at the given index.
 func endOfString(raw []byte, at int) int {
 	for at++; at < len(raw) && raw[at] != '"'; at++ {
 		if raw[at] == '\\' {

@@ -12,19 +12,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// marksPerNode is how many marks a YAML text may have for each node that it may have. A script in a block scalar has
-// marks and is one node.
+// marksPerNode is how many marks a YAML text may have for each permitted node. A script in a block scalar has many
+// marks but is only one node.
 const marksPerNode = 4
 
 // marksPerDirective is how many marks a directive counts for. The parser compares each %TAG with all earlier ones, so
-// that 50,000 of them take seconds.
+// 50,000 of them take seconds.
 const marksPerDirective = 16
 
-// AsJSON returns the first document of a YAML text as JSON, as sigs.k8s.io/yaml does. It refuses what one person writes
-// for another to be read more than once, or as something else: anchors, aliases, merge keys, tags, and keys that are
-// there twice. Words of YAML 1.1 for truth, such as yes and off, are texts.
+// AsJSON returns the first document of a YAML text as JSON, like sigs.k8s.io/yaml. It refuses features that let an
+// author hide content from a reader, or repeat it: anchors, aliases, merge keys, tags, and duplicate keys. The YAML 1.1
+// booleans, such as yes and off, are strings.
 //
-// The errors have nothing of the text in them.
+// The errors contain nothing from the text.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	if len(raw) > bounds.Bytes {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)
@@ -33,7 +33,7 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has more than %d items and commas", ErrTooLarge, most)
 	}
 	var document yaml.Node
-	// a Node: the tree as it is written, in which an alias is one node
+	// decode into a Node, which is the tree as written, where an alias is one node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
 		return nil, errors.New("it is not YAML")
 	}
@@ -43,7 +43,7 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	w := writer{nodes: bounds.Nodes}
 	w.out.Grow(len(raw) + len(raw)/8)
 	w.encoder = json.NewEncoder(&w.out)
-	w.encoder.SetEscapeHTML(false) // one byte of text would become six
+	w.encoder.SetEscapeHTML(false) // otherwise one byte of text could become six
 	if err := w.node(document.Content[0], bounds.Depth); err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func marks(raw []byte) int {
 			if i == 0 || endsLine(raw[i-1]) {
 				count += marksPerDirective
 			}
-		case '#': // each comment is kept apart
+		case '#': // each comment is stored separately
 			if i == 0 || raw[i-1] <= ' ' || raw[i-1] >= 0x80 {
 				count++
 			}
@@ -75,18 +75,18 @@ func marks(raw []byte) int {
 	return count
 }
 
-// endsLine reports whether a line of YAML may end with a byte. Those that are not ASCII end the other line breaks of
-// YAML and its mark of the encoding; in UTF-16 the byte beside a line feed is 0.
+// endsLine reports whether a byte may end a line of YAML. Bytes outside ASCII are part of YAML's other line breaks and
+// of its byte order mark. In UTF-16, the byte next to a line feed is 0.
 func endsLine(c byte) bool { return c == '\n' || c == '\r' || c == 0 || c >= 0x80 }
 
 // writer writes nodes as JSON.
 type writer struct {
 	out     bytes.Buffer
 	encoder *json.Encoder
-	nodes   int // that there is room for
+	nodes   int // how many more may be written
 }
 
-// Refusals.
+// Errors for refused YAML.
 var (
 	errAlias = errors.New("it has an anchor or an alias of YAML, which is not accepted here: write the value out")
 	errTag   = errors.New("it has a tag of YAML, such as !!binary, which is not accepted here")
@@ -157,8 +157,8 @@ func (w *writer) mapping(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// scalar writes what YAML takes a scalar for: a text, a number, a truth value or null. A date is a text, as for
-// sigs.k8s.io/yaml.
+// scalar writes the value that YAML reads from a scalar: a string, a number, a boolean or null. A date is a string, as
+// in sigs.k8s.io/yaml.
 func (w *writer) scalar(n *yaml.Node) error {
 	switch n.Tag {
 	case "!!null":
@@ -177,6 +177,7 @@ func (w *writer) value(v any) error {
 	if w.encoder.Encode(v) != nil { // infinity
 		return errValue
 	}
-	w.out.Truncate(w.out.Len() - 1) // the end of the line: for some who read it as YAML again, a key ends there
+	// remove the newline, because some readers parse the result as YAML, where it would end a key
+	w.out.Truncate(w.out.Len() - 1)
 	return nil
 }

@@ -27,7 +27,7 @@ const (
 	PathClusters = "/v1/clusters"
 )
 
-// answerLimit bounds the time for one response, including the wait for its turn.
+// answerLimit limits the time for one response, including the wait for its turn.
 const answerLimit = 15 * time.Second
 
 // Catalog serves users. All its exported fields are required.
@@ -38,8 +38,8 @@ type Catalog struct {
 	// principals with a binding there.
 	Workspaces func(index.Principals) (map[string]index.Principals, error)
 	// Bound and Proxy are the ways to reach a member that the proxy accepts: a binding, and the right to get
-	// clusters/proxy. Without a name, Proxy is about all Clusters of a namespace, and without a namespace about all
-	// Clusters.
+	// clusters/proxy. If the name is empty, Proxy covers all Clusters of a namespace. If the namespace is empty too, it
+	// covers all Clusters.
 	Bound, Proxy identity.Way
 	// Clusters reads Clusters from a cache.
 	Clusters client.Reader

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// maxReviews bounds the access reviews by the hub's API server for one response. They run one after the other.
+// maxReviews limits the access reviews by the hub's API server for one response. They run one after the other.
 const maxReviews = 100
 
 // ClusterList has the Clusters that a user can reach, ordered by name.

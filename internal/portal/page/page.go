@@ -3,7 +3,7 @@
 
 // Package page serves the web page for a user's fleet.
 //
-// It only consists of static files. The page cannot do anything that its user could not do without it.
+// The page consists of static files only. It cannot do anything that its user could not do without it.
 package page
 
 import (
@@ -69,7 +69,7 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer") // the address has an authorization code for a moment
+	h.Set("Referrer-Policy", "no-referrer") // the address contains an authorization code for a moment
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-cache")

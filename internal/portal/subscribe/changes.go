@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// mostDeleted bounds the remembered deletions of one kind. If a deletion that a stream has not sent is forgotten, the
+	// mostDeleted limits the remembered deletions of one kind. If a deletion is forgotten before a stream has sent it, the
 	// stream starts from the beginning.
 	mostDeleted = 10_000
-	// slack bounds the outdated records, in addition to one record for each object.
+	// slack limits the outdated records, in addition to one record for each object.
 	slack = 1024
 	// settles is how long after a change no earlier change can arrive. A new list returns objects in any order.
 	settles = time.Second
@@ -33,8 +33,8 @@ type object struct {
 	content client.Object // nil if the object was deleted
 }
 
-// changes has the last change of each object of a kind, in the order of the changes, and the last deletions. A reader
-// keeps a position in it.
+// changes contains the last change of each object of a kind, in the order of the changes, and the last deletions. A
+// reader keeps its position in it.
 type changes struct {
 	now func() time.Time
 
@@ -102,7 +102,7 @@ func (c *changes) advanceLocked(version uint64) {
 	now := c.now()
 	if now.Sub(c.last) > settles {
 		c.settled, c.burst = c.version, now
-	} else if now.Sub(c.burst) > 2*settles { // changes that do not stop
+	} else if now.Sub(c.burst) > 2*settles { // the changes do not stop
 		c.settled, c.burst = c.version, now
 	}
 	c.last = now

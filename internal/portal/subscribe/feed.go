@@ -32,7 +32,7 @@ func subscribable() []kind {
 	return all
 }
 
-// feed has the data of one kind that all streams share.
+// feed contains the data of one kind, which all streams share.
 type feed struct {
 	kind
 	*changes

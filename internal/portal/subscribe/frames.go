@@ -10,8 +10,8 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// Bounds of the messages of one kind that are kept for other streams. Users decide how large their objects are, and how
-// often they change.
+// Limits for the messages of one kind that are kept for other streams. Users decide how large their objects are, and
+// how often they change.
 const (
 	framesKept  = 1024
 	framesBytes = 8 << 20

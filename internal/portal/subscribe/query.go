@@ -72,7 +72,7 @@ func (q query) asks(workspace string) bool {
 
 // resume is the position at which a stream is resumed.
 type resume struct {
-	// Versions has the resource versions up to which changes were sent, by resource.
+	// Versions maps each resource to the resource version up to which changes were sent.
 	Versions map[string]uint64 `json:"v"`
 	// Rights is a digest of the user's rights.
 	Rights []byte `json:"r"`

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// mostWorkspaces bounds the number of access reviews in workspaces, for one kind of one stream.
+// mostWorkspaces limits the number of access reviews in workspaces, for one kind of one stream.
 const mostWorkspaces = 100
 
 // scope describes which objects of one kind a user may see.
@@ -41,7 +41,7 @@ func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope
 	return now
 }
 
-// look reviews one workspace, unless the result is known, and reports whether the user may see objects there.
+// look reviews one workspace, unless the result is already known, and reports whether the user may see objects there.
 func (s *scope) look(ctx context.Context, k kind, may may, workspace string, before scope) bool {
 	if s.all || k.ClusterScoped {
 		return s.all

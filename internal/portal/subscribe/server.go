@@ -3,7 +3,7 @@
 
 // Package subscribe streams the changes of Drover's objects to users who may watch them.
 //
-// docs/guide/subscribe.md has the protocol.
+// docs/guide/subscribe.md describes the protocol.
 package subscribe
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Paths. Rancher's operators use the second one to check that WebSockets work.
+// Paths of the streams. Rancher's operators use the second path to check that WebSockets work.
 const (
 	Path        = "/v1/subscribe"
 	PathRancher = "/v3/subscribe"
@@ -71,8 +71,8 @@ type Server struct {
 	Options
 	feeds map[string]*feed
 	gate  *limit.Gate
-	every time.Duration // between two reviews of the rights of a stream
-	pings time.Duration // between two pings of a stream
+	every time.Duration // time between two reviews of the rights of a stream
+	pings time.Duration // time between two pings of a stream
 	doubt time.Duration // how long a stream goes on while its rights cannot be reviewed
 
 	mu      sync.Mutex    // guards changed
@@ -176,8 +176,8 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	const key = "Sec-WebSocket-Key"
 	if sent, err := base64.StdEncoding.DecodeString(r.Header.Get(key)); err == nil && len(sent) > 0 && len(sent) != 16 {
-		// The check of Rancher's operators sends 13 bytes, and curl ignores the response to them. The library refuses keys
-		// that do not have 16 bytes.
+		// Rancher's operators send 13 bytes for their check, and curl ignores the response to them. The library refuses keys
+		// that are not 16 bytes long.
 		digest := sha256.Sum256(sent)
 		r.Header.Set(key, base64.StdEncoding.EncodeToString(digest[:16]))
 	}

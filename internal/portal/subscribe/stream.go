@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	pace         = 100 * time.Millisecond // between two looks for changes
-	rightsEvery  = 20 * time.Second       // between two reviews of the rights and the user
-	rightsLimit  = 15 * time.Second       // the time for a review
-	doubtLimit   = 2 * time.Minute        // after which a stream ends if its rights cannot be reviewed
-	bookmarks    = time.Second            // between two bookmarks
+	pace         = 100 * time.Millisecond // time between two checks for changes
+	rightsEvery  = 20 * time.Second       // time between two reviews of the rights and of the user
+	rightsLimit  = 15 * time.Second       // time limit for a review
+	doubtLimit   = 2 * time.Minute        // a stream ends if its rights cannot be reviewed for this long
+	bookmarks    = time.Second            // time between two bookmarks
 	pingEvery    = 25 * time.Second
-	silence      = 60 * time.Second // after which the client is considered gone
-	writeLimit   = 10 * time.Second // the time for one message
-	batch        = 256              // changes that are taken at once
-	unauthorized = 4401             // close code
+	silence      = 60 * time.Second // a client that is silent for this long is considered gone
+	writeLimit   = 10 * time.Second // time limit for one message
+	batch        = 256              // number of changes that are taken at once
+	unauthorized = 4401             // close code for a user who is no longer authenticated
 )
 
 var (
@@ -118,7 +118,7 @@ func (st *stream) digest() []byte {
 	return digest(st.id.Hub.Username, st.query, seen)
 }
 
-// run writes to the client until the client or the server ends the stream, and returns the reason in a word.
+// run writes to the client until the client or the server ends the stream. It returns the reason as one word.
 func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 	st.conn = conn
 	ctx, end := context.WithCancelCause(context.Background())
@@ -237,7 +237,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// again reviews the identity and the rights of the user again. If the rights to a kind have changed, the kind is sent
+// again repeats the reviews of the user's identity and rights. If the rights to a kind have changed, the kind is sent
 // from the beginning.
 func (st *stream) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
