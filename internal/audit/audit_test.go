@@ -24,12 +24,12 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// sink is a file that a test can look into, and hold up.
+// sink is a file that a test can inspect and block.
 type sink struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	content bytes.Buffer
 	err     error
-	hold    chan struct{} // writes wait until it is closed; nil for no wait
+	hold    chan struct{} // writes wait until it is closed; nil means no wait
 	closed  int
 }
 
@@ -52,7 +52,7 @@ func (s *sink) Close() error {
 	return nil
 }
 
-// start is Open with another target.
+// start is like Open, but writes to another target.
 func start(s Settings, observer Observer, target io.WriteCloser) *Log {
 	l := &Log{settings: s, observer: observer, logger: logr.Discard(), target: target, done: make(chan struct{})}
 	l.changed = sync.NewCond(&l.mu)
@@ -60,7 +60,7 @@ func start(s Settings, observer Observer, target io.WriteCloser) *Log {
 	return l
 }
 
-// lines closes the log and returns what was written.
+// lines closes the log and returns the lines that were written.
 func lines(t *testing.T, l *Log, s *sink) []map[string]any {
 	t.Helper()
 	if err := l.Close(); err != nil {
@@ -77,7 +77,7 @@ func lines(t *testing.T, l *Log, s *sink) []map[string]any {
 	return all
 }
 
-// serve has one request written down.
+// serve logs one request.
 func serve(l *Log, r *http.Request, handler http.HandlerFunc) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	l.Wrap(handler).ServeHTTP(w, r)
@@ -87,7 +87,7 @@ func serve(l *Log, r *http.Request, handler http.HandlerFunc) *httptest.Response
 func metadata() Settings { return Settings{Level: LevelMetadata, Mode: ModeDropping, Path: "-"} }
 
 func TestWrap(t *testing.T) {
-	t.Run("a request is one line with who, what, where and how it ended", func(t *testing.T) {
+	t.Run("a request is one line that says who did what where, and with which result", func(t *testing.T) {
 		s := &sink{}
 		l := start(metadata(), Observer{}, s)
 		r := httptest.NewRequest("GET", "/k8s/clusters/team-a/prod/api/v1/namespaces/web/pods/a?token=s3cret", nil)
@@ -118,13 +118,13 @@ func TestWrap(t *testing.T) {
 		}
 		user, _ := json.Marshal(line["user"])
 		if string(user) != `{"extra":{"scopes":["x"]},"groups":["dev"],"name":"alice"}` {
-			t.Errorf("the user is %s", user)
+			t.Errorf("the user is %s, want alice with groups and extra", user)
 		}
 		if as, _ := json.Marshal(line["impersonatedUser"]); string(as) != `{"name":"bob"}` {
-			t.Errorf("the impersonated user is %s", as)
+			t.Errorf("the impersonated user is %s, want the one that was set", as)
 		}
 	})
-	t.Run("what lasts has a line at its beginning and one at its end", func(t *testing.T) {
+	t.Run("a long-running request has a line at its beginning and another at its end", func(t *testing.T) {
 		s := &sink{}
 		l := start(metadata(), Observer{}, s)
 		serve(l, httptest.NewRequest("GET", "/k8s/local/api/v1/pods?watch=1", nil), func(w http.ResponseWriter, r *http.Request) {
@@ -134,33 +134,33 @@ func TestWrap(t *testing.T) {
 		all := lines(t, l, s)
 		if len(all) != 2 || all[0]["stage"] != stageStarted || all[1]["stage"] != stageComplete ||
 			all[0]["id"] != all[1]["id"] {
-			t.Errorf("lines %v", all)
+			t.Errorf("got lines %v, want one at the beginning and one at the end", all)
 		}
 	})
-	t.Run("a request that is broken off is written down, and the panic goes on", func(t *testing.T) {
+	t.Run("an aborted request is logged, and the panic continues", func(t *testing.T) {
 		s := &sink{}
 		l := start(metadata(), Observer{}, s)
 		func() {
 			defer func() {
 				if err, ok := recover().(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
-					t.Error("the panic was lost")
+					t.Error("the panic was swallowed, want it to continue")
 				}
 			}()
 			serve(l, httptest.NewRequest("GET", "/v1/cacerts", nil),
 				func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		}()
 		if all := lines(t, l, s); len(all) != 1 || all[0]["stage"] != stageAborted {
-			t.Errorf("lines %v", all)
+			t.Errorf("got lines %v, want one for the aborted request", all)
 		}
 	})
 	for name, tt := range map[string]struct {
 		given string
 		kept  bool
 	}{
-		"a caller's id is kept, and passed on":  {"6ec0c2a5-41f4-4a38-b3ff-1d2bd3e7d2b1", true},
-		"one that is no id is replaced":         {"a\"b", false},
-		"one that is too long is replaced":      {strings.Repeat("a", 37), false},
-		"without one a request gets one anyway": {"", false},
+		"a caller's ID is kept and forwarded": {"6ec0c2a5-41f4-4a38-b3ff-1d2bd3e7d2b1", true},
+		"an invalid ID is replaced":           {"a\"b", false},
+		"an ID that is too long is replaced":  {strings.Repeat("a", 37), false},
+		"a request without an ID gets one":    {"", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &sink{}
@@ -172,22 +172,22 @@ func TestWrap(t *testing.T) {
 				func(w http.ResponseWriter, r *http.Request) { passed = r.Header.Get("Audit-ID"); w.WriteHeader(200) })
 			got := lines(t, l, s)[0]["id"]
 			if got != passed || got != w.Header().Get("Audit-ID") || got == "" || (got == tt.given) != tt.kept {
-				t.Errorf("written %q, passed on %q, answered %q", got, passed, w.Header().Get("Audit-ID"))
+				t.Errorf("logged %q, forwarded %q, sent back %q, want the same valid ID", got, passed, w.Header().Get("Audit-ID"))
 			}
 		})
 	}
-	t.Run("probes are not written, nor anything when it is off", func(t *testing.T) {
+	t.Run("probes are not logged, and nothing is logged if the level is Off", func(t *testing.T) {
 		s := &sink{}
 		l := start(metadata(), Observer{}, s)
 		for _, path := range []string{"/healthz", "/readyz"} {
 			serve(l, httptest.NewRequest("GET", path, nil), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) })
 		}
 		if all := lines(t, l, s); len(all) > 0 {
-			t.Errorf("lines %v", all)
+			t.Errorf("got lines %v, want none", all)
 		}
 		var off *Log
 		if off.Enabled() || off.Close() != nil {
-			t.Error("nil is no log that writes nothing")
+			t.Error("a nil log is enabled, want it to write nothing")
 		}
 		serve(off, httptest.NewRequest("GET", "/", nil), func(_ http.ResponseWriter, r *http.Request) {
 			record := From(r.Context())
@@ -196,7 +196,7 @@ func TestWrap(t *testing.T) {
 			record.Refused("")
 		})
 	})
-	t.Run("bodies are written at the level Request only, and only small ones", func(t *testing.T) {
+	t.Run("only small bodies are written, and only at the level Request", func(t *testing.T) {
 		for body, want := range map[string]any{`{"a":"b"}`: map[string]any{"a": "b"},
 			`{"a":"` + strings.Repeat("b", maxBody) + `"}`: nil} {
 			for level, written := range map[Level]bool{LevelMetadata: false, LevelRequest: true} {
@@ -205,13 +205,13 @@ func TestWrap(t *testing.T) {
 				serve(l, httptest.NewRequest("POST", "/k8s/local/api/v1/namespaces/a/pods", strings.NewReader(body)), func(w http.ResponseWriter, r *http.Request) {
 					From(r.Context()).About("local", request.Of(r, "/api/v1/namespaces/a/pods"))
 					if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
-						t.Errorf("the body became %.50q, %v", got, err)
+						t.Errorf("the handler read %.50q, %v, want the body unchanged", got, err)
 					}
 					w.WriteHeader(http.StatusCreated)
 				})
 				got, _ := json.Marshal(lines(t, l, s)[0]["body"])
 				if wanted, _ := json.Marshal(want); written && string(got) != string(wanted) || !written && string(got) != "null" {
-					t.Errorf("at level %s the body is %.50s", level, got)
+					t.Errorf("at level %s the logged body is %.50s, want only a small body at the level Request", level, got)
 				}
 			}
 		}
@@ -225,12 +225,12 @@ func TestLog(t *testing.T) {
 	run := func(name string, f func(*testing.T)) {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 	}
-	run("lines that there is no room for are counted, and the log says that it has a gap", func(t *testing.T) {
+	run("lines without room are counted, and the log reports the gap", func(t *testing.T) {
 		s, dropped, written := &sink{hold: make(chan struct{})}, atomic.Int64{}, atomic.Int64{}
 		l := start(metadata(),
 			Observer{Dropped: func(n int) { dropped.Add(int64(n)) }, Written: func(n int) { written.Add(int64(n)) }}, s)
 		l.write(t.Context(), line)
-		synctest.Wait() // the writer has it
+		synctest.Wait() // the writer has taken the line
 		for range room + 5 {
 			l.write(t.Context(), line)
 		}
@@ -238,10 +238,10 @@ func TestLog(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		gap := s.content.String()[(room+1)*maxLine:] // it is where the lines are missing
+		gap := s.content.String()[(room+1)*maxLine:] // the gap is reported where the lines are missing
 		if dropped.Load() != 5 || written.Load() != room+1 ||
 			!strings.Contains(gap, `"stage":"Dropped","latencyMs":0,"dropped":5`) {
-			t.Errorf("%d dropped, %d written", dropped.Load(), written.Load())
+			t.Errorf("%d lines were dropped and %d written, want the rest to fit", dropped.Load(), written.Load())
 		}
 	})
 	run("in the blocking mode requests wait for room, and none is lost", func(t *testing.T) {
@@ -258,7 +258,7 @@ func TestLog(t *testing.T) {
 		go func() { l.write(ctx, line); close(left) }()
 		synctest.Wait()
 		leave()
-		<-left // who goes away waits no longer
+		<-left // a caller that goes away waits no longer
 		close(s.hold)
 		all.Wait()
 		if err := l.Close(); err != nil {
@@ -278,7 +278,7 @@ func TestLog(t *testing.T) {
 		s.mu.Unlock()
 		l.write(t.Context(), line)
 		if err := l.Close(); err != nil || dropped.Load() != 1 || s.content.Len() != maxLine {
-			t.Errorf("%v, %d dropped, %d bytes written", err, dropped.Load(), s.content.Len())
+			t.Errorf("error %v, %d lines dropped, %d bytes written, want the lines counted as dropped", err, dropped.Load(), s.content.Len())
 		}
 	})
 	run("it closes once", func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestLog(t *testing.T) {
 		}
 		l.write(t.Context(), line)
 		if s.closed != 1 || s.content.Len() > 0 {
-			t.Errorf("closed %d times, %d bytes", s.closed, s.content.Len())
+			t.Errorf("closed %d times with %d bytes, want once", s.closed, s.content.Len())
 		}
 	})
 }
@@ -321,18 +321,18 @@ func TestFile(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(path + ".3"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("more files are kept than asked for: %v", err)
+		t.Errorf("more files are kept than configured (%v), want no more", err)
 	}
 	if about, err := os.Stat(path); err != nil || about.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v: others may read it (CVE-2023-32197)", about.Mode(), err)
+		t.Errorf("mode %v, %v, want no access for others (CVE-2023-32197)", about.Mode(), err)
 	}
 	if _, err := Open(Settings{Level: LevelMetadata, Path: filepath.Join(path, "no")}, Observer{},
 		logr.Discard()); err == nil {
-		t.Error("a path that cannot be is no error")
+		t.Error("an impossible path returned no error, want one")
 	}
 }
 
-// What writing down one request costs.
+// BenchmarkWrap reports the cost of logging one request.
 func BenchmarkWrap(b *testing.B) {
 	l := start(metadata(), Observer{}, &sink{})
 	defer l.Close()

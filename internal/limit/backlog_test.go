@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// stage has a backlog in windows of one byte, and notes who is cut.
+// stage has a backlog with windows of one byte, and records which responses are cut.
 type stage struct {
 	*limit.Backlog
 	mu  sync.Mutex // guards cut
@@ -25,7 +25,7 @@ func newStage(member, all int64) *stage {
 	return &stage{Backlog: limit.NewBacklog(limit.BacklogBounds{Member: member, All: all, Grace: time.Second}, nil)}
 }
 
-// stall begins an answer that its user does not read.
+// stall begins a response that its user does not read.
 func (s *stage) stall(workspace, member, name string) *limit.Flow {
 	f := s.Flow(limit.Origin{Workspace: workspace, Member: member, Window: 1}, func() {
 		s.mu.Lock()
@@ -47,7 +47,7 @@ func (s *stage) wantCut(t *testing.T, want ...string) {
 }
 
 func TestBacklog(t *testing.T) {
-	t.Run("users who read hold nothing, however many", func(t *testing.T) {
+	t.Run("users who read hold nothing, however many there are", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStage(2, 2)
 			for n := range 100 {
@@ -58,11 +58,11 @@ func TestBacklog(t *testing.T) {
 			time.Sleep(time.Minute)
 			s.wantCut(t)
 			if s.Held() != 0 {
-				t.Errorf("%d bytes are held", s.Held())
+				t.Errorf("%d bytes are held, want none", s.Held())
 			}
 		})
 	})
-	t.Run("beyond the bound of a member its oldest write is cut when its grace has passed", func(t *testing.T) {
+	t.Run("above the limit of a member, its oldest write is cut after its grace period", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStage(2, 0)
 			for n := range 3 {
@@ -79,7 +79,7 @@ func TestBacklog(t *testing.T) {
 			}
 		})
 	})
-	t.Run("twice the bound is never exceeded, grace or not", func(t *testing.T) {
+	t.Run("twice the limit is never exceeded, whatever the grace period", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStage(2, 0)
 			for n := range 6 {
@@ -91,12 +91,12 @@ func TestBacklog(t *testing.T) {
 			s.wantCut(t, "0", "1")
 		})
 	})
-	t.Run("beyond the bound of all the workspace that holds most is cut", func(t *testing.T) {
+	t.Run("above the limit for all, a response of the workspace that holds the most is cut", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStage(0, 4)
 			defer s.stall("honest", "h", "honest").Close()
 			time.Sleep(time.Millisecond)
-			for n := range 5 { // each in a member of its own: they are of one workspace all the same
+			for n := range 5 { // each is from a different member, but all are in one workspace
 				defer s.stall("bad", fmt.Sprint(n), fmt.Sprint(n)).Close()
 				time.Sleep(time.Millisecond)
 			}
@@ -104,7 +104,7 @@ func TestBacklog(t *testing.T) {
 			s.wantCut(t, "0", "1")
 		})
 	})
-	t.Run("a reader that goes on in time is not cut off", func(t *testing.T) {
+	t.Run("a reader that continues in time is not cut off", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStage(1, 1)
 			a, b := s.stall("w", "m", "a"), s.stall("w", "m", "b")
@@ -116,14 +116,14 @@ func TestBacklog(t *testing.T) {
 			a.Close()
 		})
 	})
-	t.Run("a flow that was cut says why, and counts no more", func(t *testing.T) {
+	t.Run("a flow that was cut says why, and no longer counts", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStage(1, 0)
 			a, b := s.stall("w", "m", "a"), s.stall("w", "m", "b")
 			time.Sleep(2 * time.Second)
 			s.wantCut(t, "a")
 			if a.Cut() != limit.ScopeMember || b.Cut() != "" {
-				t.Errorf("a was cut for %q and b for %q", a.Cut(), b.Cut())
+				t.Errorf("a was cut for %q and b for %q, want only a to be cut", a.Cut(), b.Cut())
 			}
 			a.End()
 			a.Begin()
@@ -135,11 +135,11 @@ func TestBacklog(t *testing.T) {
 			b.Close()
 			b.Begin()
 			if s.Held() != 0 {
-				t.Errorf("%d bytes are held at the end", s.Held())
+				t.Errorf("%d bytes are held at the end, want none", s.Held())
 			}
 		})
 	})
-	t.Run("a flow is closed only when its cut is over", func(t *testing.T) {
+	t.Run("Close waits until the cut is over", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, cutting, over := newStage(1, 0), make(chan struct{}), false
 			a := s.Flow(limit.Origin{Member: "m", Window: 1}, func() { <-cutting; over = true })
@@ -151,19 +151,19 @@ func TestBacklog(t *testing.T) {
 			synctest.Wait()
 			select {
 			case <-closed:
-				t.Error("closed while it was being cut")
+				t.Error("the flow was closed while it was being cut")
 			default:
 			}
 			close(cutting)
 			<-closed
 			if !over {
-				t.Error("closed before it was cut")
+				t.Error("the flow was closed before it was cut")
 			}
 		})
 	})
 }
 
-// What counting costs per write to a user.
+// BenchmarkBacklogWrite reports the cost of counting for each write to a user.
 func BenchmarkBacklogWrite(b *testing.B) {
 	s := limit.NewBacklog(limit.Defaults().Backlog, nil)
 	b.ReportAllocs()

@@ -18,7 +18,7 @@ import (
 
 func asker(user, member string) limit.Requester { return limit.Requester{User: user, Member: member} }
 
-// enter fails the test if there is no seat.
+// enter returns a seat, and fails the test if there is none.
 func enter(t *testing.T, g *limit.Gate, user, member string) *limit.Seat {
 	t.Helper()
 	seat, err := g.Enter(t.Context(), asker(user, member))
@@ -32,7 +32,7 @@ func wantFull(t *testing.T, err error, scope limit.Scope, waited time.Duration) 
 	t.Helper()
 	var full *limit.FullError
 	if !errors.As(err, &full) || full.Scope != scope || full.Waited != waited {
-		t.Errorf("error %v, want that %s is full after %s", err, scope, waited)
+		t.Errorf("error %v, want a FullError for %s after %s", err, scope, waited)
 	}
 }
 
@@ -43,19 +43,19 @@ func TestGateBounds(t *testing.T) {
 		next   limit.Requester
 		want   limit.Scope
 	}{
-		"a user has a share and no more": {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")},
+		"a user gets no more than the share of a user": {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")},
 			asker("a", "o"), limit.ScopeUser},
-		"another user has their own": {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")},
+		"another user gets another share": {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")},
 			asker("b", "m"), ""},
-		"a member has its share, whoever asks": {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")},
+		"all users of a member share its limit": {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")},
 			asker("c", "m"), limit.ScopeMember},
-		"another member has its own": {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")},
+		"another member has another limit": {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")},
 			asker("c", "n"), ""},
-		"all together have theirs": {limit.Bounds{All: 2}, []limit.Requester{asker("a", "m"), asker("b", "n")},
+		"all requests together have a limit": {limit.Bounds{All: 2}, []limit.Requester{asker("a", "m"), asker("b", "n")},
 			asker("c", "o"), limit.ScopeAll},
-		"what has no member is bound by no share": {limit.Bounds{Member: 1},
+		"the limit of members does not apply to requests without a member": {limit.Bounds{Member: 1},
 			[]limit.Requester{asker("a", ""), asker("b", "")}, asker("c", ""), ""},
-		"zero is no bound": {limit.Bounds{}, []limit.Requester{asker("a", "m"), asker("a", "m")}, asker("a", "m"), ""},
+		"zero means no limit": {limit.Bounds{}, []limit.Requester{asker("a", "m"), asker("a", "m")}, asker("a", "m"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := limit.NewGate(tt.bounds, limit.Observer{})
@@ -68,25 +68,26 @@ func TestGateBounds(t *testing.T) {
 				wantFull(t, err, tt.want, 0)
 				seats[0].Release()
 				if seat, err = g.Enter(t.Context(), tt.next); err != nil {
-					t.Errorf("after a release: %v", err)
+					t.Errorf("after a release: %v, want a seat", err)
 				}
 			} else if err != nil {
 				t.Error(err)
 			}
-			for _, s := range append(seats, seat, seat) { // twice is once
+			for _, s := range append(seats, seat, seat) { // releasing twice has no effect
 				s.Release()
 			}
 			if taken, waiting := g.Load(); taken != 0 || waiting != 0 {
-				t.Errorf("%d seats are taken and %d requests wait after all have left", taken, waiting)
+				t.Errorf("%d seats are taken and %d requests wait after all requests have ended, want none", taken, waiting)
 			}
 		})
 	}
 }
 
-// queue starts a request that waits, and notes its name in order when it gets its seat, which it gives back when told.
+// queue starts requests that wait. It records their names in the order in which they get their seats. Each request
+// returns its seat when it is told to.
 type queue struct {
 	*limit.Gate
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	got  []string
 	errs map[string]error
 	all  sync.WaitGroup
@@ -99,7 +100,7 @@ func (q *queue) join(ctx context.Context, user, member, name string) {
 		q.got = append(q.got, name)
 		q.errs[name] = err
 		q.mu.Unlock()
-		<-time.After(time.Millisecond) // of a clock that is not the real one: how long the request takes
+		<-time.After(time.Millisecond) // on a fake clock: the time that the request takes
 		seat.Release()
 	})
 	synctest.Wait()
@@ -112,7 +113,7 @@ func (q *queue) finish(t *testing.T, want ...string) {
 		t.Errorf("the order is %q, want %q", q.got, want)
 	}
 	if taken, waiting := q.Load(); taken != 0 || waiting != 0 {
-		t.Errorf("%d seats are taken and %d requests wait after all have left", taken, waiting)
+		t.Errorf("%d seats are taken and %d requests wait after all requests have ended, want none", taken, waiting)
 	}
 }
 
@@ -122,7 +123,7 @@ func newQueue(bounds limit.Bounds) *queue {
 
 func TestGateQueue(t *testing.T) {
 	bounds := limit.Bounds{User: 1, All: 1, Queue: 10, QueueUser: 5, Wait: time.Second}
-	t.Run("one user is first come first served, and users take turns", func(t *testing.T) {
+	t.Run("the requests of one user are served in order, and users take turns", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(bounds)
 			seat := enter(t, q.Gate, "x", "m")
@@ -165,13 +166,13 @@ func TestGateQueue(t *testing.T) {
 			leave()
 			synctest.Wait()
 			if !errors.Is(q.errs["a1"], context.Canceled) {
-				t.Errorf("error %v, want that of the context", q.errs["a1"])
+				t.Errorf("error %v, want the error of the context", q.errs["a1"])
 			}
 			seat.Release()
 			q.finish(t, "a1", "a2")
 		})
 	})
-	t.Run("the queue of a user is bounded", func(t *testing.T) {
+	t.Run("the queue of a user is limited", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(bounds)
 			seat := enter(t, q.Gate, "a", "m")
@@ -184,7 +185,7 @@ func TestGateQueue(t *testing.T) {
 			q.finish(t, "0", "1", "2", "3", "4")
 		})
 	})
-	t.Run("a full queue drops the newest of the user with most in it, not the first of another", func(t *testing.T) {
+	t.Run("a full queue drops the newest request of the user with the most requests, not the first of another user", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(limit.Bounds{All: 1, Queue: 4, QueueUser: 4, Wait: time.Second})
 			seat := enter(t, q.Gate, "x", "m")
@@ -193,13 +194,13 @@ func TestGateQueue(t *testing.T) {
 			}
 			var full *limit.FullError
 			if !errors.As(q.errs["a4"], &full) || full.Scope != limit.ScopeUser {
-				t.Errorf("the newest of the longest queue got %v", q.errs["a4"])
+				t.Errorf("the newest request of the user with the most requests got %v, want it refused", q.errs["a4"])
 			}
 			seat.Release()
 			q.finish(t, "a4", "a1", "b1", "a2", "a3")
 		})
 	})
-	t.Run("one release may let two in: one by its user, one by its member", func(t *testing.T) {
+	t.Run("one release may admit two requests: one of the same user, and one for the same member", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(limit.Bounds{User: 1, Member: 1, Queue: 4, QueueUser: 4, Wait: time.Second})
 			seat := enter(t, q.Gate, "a", "m")
@@ -207,19 +208,19 @@ func TestGateQueue(t *testing.T) {
 			q.join(t.Context(), "b", "m", "b to m")
 			seat.Release()
 			synctest.Wait()
-			slices.Sort(q.got) // they run at once
+			slices.Sort(q.got) // they run concurrently
 			q.finish(t, "a to n", "b to m")
 		})
 	})
 }
 
-// One user with ten thousand goroutines, and one with one request at a time. The clock is not the real one, so what is
-// measured is the discipline of the queue and nothing else.
+// One user has ten thousand goroutines, and another sends one request at a time. The clock is fake, so the test
+// measures only the order of the queue.
 func TestOneUserDoesNotSlowAnother(t *testing.T) {
 	const takes = 10 * time.Millisecond
 	for name, bounds := range map[string]limit.Bounds{
 		"with the default bounds": limit.Defaults().Short,
-		"even where one user may take all seats, as their requests then wait in order": {All: 50, Queue: 2000,
+		"even if one user may take all seats, because their requests then wait in order": {All: 50, Queue: 2000,
 			QueueUser: 2000, Wait: 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +233,7 @@ func TestOneUserDoesNotSlowAnother(t *testing.T) {
 						for ctx.Err() == nil {
 							seat, err := g.Enter(ctx, asker("greedy", "m"))
 							if err != nil {
-								time.Sleep(time.Second) // as clients do on 429
+								time.Sleep(time.Second) // as clients do after a 429
 								continue
 							}
 							time.Sleep(takes)
@@ -256,15 +257,15 @@ func TestOneUserDoesNotSlowAnother(t *testing.T) {
 				stop()
 				all.Wait()
 				if worst > 2*takes {
-					t.Errorf("a request of %s took %s beside a greedy user, want at most twice as long", takes, worst)
+					t.Errorf("a request of %s took %s next to a greedy user, want at most twice as long", takes, worst)
 				}
 			})
 		})
 	}
 }
 
-// Whatever happens at once, no bound is exceeded, and in the end nothing is left.
-func TestGateHoldsItsBoundsUnderLoad(t *testing.T) {
+// Whatever happens concurrently, no limit is exceeded, and in the end no seat is taken.
+func TestGateKeepsItsLimitsUnderLoad(t *testing.T) {
 	g := limit.NewGate(limit.Bounds{User: 3, Member: 5, All: 8, Queue: 20, QueueUser: 8, Wait: time.Millisecond},
 		limit.Observer{})
 	var mu sync.Mutex // guards open
@@ -275,7 +276,7 @@ func TestGateHoldsItsBoundsUnderLoad(t *testing.T) {
 		for _, name := range names {
 			open[name] += n
 			if bound := map[byte]int{'u': 3, 'm': 5, '*': 8}[name[0]]; open[name] > bound {
-				t.Errorf("%d of %s at once, want at most %d", open[name], name, bound)
+				t.Errorf("%d seats of %s were taken at once, want at most %d", open[name], name, bound)
 			}
 		}
 	}
@@ -296,12 +297,12 @@ func TestGateHoldsItsBoundsUnderLoad(t *testing.T) {
 	}
 	all.Wait()
 	if taken, waiting := g.Load(); taken != 0 || waiting != 0 {
-		t.Errorf("%d seats are taken and %d requests wait after all have left", taken, waiting)
+		t.Errorf("%d seats are taken and %d requests wait after all requests have ended, want none", taken, waiting)
 	}
 }
 
-// What a seat costs where there is room: the goal is under 1 µs. go test -bench Gate -count 10 ./internal/limit |
-// benchstat -
+// BenchmarkGateWithRoom reports the cost of a seat if one is free. The goal is less than 1 µs. Compare with: go test
+// -bench Gate -count 10 ./internal/limit | benchstat -
 func BenchmarkGateWithRoom(b *testing.B) {
 	l := limit.New(limit.Defaults(), limit.Observers{})
 	b.ReportAllocs()
@@ -316,7 +317,8 @@ func BenchmarkGateWithRoom(b *testing.B) {
 	})
 }
 
-// What a modest user waits beside one with ten thousand goroutines, in real time: the request itself takes 1 ms.
+// BenchmarkModestUserBesideGreedyOne reports, in real time, how long a modest user waits next to a user with ten
+// thousand goroutines. The request itself takes 1 ms.
 func BenchmarkModestUserBesideGreedyOne(b *testing.B) {
 	for _, greedy := range []int{0, 10_000} {
 		b.Run(fmt.Sprintf("greedy=%d", greedy), func(b *testing.B) {
@@ -325,7 +327,7 @@ func BenchmarkModestUserBesideGreedyOne(b *testing.B) {
 			request := func(user string) {
 				seat, err := g.Enter(ctx, asker(user, "m"))
 				if err != nil {
-					<-time.After(time.Second) // as clients do on 429
+					<-time.After(time.Second) // as clients do after a 429
 					return
 				}
 				<-time.After(time.Millisecond)

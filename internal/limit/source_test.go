@@ -11,11 +11,11 @@ import (
 
 func TestSource(t *testing.T) {
 	for name, tt := range map[string]struct{ address, want string }{
-		"an address of IPv4 is one":               {"192.0.2.7:1234", "192.0.2.7"},
-		"one that is written as IPv6 is the same": {"[::ffff:192.0.2.7]:1", "192.0.2.7"},
-		"a network of IPv6 is one":                {"[2001:db8:1:2:3:4:5:6]:1", "2001:db8:1:2::/64"},
-		"a zone changes nothing":                  {"[fe80::1%eth0]:1", "fe80::/64"},
-		"anything else is itself":                 {"pipe", "pipe"},
+		"an IPv4 address is one source":                       {"192.0.2.7:1234", "192.0.2.7"},
+		"an IPv4 address in IPv6 notation is the same source": {"[::ffff:192.0.2.7]:1", "192.0.2.7"},
+		"an IPv6 network is one source":                       {"[2001:db8:1:2:3:4:5:6]:1", "2001:db8:1:2::/64"},
+		"a zone changes nothing":                              {"[fe80::1%eth0]:1", "fe80::/64"},
+		"anything else is unchanged":                          {"pipe", "pipe"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := limit.Source(tt.address); got != tt.want {

@@ -29,7 +29,7 @@ func readAllPolicies(t *testing.T) []policy {
 	return all
 }
 
-// storedPolicies are the policies of config/policy as an API server stores them.
+// storedPolicies returns the policies of config/policy as an API server stores them.
 func storedPolicies(t *testing.T) []policy {
 	t.Helper()
 	env := testkit.Shared(t)
@@ -44,7 +44,7 @@ func storedPolicies(t *testing.T) []policy {
 	return all
 }
 
-func TestStateOfAPolicyDependsOnItsStoredContent(t *testing.T) {
+func TestStateOfAPolicy(t *testing.T) {
 	t.Parallel()
 	stored := storedPolicies(t)
 	for _, p := range readAllPolicies(t) {
@@ -92,8 +92,8 @@ func TestStateOfAPolicyDependsOnItsStoredContent(t *testing.T) {
 	}
 }
 
-// What the manager finds missing shows in a metric and once in the log.
-func TestMissingPoliciesShow(t *testing.T) {
+// Missing policies appear in a metric, and once in the log.
+func TestMissingPoliciesAreReported(t *testing.T) {
 	all := readAllPolicies(t)
 	var logged []string
 	var have []policy
@@ -131,7 +131,7 @@ func TestMissingPoliciesShow(t *testing.T) {
 }
 
 // An installer may apply the policies a moment after the Deployment.
-func TestPoliciesThatAreMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *testing.T) {
+func TestPoliciesMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *testing.T) {
 	all := readAllPolicies(t)
 	for name, tt := range map[string]struct {
 		second []policy
@@ -149,10 +149,10 @@ func TestPoliciesThatAreMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *test
 				logged = ""
 				p.look(t.Context())
 				if !strings.Contains(logged, want) || want == "" && logged != "" {
-					t.Errorf("look %d logs %q, want %q", i+1, logged, want)
+					t.Errorf("check %d logged %q, want %q", i+1, logged, want)
 				}
 				if isError := strings.Contains(logged, `"error"`); isError != strings.Contains(want, "may not") {
-					t.Errorf("look %d logs %q, want an error only for what stays missing", i+1, logged)
+					t.Errorf("check %d logged %q, want an error only for policies that stay missing", i+1, logged)
 				}
 				have = tt.second
 			}

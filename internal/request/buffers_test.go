@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// flushes counts how often a response is flushed.
+// flushes counts the flushes of a response.
 type flushes struct {
 	*httptest.ResponseRecorder
 	n atomic.Int64
@@ -57,7 +57,7 @@ func TestOnlyStreamsAreFlushed(t *testing.T) {
 			w := &flushes{ResponseRecorder: httptest.NewRecorder()}
 			proxy.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
 			if got := w.n.Load() > 0; got != flushed {
-				t.Errorf("flushed: %t, want %t", got, flushed)
+				t.Errorf("flushed %t, want %t", got, flushed)
 			}
 			if w.Body.String() != "body" {
 				t.Errorf("got %q, want the body", w.Body)

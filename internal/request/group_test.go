@@ -24,15 +24,15 @@ func TestKindOf(t *testing.T) {
 		header http.Header
 		want   request.Kind
 	}{
-		"a GET is a request": {"/api/v1/pods", nil, request.Short},
-		"a watch is one":     {"/api/v1/pods?watch=true", nil, request.Watch},
+		"a GET is short":     {"/api/v1/pods", nil, request.Short},
+		"a watch is a watch": {"/api/v1/pods?watch=true", nil, request.Watch},
 		"a shell is a session": {"/api/v1/namespaces/a/pods/b/exec?command=sh", upgrade,
 			request.Session},
-		"a watch over a WebSocket is a session":       {"/api/v1/pods?watch=true", upgrade, request.Session},
-		"a log that is followed is a session":         {"/api/v1/namespaces/a/pods/b/log?follow=true", nil, request.Session},
-		"a log that is not followed is a request":     {"/api/v1/namespaces/a/pods/b/log?follow=False", nil, request.Short},
-		"follow means nothing elsewhere":              {"/api/v1/pods?follow=true", nil, request.Short},
-		"Upgrade that Connection does not name is no": {"/api/v1/pods", http.Header{"Upgrade": {"h2c"}}, request.Short},
+		"a watch over a WebSocket is a session":        {"/api/v1/pods?watch=true", upgrade, request.Session},
+		"a log that is followed is a session":          {"/api/v1/namespaces/a/pods/b/log?follow=true", nil, request.Session},
+		"a log that is not followed is short":          {"/api/v1/namespaces/a/pods/b/log?follow=False", nil, request.Short},
+		"follow has no meaning for other requests":     {"/api/v1/pods?follow=true", nil, request.Short},
+		"Upgrade without Connection is not an upgrade": {"/api/v1/pods", http.Header{"Upgrade": {"h2c"}}, request.Short},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -45,7 +45,8 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// begin has a request served that ends when release is closed or its context ends, and says which.
+// begin starts a request that ends when release is closed or its context ends. The channel receives which of them ended
+// it.
 func begin(t *testing.T, g *request.Group, path string, release <-chan struct{}) <-chan string {
 	t.Helper()
 	ended := make(chan string, 1)
@@ -63,7 +64,7 @@ func begin(t *testing.T, g *request.Group, path string, release <-chan struct{})
 	return ended
 }
 
-// follow begins a watch that would never end, and returns how it does.
+// follow starts an endless watch. The channel receives how it ended.
 func follow(t *testing.T, g *request.Group) <-chan error {
 	t.Helper()
 	body, source := io.Pipe()
@@ -85,12 +86,12 @@ func follow(t *testing.T, g *request.Group) <-chan error {
 func TestGroup(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(t *testing.T, g *request.Group){
-		"an empty group is waited for no time": func(t *testing.T, g *request.Group) {
+		"Wait returns at once for an empty group": func(t *testing.T, g *request.Group) {
 			if err := g.Wait(t.Context()); err != nil {
 				t.Error(err)
 			}
 		},
-		"it counts what is under way by its kind": func(t *testing.T, g *request.Group) {
+		"requests in progress are counted by kind": func(t *testing.T, g *request.Group) {
 			release := make(chan struct{})
 			for _, path := range []string{"/a", "/a", "/a?watch=1", "/log?follow=1"} {
 				begin(t, g, path, release)
@@ -100,48 +101,48 @@ func TestGroup(t *testing.T) {
 			}
 			close(release)
 			if err := g.Wait(t.Context()); err != nil || g.Counts() != (request.Counts{}) {
-				t.Errorf("waiting ended with %v, %+v, want no error and nothing under way", err, g.Counts())
+				t.Errorf("Wait returned %v with %+v, want no error and no requests in progress", err, g.Counts())
 			}
 		},
-		"what is under way is waited for": func(t *testing.T, g *request.Group) {
+		"Wait waits for requests in progress": func(t *testing.T, g *request.Group) {
 			release := make(chan struct{})
 			ended := begin(t, g, "/a", release)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := g.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("waited until %v", err)
+				t.Errorf("Wait returned %v, want it to wait until ctx ended", err)
 			}
 			time.AfterFunc(time.Minute, func() { close(release) })
 			if err := g.Wait(t.Context()); err != nil || <-ended != "by itself" {
 				t.Error(err)
 			}
 		},
-		"what does not end is cut": func(t *testing.T, g *request.Group) {
+		"Cut ends requests that do not end by themselves": func(t *testing.T, g *request.Group) {
 			ended := begin(t, g, "/a/exec", nil)
 			g.Cut()
 			if err := g.Wait(t.Context()); err != nil || <-ended != "cut" {
 				t.Error(err)
 			}
 			if late := begin(t, g, "/late", nil); <-late != "cut" {
-				t.Error("a late one goes on")
+				t.Error("a request that began after Cut goes on, want it ended")
 			}
 		},
 		"a watch ends when watches are renewed, and another may begin": func(t *testing.T, g *request.Group) {
 			first := follow(t, g)
 			g.RenewWatches()
 			if err := <-first; err != nil {
-				t.Errorf("it ended with %v", err)
+				t.Errorf("the watch ended with %v, want no error", err)
 			}
 			second := follow(t, g)
 			if synctest.Wait(); len(second) > 0 {
-				t.Error("the other one ended by itself")
+				t.Error("the second watch ended by itself, want it to go on")
 			}
 			g.EndWatches()
 			if err := <-second; err != nil {
-				t.Errorf("the other one ended with %v", err)
+				t.Errorf("the second watch ended with %v, want no error", err)
 			}
 			if err := <-follow(t, g); err != nil {
-				t.Errorf("a late one ended with %v", err)
+				t.Errorf("a watch that began after EndWatches ended with %v, want no error", err)
 			}
 		},
 	} {

@@ -19,17 +19,17 @@ func TestRecorder(t *testing.T) {
 		serve http.HandlerFunc
 		want  int
 	}{
-		"a status is noted": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+		"a status is recorded": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
 			http.StatusTeapot},
 		"a body without a status means 200": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") },
 			http.StatusOK},
-		"nothing at all means 200": {func(http.ResponseWriter, *http.Request) {}, http.StatusOK},
+		"a handler that writes nothing means 200": {func(http.ResponseWriter, *http.Request) {}, http.StatusOK},
 		"the first of two statuses counts": {func(w http.ResponseWriter,
 			_ *http.Request) {
 			w.WriteHeader(404)
 			w.WriteHeader(500)
 		}, http.StatusNotFound},
-		"an informational answer is none": {func(w http.ResponseWriter,
+		"an informational response is ignored": {func(w http.ResponseWriter,
 			_ *http.Request) {
 			w.WriteHeader(103)
 			w.WriteHeader(409)
@@ -38,9 +38,9 @@ func TestRecorder(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			w.WriteHeader(500)
 		}, http.StatusOK},
-		"a deadline reaches the one behind":    {deadline, http.StatusNoContent},
-		"a connection that is taken over, 101": {hijack, http.StatusSwitchingProtocols},
-		"a handler that gives up answers none": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"a deadline reaches the wrapped writer":     {deadline, http.StatusNoContent},
+		"a connection that is taken over means 101": {hijack, http.StatusSwitchingProtocols},
+		"a handler that aborts means no response": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 			request.Aborted},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestRecorder(t *testing.T) {
 				resp.Body.Close()
 			}
 			if status := <-got; status != tt.want {
-				t.Errorf("noted %d, want %d", status, tt.want)
+				t.Errorf("recorded %d, want %d", status, tt.want)
 			}
 		})
 	}
@@ -75,10 +75,10 @@ func hijack(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// quiet is for what net/http has to say of handlers that misbehave on purpose.
+// quiet returns a logger for net/http's messages about handlers that misbehave on purpose.
 func quiet(t *testing.T) *log.Logger { return log.New(t.Output(), "", 0) }
 
-func TestARecorderIsSharedAndTellsWhenTheResponseBegins(t *testing.T) {
+func TestRecorderIsSharedAndReportsTheBeginOfTheResponse(t *testing.T) {
 	outer := request.NewRecorder(httptest.NewRecorder())
 	var begun []int
 	outer.OnBegin(func(status int) { begun = append(begun, status) })
@@ -91,6 +91,6 @@ func TestARecorderIsSharedAndTellsWhenTheResponseBegins(t *testing.T) {
 	_, _ = io.WriteString(inner, "x")
 	inner.Done()
 	if len(begun) != 1 || begun[0] != http.StatusTeapot || outer.Status() != http.StatusTeapot {
-		t.Errorf("told of %v, status %d; want one beginning with 418", begun, outer.Status())
+		t.Errorf("OnBegin got %v, status %d; want one call with 418", begun, outer.Status())
 	}
 }

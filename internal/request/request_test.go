@@ -33,21 +33,21 @@ func TestOf(t *testing.T) {
 			want: request.Info{Verb: "list", Group: "apps", Version: "v1", Namespace: "web", Resource: "deployments"}},
 		"a watch of a collection lasts": {method: "GET", target: "/api/v1/pods?watch=true",
 			want: request.Info{Verb: "watch", Version: "v1", Resource: "pods", Long: true}},
-		"watch=0 is no watch": {method: "GET", target: "/api/v1/pods?watch=0",
+		"watch=0 is not a watch": {method: "GET", target: "/api/v1/pods?watch=0",
 			want: request.Info{Verb: "list", Version: "v1", Resource: "pods"}},
-		"a watch without a value is one": {method: "GET", target: "/api/v1/pods?watch",
+		"watch without a value is a watch": {method: "GET", target: "/api/v1/pods?watch",
 			want: request.Info{Verb: "watch", Version: "v1", Resource: "pods", Long: true}},
 		"the old form of a watch lasts": {method: "GET", target: "/api/v1/watch/namespaces/web/pods",
 			want: request.Info{Verb: "watch", Version: "v1", Namespace: "web", Resource: "pods", Long: true}},
-		"a collection limited to one name has it": {method: "GET",
+		"a collection that is limited to one name has that name": {method: "GET",
 			target: "/api/v1/namespaces/web/pods?watch=1&fieldSelector=metadata.name%3Da",
 			want:   request.Info{Verb: "watch", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Long: true}},
-		"a namespace is in itself": {method: "PUT", target: "/api/v1/namespaces/web/finalize",
+		"a namespace is in its own namespace": {method: "PUT", target: "/api/v1/namespaces/web/finalize",
 			want: request.Info{Verb: "update", Version: "v1", Namespace: "web", Resource: "namespaces", Name: "web",
 				Subresource: "finalize"}},
 		"a create": {method: "POST", target: "/api/v1/namespaces/web/secrets",
 			want: request.Info{Verb: "create", Version: "v1", Namespace: "web", Resource: "secrets"}},
-		"a deletion of many": {method: "DELETE", target: "/api/v1/namespaces/web/secrets",
+		"a deletion of a collection": {method: "DELETE", target: "/api/v1/namespaces/web/secrets",
 			want: request.Info{Verb: "deletecollection", Version: "v1", Namespace: "web", Resource: "secrets"}},
 		"logs are short": {method: "GET", target: "/api/v1/namespaces/web/pods/a/log?follow=false",
 			want: request.Info{Verb: "get", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Subresource: "log"}},
@@ -57,13 +57,13 @@ func TestOf(t *testing.T) {
 		"an exec lasts": {method: "POST", target: "/api/v1/namespaces/web/pods/a/exec?command=ls", header: upgrade,
 			want: request.Info{Verb: "create", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Subresource: "exec",
 				Long: true}},
-		"what is proxied to a workload lasts": {method: "GET", target: "/api/v1/namespaces/web/services/s/proxy/a/b/c/d/e",
+		"a request that is proxied to a workload lasts": {method: "GET", target: "/api/v1/namespaces/web/services/s/proxy/a/b/c/d/e",
 			want: request.Info{Verb: "get", Version: "v1", Namespace: "web", Resource: "services", Name: "s",
 				Subresource: "proxy", Long: true}},
 		"any upgrade lasts": {method: "GET", target: "/version", header: upgrade,
 			want: request.Info{Verb: "get", Long: true}},
-		"discovery is no resource": {method: "GET", target: "/apis/apps/v1", want: request.Info{Verb: "get"}},
-		"the root is no resource":  {method: "GET", target: "/", want: request.Info{Verb: "get"}},
+		"discovery is not a resource": {method: "GET", target: "/apis/apps/v1", want: request.Info{Verb: "get"}},
+		"the root is not a resource":  {method: "GET", target: "/", want: request.Info{Verb: "get"}},
 		"an unknown method has no verb": {method: "BREW", target: "/api/v1/pods",
 			want: request.Info{Version: "v1", Resource: "pods"}},
 		"a lone watch prefix is a resource": {method: "GET", target: "/api/v1/watch", want: request.Info{Verb: "get"}},
@@ -87,12 +87,13 @@ func FuzzOfNeverPanics(f *testing.F) {
 		r := &http.Request{Method: method, Header: http.Header{}, URL: httptest.NewRequest("GET", "/", nil).URL}
 		r.URL.RawQuery = query
 		if got := request.Of(r, path); got.Path != path {
-			t.Errorf("the path %q became %q", path, got.Path)
+			t.Errorf("the path %q became %q, want it unchanged", path, got.Path)
 		}
 	})
 }
 
-// What reading one request costs. Compare with: go test -bench Of -count 10 ./internal/request | benchstat -
+// BenchmarkOf reports the cost of reading one request. Compare with: go test -bench Of -count 10 ./internal/request |
+// benchstat -
 func BenchmarkOf(b *testing.B) {
 	r := httptest.NewRequest("GET", "http://hub/api/v1/namespaces/web/configmaps/settings", nil)
 	b.ReportAllocs()

@@ -23,7 +23,7 @@ func TestRepeatable(t *testing.T) {
 		"GET /v1/k8s/api/v1/namespaces/web/pods/a":                        true,
 		"HEAD /v1/k8s/api/v1/namespaces/web/pods":                         true,
 		"OPTIONS /v1/k8s/apis":                                            true,
-		"GET /v1/k8s/api/v1/namespaces/web/pods/proxy":                    true, // a pod of that name
+		"GET /v1/k8s/api/v1/namespaces/web/pods/proxy":                    true, // a pod with that name
 		"DELETE /v1/k8s/api/v1/namespaces/web/pods/a":                     false,
 		"GET /v1/k8s/api/v1/namespaces/web/pods/a/proxy/orders":           false,
 		"GET /v1/k8s/api/v1/namespaces/web/services/http:a:80/proxy/":     false,
@@ -32,7 +32,7 @@ func TestRepeatable(t *testing.T) {
 	} {
 		method, path, _ := strings.Cut(target, " ")
 		if got := Repeatable(httptest.NewRequest(method, path, nil)); got != want {
-			t.Errorf("%s may be sent again: %t, want %t", target, got, want)
+			t.Errorf("%s is repeatable %t, want %t", target, got, want)
 		}
 	}
 }
@@ -45,7 +45,7 @@ func TestIsWatch(t *testing.T) {
 	} {
 		if got := IsWatch(&http.Request{Method: http.MethodGet,
 			URL: &url.URL{Path: "/api/v1/pods", RawQuery: query}}); got != want {
-			t.Errorf("query %q: %t, want another answer", query, got)
+			t.Errorf("query %q: watch %t, want the opposite", query, got)
 		}
 	}
 	for path, want := range map[string]bool{
@@ -53,7 +53,7 @@ func TestIsWatch(t *testing.T) {
 		"/api/v1/namespaces/a/services/b/proxy/watch/c": false, "/api/v1/namespaces/watch/pods": false,
 	} {
 		if got := IsWatch(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}); got != want {
-			t.Errorf("path %s: %t, want another answer", path, got)
+			t.Errorf("path %s: watch %t, want the opposite", path, got)
 		}
 	}
 	for what, want := range map[string]bool{
@@ -64,7 +64,7 @@ func TestIsWatch(t *testing.T) {
 	} {
 		method, path, _ := strings.Cut(what, " ")
 		if got := IsWatch(&http.Request{Method: method, URL: &url.URL{Path: path, RawQuery: "watch=1"}}); got != want {
-			t.Errorf("%s?watch=1: %t", what, got)
+			t.Errorf("%s?watch=1: watch %t, want the opposite", what, got)
 		}
 	}
 }
@@ -90,14 +90,14 @@ func TestBoundaries(t *testing.T) {
 			[][2]int{{-1, -1}, {5, 5}}},
 		"several events are found":            {typeJSON, "", []string{"{}\n{}\n{"}, [][2]int{{3, 6}}},
 		"protobuf ends where its length says": {typeProtobuf, "", []string{frame("abc")}, [][2]int{{7, 7}}},
-		"a newline in protobuf is no end": {typeProtobuf, "", []string{frame("a\nc")[:6], "c"},
+		"a newline in protobuf does not end an event": {typeProtobuf, "", []string{frame("a\nc")[:6], "c"},
 			[][2]int{{-1, -1}, {1, 1}}},
 		"a length may come byte by byte": {typeProtobuf, "", []string{"\x00", "\x00", "\x00", "\x01", "x"},
 			[][2]int{{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {1, 1}}},
 		"an event may be empty": {typeProtobuf, "", []string{frame("") + frame("x")}, [][2]int{{4, 9}}},
 		"the rest of one event and part of the next": {typeProtobuf, "", []string{frame("abc")[:5], "bc" + frame("def")[:4]},
 			[][2]int{{-1, -1}, {2, 2}}},
-		"of an unknown format each piece is an event": {"application/cbor-seq", "", []string{"ab", "c"},
+		"in an unknown format, each piece is an event": {"application/cbor-seq", "", []string{"ab", "c"},
 			[][2]int{{2, 2}, {1, 1}}},
 		"compressed JSON has no lines": {typeJSON, "gzip", []string{"ab", "c\nd"}, [][2]int{{2, 2}, {3, 3}}},
 	} {
@@ -117,7 +117,7 @@ func TestBoundaries(t *testing.T) {
 	}
 }
 
-// However a stream is cut into pieces, the ends of its events are the same.
+// FuzzBoundaries checks that the ends of events do not depend on how a stream is cut into pieces.
 func FuzzBoundaries(f *testing.F) {
 	f.Add([]byte(frame("abc")+frame("")+frame("de")), 3, true)
 	f.Add([]byte("{}\n{\"a\":1}\n{"), 2, false)
@@ -137,7 +137,7 @@ func FuzzBoundaries(f *testing.F) {
 			piece := stream[at:min(at+size, len(stream))]
 			first, last := b.scan(piece)
 			if (first < 0) != (last < 0) || first > last || last > len(piece) || first == 0 {
-				t.Fatalf("%d, %d of %d bytes", first, last, len(piece))
+				t.Fatalf("got ends %d and %d in %d bytes, want them inside the piece", first, last, len(piece))
 			}
 			if first >= 0 && gotFirst < 0 {
 				gotFirst = at + first
@@ -147,12 +147,12 @@ func FuzzBoundaries(f *testing.F) {
 			}
 		}
 		if gotFirst != wantFirst || gotLast != wantLast {
-			t.Errorf("in pieces of %d: %d, %d; as a whole: %d, %d", size, gotFirst, gotLast, wantFirst, wantLast)
+			t.Errorf("in pieces of %d: got %d, %d; want %d, %d as in one piece", size, gotFirst, gotLast, wantFirst, wantLast)
 		}
 	})
 }
 
-// stream is an answer whose body the test writes.
+// stream returns a response whose body the test writes.
 func stream(ctx context.Context, excused func(error) bool) (*http.Response, *io.PipeWriter) {
 	r, w := io.Pipe()
 	answer := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {typeJSON}}, Body: r}
@@ -160,7 +160,7 @@ func stream(ctx context.Context, excused func(error) bool) (*http.Response, *io.
 	return answer, w
 }
 
-// outcome is everything that was read, and the error that ended it, once it has ended.
+// outcome contains everything that was read until the end, and the error that ended it.
 type outcome struct {
 	text  string
 	err   error
@@ -178,35 +178,35 @@ func follow(answer *http.Response) <-chan outcome {
 	return ended
 }
 
-func TestEnd(t *testing.T) {
+func TestEndWatch(t *testing.T) {
 	t.Parallel()
 	cut := errors.New("cut")
 	for name, run := range map[string]func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome{
-		"between two events it ends at once": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"between two events, the watch ends at once": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, "{}\n")
 			end()
 			return outcome{text: "{}\n", err: nil}
 		},
-		"before the first event it ends at once": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"before the first event, the watch ends at once": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
 			end()
 			return outcome{text: "", err: nil}
 		},
-		"within an event it ends with it, and nothing of the next comes": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"within an event, the watch ends after it, without any part of the next": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, `{"a":`)
 			end()
 			synctest.Wait()
 			if len(ended) > 0 {
-				t.Error("it has ended")
+				t.Error("the watch has ended, want it to wait for the event")
 			}
 			_, _ = io.WriteString(w, "1}\n{\"b\":")
 			return outcome{text: "{\"a\":1}\n", err: nil}
 		},
-		"an event that does not come to its end is broken off": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"an event that is not completed is broken off": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, `{"a":`)
 			end()
 			return outcome{text: `{"a":`, err: ErrBrokenOff, after: watchPatience}
 		},
-		"a source that fails between two events has ended": func(t *testing.T, _ func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"a source that fails between two events ends the watch cleanly": func(t *testing.T, _ func(), w *io.PipeWriter, ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, "{}\n")
 			_ = w.CloseWithError(cut)
 			return outcome{text: "{}\n", err: nil}
@@ -239,24 +239,24 @@ func TestEnd(t *testing.T) {
 				want, begun := run(t, end, w, ended), time.Now()
 				got := <-ended
 				if took := time.Since(begun); took != want.after {
-					t.Errorf("it ended after %s", took)
+					t.Errorf("the watch ended after %s, want %s", took, want.after)
 				}
 				if got.text != want.text || !errors.Is(got.err, want.err) {
 					t.Errorf("read %q, %v; want %q, %v", got.text, got.err, want.text, want.err)
 				}
 				if _, err := io.WriteString(w, "{}\n"); err == nil {
-					t.Error("the source is still open")
+					t.Error("the source is still open, want it closed")
 				}
 			})
 		})
 	}
-	t.Run("what is refused ends by itself", func(t *testing.T) {
+	t.Run("a refusal ends by itself", func(t *testing.T) {
 		t.Parallel()
 		r, _ := io.Pipe()
 		answer := &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{}, Body: r}
 		EndWatch(t.Context(), answer)
 		if answer.Body != io.ReadCloser(r) {
-			t.Error("it is watched over")
+			t.Error("the body of a refusal was wrapped, want it unchanged")
 		}
 	})
 }

@@ -22,9 +22,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testCVE2025_23388: in Rancher a body of anyone's made the server recurse until its stack was full. Here whoever is
-// not known has no body read, and what is parsed before a signature is verified, the claims of a token, is bounded in
-// depth.
+// testCVE2025_23388: in Rancher, anyone could send a body that made the server recurse until its stack was full. The
+// hub reads no body from a client that has not authenticated. The claims of a token are parsed before their signature
+// is verified, so their depth is limited.
 func testCVE2025_23388(t *testing.T, w *world) {
 	c := w.client(true)
 	join := w.cluster("nested")
@@ -33,7 +33,7 @@ func testCVE2025_23388(t *testing.T, w *world) {
 		"objects": strings.Repeat(`{"a":`, 100_000),
 		"closed":  `{"publicKey":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}`,
 	} {
-		claims := nested[:min(len(nested), 30_000)] // what fits a header
+		claims := nested[:min(len(nested), 30_000)] // as much as fits into a header
 		token := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA","typ":"JWT"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + "." +
 			base64.RawURLEncoding.EncodeToString(make([]byte, 64))
 		header := base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".e30." + base64.RawURLEncoding.EncodeToString(make([]byte, 64))
@@ -76,12 +76,13 @@ func testCVE2025_23388(t *testing.T, w *world) {
 		}
 	}
 	if got := w.send(c, http.MethodGet, "/healthz", ""); got.code != http.StatusOK {
-		t.Errorf("the hub is not well afterwards: %d", got.code)
+		t.Errorf("the hub responds with %d afterwards, want it healthy", got.code)
 	}
 }
 
-// testCVE2023_22650: in Rancher the tokens of a user who was removed stayed good. Here a token is as good as the hub's
-// API server says, and its word is remembered for 10 s here, and as long there. What is open ends at the next look.
+// testCVE2023_22650: in Rancher, the tokens of a deleted user remained valid. The hub accepts a token only as long as
+// its API server does. It caches a review for 10 s, and the API server caches for as long. Open connections end at the
+// next review.
 func testCVE2023_22650(t *testing.T, w *world) {
 	c, m := w.client(true), w.moves(t, "left")
 	token, demoted, stayer := w.reader("leaver"), w.reader("demoted"), w.reader("stayer")
@@ -91,7 +92,7 @@ func testCVE2023_22650(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	if got := w.send(c, http.MethodGet, "/k8s/local/version", token); got.code != http.StatusOK {
-		t.Fatalf("before: %d %s", got.code, got.body)
+		t.Fatalf("before the deletion: %d %s, want 200", got.code, got.body)
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "leaver"}}
 	if err := w.Client.Delete(t.Context(), account); err != nil {
@@ -99,13 +100,13 @@ func testCVE2023_22650(t *testing.T, w *world) {
 	}
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if got := w.send(c, http.MethodGet, "/k8s/local/version", token); got.code != http.StatusUnauthorized {
-			return fmt.Errorf("it still answers %d", got.code)
+			return fmt.Errorf("the token still gets %d", got.code)
 		}
 		return nil
 	})
 	w.Apply(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "leaver"}})
 	if got := w.send(c, http.MethodGet, "/k8s/local/version", token); got.code != http.StatusUnauthorized {
-		t.Errorf("it is good again for another account of the name: %d", got.code)
+		t.Errorf("the token gets %d once another account has the same name, want it refused", got.code)
 	}
 	for i, watch := range watches {
 		select {
@@ -114,7 +115,7 @@ func testCVE2023_22650(t *testing.T, w *world) {
 				t.Errorf("watch %d ended with %v, want it ended between two events", i, err)
 			}
 		case <-time.After(time.Minute):
-			t.Errorf("watch %d goes on", i)
+			t.Errorf("watch %d goes on, want it ended", i)
 		}
 	}
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
@@ -125,7 +126,7 @@ func testCVE2023_22650(t *testing.T, w *world) {
 	})
 	select {
 	case err := <-goesOn:
-		t.Errorf("the watch of who may still have it ended: %v", err)
+		t.Errorf("the watch of a user who still has the right ended: %v", err)
 	default:
 	}
 }

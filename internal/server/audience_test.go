@@ -19,7 +19,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Tokens as Flux asks for them (kubeConfig.configMapRef with provider generic), made and reviewed by a real API server.
+// Tokens in the form in which Flux requests them (kubeConfig.configMapRef with the generic provider), created and
+// reviewed by a real API server.
 func testAudiences(t *testing.T, w *world) {
 	const hub = "https://127.0.0.1" // server.urls
 	c := w.client(true)
@@ -70,8 +71,8 @@ func testAudiences(t *testing.T, w *world) {
 	testSmuggling(t, w, w.secret(request.Status.Token), w.secret(wide.Status.Token))
 }
 
-// testSmuggling: no way to write a path or to send tokens brings a token that is made for the member one to the member
-// two, or to the hub.
+// testSmuggling: a token for the member "one" must not reach the member "two" or the hub, whatever the form of the path
+// or of the header with the token.
 func testSmuggling(t *testing.T, w *world, one, wide string) {
 	to := "/k8s/clusters/" + w.namespace + "/"
 	bearer := "Authorization: Bearer " + one + "\r\n"
@@ -84,36 +85,36 @@ func testSmuggling(t *testing.T, w *world, one, wide string) {
 		with []string
 		want int
 	}{
-		"its member, for comparison":                  {to + "one/version", []string{bearer}, http.StatusOK},
-		"the path alone, for comparison":              {"/version?timeout=32s", []string{bearer}, http.StatusOK},
-		"another member":                              {to + "two/version", []string{bearer}, http.StatusForbidden},
-		"a member whose name begins alike":            {to + "one2/version", []string{bearer}, http.StatusForbidden},
-		"dots":                                        {to + "one/../two/version", []string{bearer}, http.StatusBadRequest},
-		"escaped dots":                                {to + "one/%2e%2e/two/version", []string{bearer}, http.StatusBadRequest},
-		"escaped slashes":                             {to + "one%2f..%2ftwo/version", []string{bearer}, http.StatusBadRequest},
-		"an escaped letter":                           {to + "%74wo/version", []string{bearer}, http.StatusBadRequest},
-		"capitals":                                    {to + "TWO/version", []string{bearer}, http.StatusBadRequest},
-		"a backslash":                                 {to + "one\\..\\two/version", []string{bearer}, http.StatusBadRequest},
-		"two slashes first":                           {"/" + to + "two/version", []string{bearer}, http.StatusTemporaryRedirect}, // to what is refused
-		"two slashes in the middle":                   {"/k8s/clusters//" + w.namespace + "/two/version", []string{bearer}, http.StatusBadRequest},
-		"dots after a path that gets the member":      {"/api/../../two/version", []string{bearer}, http.StatusBadRequest},
-		"escaped dots after such a path":              {"/apis/%2e%2e/%2e%2e/two/version", []string{bearer}, http.StatusBadRequest},
-		"escaped slashes in such a path":              {"/version%2f..%2f..%2ftwo", []string{bearer}, http.StatusBadRequest},
-		"such a path that names another member":       {"/api" + to + "two/version", []string{bearer}, http.StatusOK}, // a path in its own member
-		"a whole URL":                                 {"https://hub" + to + "two/version", []string{bearer}, http.StatusBadRequest},
-		"a whole URL of such a path":                  {"https://hub/version", []string{bearer}, http.StatusBadRequest},
-		"the hub's own API":                           {"/k8s/local/version", []string{bearer}, http.StatusForbidden},
-		"the hub's own API without a path":            {"/k8s/local", []string{bearer}, http.StatusForbidden},
-		"the hub's list of members":                   {catalog.PathClusters, []string{bearer}, http.StatusForbidden},
-		"two headers with tokens":                     {to + "two/version", []string{bearer, "Authorization: Bearer " + wide + "\r\n"}, http.StatusUnauthorized},
-		"two tokens in one header":                    {to + "two/version", []string{"Authorization: Bearer " + one + ", Bearer " + wide + "\r\n"}, http.StatusUnauthorized},
-		"a good token as a subprotocol, and a header": {to + "two/version", []string{bearer, webSocket(wide)}, http.StatusForbidden},
-		"as a subprotocol":                            {to + "two/version", []string{webSocket(one)}, http.StatusForbidden},
-		"as a subprotocol to the hub's own API":       {"/k8s/local/version", []string{webSocket(one)}, http.StatusForbidden},
-		"a good token in the query":                   {to + "two/version?access_token=" + wide, []string{bearer}, http.StatusForbidden},
-		"as another user":                             {to + "two/version", []string{bearer, "Impersonate-User: admin\r\n"}, http.StatusForbidden},
-		"a header that a proxy is to drop":            {to + "one/version", []string{bearer, "Connection: Authorization\r\n"}, http.StatusBadRequest},
-		"a path of a proxy":                           {to + "two/version", []string{bearer, "X-Original-Url: " + to + "one/version\r\n", "X-Forwarded-Prefix: " + to + "one\r\n"}, http.StatusForbidden},
+		"its member, for comparison":                    {to + "one/version", []string{bearer}, http.StatusOK},
+		"the path alone, for comparison":                {"/version?timeout=32s", []string{bearer}, http.StatusOK},
+		"another member":                                {to + "two/version", []string{bearer}, http.StatusForbidden},
+		"a member whose name begins with the same text": {to + "one2/version", []string{bearer}, http.StatusForbidden},
+		"dots":                      {to + "one/../two/version", []string{bearer}, http.StatusBadRequest},
+		"escaped dots":              {to + "one/%2e%2e/two/version", []string{bearer}, http.StatusBadRequest},
+		"escaped slashes":           {to + "one%2f..%2ftwo/version", []string{bearer}, http.StatusBadRequest},
+		"an escaped letter":         {to + "%74wo/version", []string{bearer}, http.StatusBadRequest},
+		"capitals":                  {to + "TWO/version", []string{bearer}, http.StatusBadRequest},
+		"a backslash":               {to + "one\\..\\two/version", []string{bearer}, http.StatusBadRequest},
+		"two slashes first":         {"/" + to + "two/version", []string{bearer}, http.StatusTemporaryRedirect}, // to what is refused
+		"two slashes in the middle": {"/k8s/clusters//" + w.namespace + "/two/version", []string{bearer}, http.StatusBadRequest},
+		"dots after a path that is sent to the member":  {"/api/../../two/version", []string{bearer}, http.StatusBadRequest},
+		"escaped dots after such a path":                {"/apis/%2e%2e/%2e%2e/two/version", []string{bearer}, http.StatusBadRequest},
+		"escaped slashes in such a path":                {"/version%2f..%2f..%2ftwo", []string{bearer}, http.StatusBadRequest},
+		"such a path that names another member":         {"/api" + to + "two/version", []string{bearer}, http.StatusOK}, // a path in its own member
+		"a complete URL":                                {"https://hub" + to + "two/version", []string{bearer}, http.StatusBadRequest},
+		"a complete URL with such a path":               {"https://hub/version", []string{bearer}, http.StatusBadRequest},
+		"the hub's own API":                             {"/k8s/local/version", []string{bearer}, http.StatusForbidden},
+		"the hub's own API without a path":              {"/k8s/local", []string{bearer}, http.StatusForbidden},
+		"the hub's list of members":                     {catalog.PathClusters, []string{bearer}, http.StatusForbidden},
+		"two headers with tokens":                       {to + "two/version", []string{bearer, "Authorization: Bearer " + wide + "\r\n"}, http.StatusUnauthorized},
+		"two tokens in one header":                      {to + "two/version", []string{"Authorization: Bearer " + one + ", Bearer " + wide + "\r\n"}, http.StatusUnauthorized},
+		"a good token as a subprotocol, and a header":   {to + "two/version", []string{bearer, webSocket(wide)}, http.StatusForbidden},
+		"as a subprotocol":                              {to + "two/version", []string{webSocket(one)}, http.StatusForbidden},
+		"as a subprotocol to the hub's own API":         {"/k8s/local/version", []string{webSocket(one)}, http.StatusForbidden},
+		"a good token in the query":                     {to + "two/version?access_token=" + wide, []string{bearer}, http.StatusForbidden},
+		"as another user":                               {to + "two/version", []string{bearer, "Impersonate-User: admin\r\n"}, http.StatusForbidden},
+		"a header that tells a proxy to drop the token": {to + "one/version", []string{bearer, "Connection: Authorization\r\n"}, http.StatusBadRequest},
+		"a path in the headers of a proxy":              {to + "two/version", []string{bearer, "X-Original-Url: " + to + "one/version\r\n", "X-Forwarded-Prefix: " + to + "one\r\n"}, http.StatusForbidden},
 	} {
 		t.Run("smuggling by "+name, func(t *testing.T) {
 			got := w.raw("GET "+tt.path, tt.with...)

@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// port is a server whose port takes three connections of one address, or of one user. Who says "agent" or "user" in the
-// path is one.
+// port returns a server whose port accepts three connections from one address, or of one user. A path with "agent" or
+// "user" makes the client one.
 func port(t *testing.T) (address string, refused func() int) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,7 +64,7 @@ func port(t *testing.T) (address string, refused func() int) {
 	return listener.Addr().String(), func() int { return len(turnedAway) }
 }
 
-// open makes a connection and asks for a path on it, by either protocol; the connection stays open.
+// open opens a connection and requests a path on it, with HTTP/2 if h2. The connection stays open.
 func open(t *testing.T, address, path string, h2 bool) error {
 	t.Helper()
 	var opened net.Conn
@@ -94,16 +94,16 @@ func open(t *testing.T, address, path string, h2 bool) error {
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
 	if opened == nil {
-		t.Fatal("no connection")
+		t.Fatal("got no connection, want one")
 	}
 	return nil
 }
 
-func TestConnectionsOfOneAddressAreBounded(t *testing.T) {
+func TestConnectionsFromOneAddressAreLimited(t *testing.T) {
 	for name, h2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
 			address, refused := port(t)
-			for range 20 { // behind a load balancer all agents come from one address
+			for range 20 { // behind a load balancer, all agents have the same address
 				if err := open(t, address, "/agent", h2); err != nil {
 					t.Fatalf("an agent: %v, want it accepted", err)
 				}
@@ -120,35 +120,36 @@ func TestConnectionsOfOneAddressAreBounded(t *testing.T) {
 					t.Fatalf("%s: %v, want it accepted", user, err)
 				}
 			}
-			for range 2 { // beyond what alice may have, hers count with her address
+			for range 2 { // above alice's limit, her connections count for her address
 				if err := open(t, address, "/user/alice", h2); err != nil {
 					t.Fatalf("alice: %v, want it accepted", err)
 				}
 			}
-			if err := open(t, address, "/user/system:serviceaccount:ci:d", h2); err != nil { // nor have the accounts of a namespace, together, more than one user
+			// all accounts of a namespace together may not have more than one user
+			if err := open(t, address, "/user/system:serviceaccount:ci:d", h2); err != nil {
 				t.Fatal(err)
 			}
 			if refused() > 0 {
-				t.Errorf("%d were turned away", refused())
+				t.Errorf("%d connections were refused, want none", refused())
 			}
 			for _, path := range []string{"/", "/user/alice"} {
 				if err := open(t, address, path, h2); err == nil {
-					t.Errorf("%s: one more is let in", path)
+					t.Errorf("%s: one more connection was accepted, want it refused", path)
 				}
 			}
 			if refused() < 2 {
-				t.Errorf("%d are counted, want 2 at least", refused())
+				t.Errorf("%d refused connections were counted, want at least 2", refused())
 			}
 		})
 	}
 }
 
-func TestAConnectionThatEndsGivesItsPlaceBack(t *testing.T) {
+func TestClosedConnectionNoLongerCounts(t *testing.T) {
 	all := newConnections(1, func() {})
 	for _, holder := range []string{"address a", "user alice", ""} {
 		for range 3 {
 			if !all.enter("address a") {
-				t.Fatal("no place")
+				t.Fatal("got no seat, want one")
 			}
 			near, far := net.Pipe()
 			conn := &countedConn{Conn: near, all: all, holder: "address a"}
@@ -159,6 +160,6 @@ func TestAConnectionThatEndsGivesItsPlaceBack(t *testing.T) {
 		}
 	}
 	if len(all.held) > 0 {
-		t.Errorf("held still: %v", all.held)
+		t.Errorf("connections are still held: %v, want none", all.held)
 	}
 }

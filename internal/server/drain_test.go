@@ -41,15 +41,15 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// mover is an agent with its real link, and a small cluster behind it: /slow answers when told to, a watch says
-// something all the time, an upgrade echoes, /silent is a watch with one event, /header has a long header, and /size
-// answers with that of the body.
+// mover is an agent with its real link, and a small cluster behind it. /slow responds when told to, a watch sends
+// events continuously, an upgrade echoes, /silent is a watch with one event, /header has a long header, and /size
+// responds with the size of the body.
 type mover struct {
 	w      *world
 	key    ed25519.PrivateKey
 	joined protocol.RegisterResponse
 	name   types.NamespacedName
-	path   string // of its Kubernetes API at the hub
+	path   string // path of its Kubernetes API at the hub
 	dials  atomic.Int32
 	slow   chan struct{}
 
@@ -57,7 +57,7 @@ type mover struct {
 	server string     // where new tunnels go
 }
 
-// moves starts an agent that is connected when it returns.
+// moves starts an agent and returns when it is connected.
 func (w *world) moves(t *testing.T, cluster string) *mover {
 	t.Helper()
 	m := &mover{w: w, key: testkit.Key(t), slow: make(chan struct{}), server: "https://" + w.base}
@@ -76,7 +76,7 @@ func (w *world) moves(t *testing.T, cluster string) *mover {
 	return m
 }
 
-// await waits until the hub knows of the agent what is wanted.
+// await waits until the state of the agent at the hub is as wanted.
 func (m *mover) await(t *testing.T, wanted func(members.State) bool) {
 	t.Helper()
 	testkit.Eventually(t, 15*time.Second, func(context.Context) error {
@@ -87,7 +87,7 @@ func (m *mover) await(t *testing.T, wanted func(members.State) bool) {
 	})
 }
 
-// Target returns the server that the agent is to connect to.
+// Target returns the server that the agent connects to.
 func (m *mover) Target(context.Context, error) (*link.Target, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -106,10 +106,10 @@ func (m *mover) Target(context.Context, error) (*link.Target, error) {
 	}, nil
 }
 
-// Changed waits for ctx: there is no new token.
+// Changed waits for ctx to end, because there is never a new token.
 func (m *mover) Changed(ctx context.Context) { <-ctx.Done() }
 
-// ServeHTTP is the agent and its cluster.
+// ServeHTTP serves both the agent and its cluster.
 func (m *mover) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	flush := func() { _ = http.NewResponseController(w).Flush() }
 	switch {
@@ -136,7 +136,7 @@ func (m *mover) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer tick.Stop()
 		for n := 0; r.Context().Err() == nil; n++ {
 			_, _ = fmt.Fprintf(w, `{"type":"MODIFIED","object":{"n":%d,`, n)
-			flush() // an event in two pieces, so that there is something to be cut in the middle
+			flush() // an event in two pieces, so that it could be cut in the middle
 			_, _ = fmt.Fprintf(w, "\"more\":%q}}\n", strings.Repeat("x", 100))
 			flush()
 			<-tick.C
@@ -154,7 +154,7 @@ func (m *mover) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// elsewhere is another replica of the hub, which takes every tunnel. New tunnels go there from now on.
+// elsewhere starts another replica of the hub, which accepts every tunnel. New tunnels go there from now on.
 func (m *mover) elsewhere(t *testing.T) *members.Registry {
 	t.Helper()
 	other := members.New(logr.Discard(), time.Now)
@@ -171,13 +171,13 @@ func (m *mover) elsewhere(t *testing.T) *members.Registry {
 	return other
 }
 
-// reader is a user who may reach members.
+// reader returns the token of a user who can reach members.
 func (w *world) reader(name string) string {
 	return w.user(name, rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
 }
 
-// watch follows a watch to its end, and returns how that was: nil if it was between two events. It returns when the
-// watch has begun.
+// watch starts a watch and returns when it has begun. The channel receives how the watch ended: nil if it ended between
+// two events.
 func (w *world) watch(t *testing.T, c *http.Client, path, bearer string) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -199,7 +199,7 @@ func (w *world) watch(t *testing.T, c *http.Client, path, bearer string) <-chan 
 	return ended
 }
 
-// followEvents reads events to the end of a watch.
+// followEvents reads events until the watch ends.
 func followEvents(resp *http.Response) error {
 	if resp.StatusCode != http.StatusOK {
 		return errors.New(resp.Status)
@@ -242,11 +242,10 @@ func (w *world) shell(t *testing.T, path, bearer string) *shell {
 	return s
 }
 
-// newWords returns the pace of the words of a test that tries a shell until it ends. Without one they take all that a
-// processor has.
+// newWords limits how fast a test sends words to a shell. Without a limit, the words would use all of the CPU.
 func newWords() *rate.Limiter { return rate.NewLimiter(20, 1) }
 
-// says reports whether the shell answers.
+// says sends a word to the shell and returns an error unless it echoes the word.
 func (s *shell) says(word string) error {
 	s.t.Helper()
 	_ = s.conn.SetDeadline(time.Now().Add(testkit.Patience * 10 * time.Second))
@@ -263,7 +262,7 @@ func (s *shell) says(word string) error {
 	return nil
 }
 
-// testMove has an agent move while it is used, from one tunnel to another of the same replica.
+// testMove makes an agent that is in use move from one tunnel to another tunnel of the same replica.
 func testMove(t *testing.T, w *world) {
 	m, c, user := w.moves(t, "mover"), w.client(true), w.reader("mover-user")
 	calm := w.watch(t, c, m.path, user)
@@ -286,7 +285,7 @@ func testMove(t *testing.T, w *world) {
 	for round := range 3 {
 		moved, stayed := w.server.Members.Move(t.Context(), 10*time.Second)
 		if moved < 1 {
-			t.Errorf("round %d: %d moved, %d stayed", round, moved, stayed)
+			t.Errorf("round %d: %d agents moved and %d stayed, want at least one moved", round, moved, stayed)
 		}
 		if err := sh.says(fmt.Sprintf("round %d", round)); err != nil {
 			t.Errorf("round %d: the shell: %v", round, err)
@@ -294,11 +293,11 @@ func testMove(t *testing.T, w *world) {
 		select {
 		case err := <-calm:
 			if err != nil {
-				t.Errorf("round %d: the watch ended %v", round, err)
+				t.Errorf("round %d: the watch ended with %v, want an end between two events", round, err)
 			}
 			calm = w.watch(t, c, m.path, user)
 		case <-time.After(testkit.Patience * 5 * time.Second):
-			t.Errorf("round %d: the watch on the old tunnel goes on", round)
+			t.Errorf("round %d: the watch on the old tunnel goes on, want it ended", round)
 		}
 	}
 	cancel()
@@ -310,17 +309,17 @@ func testMove(t *testing.T, w *world) {
 	for sh.says("still") == nil {
 		_ = words.Wait(t.Context())
 		if time.Since(begun) > testkit.Patience*15*time.Second {
-			t.Fatal("the shell on a tunnel whose time is over goes on")
+			t.Fatal("the shell on an expired tunnel goes on, want it ended")
 		}
 	}
 	t.Logf("%d requests, %d failed", sent.Load(), failed.Load())
 }
 
-// TestStop has a replica stop while everything is under way.
+// TestStop stops a replica while requests of all kinds are in progress.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.server.Stop.Delay, w.server.Stop.Sessions = 5*time.Second, 15*time.Second // time for what is asked below
+	w.server.Stop.Delay, w.server.Stop.Sessions = 5*time.Second, 15*time.Second // enough time for the requests below
 	w.server.Stop.Others = func() int { return 1 }
 	stop := w.start()
 	m, user := w.moves(t, "member"), w.reader("stop-user")
@@ -335,7 +334,7 @@ func TestStop(t *testing.T) {
 	}()
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 		if got := w.server.Stop.Calls.Counts(); got.Requests != 1 || got.Watches != 2 || got.Sessions != 1 {
-			return fmt.Errorf("under way: %+v", got)
+			return fmt.Errorf("requests in progress: %+v", got)
 		}
 		return nil
 	})
@@ -348,14 +347,14 @@ func TestStop(t *testing.T) {
 		return nil
 	})
 	if got := w.raw("GET "+protocol.PathConnect, "Authorization: Bearer "+w.connectToken(m.key, m.joined)+"\r\n"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
-		t.Errorf("an agent that comes is answered %d %v", got.code, got.header)
+		t.Errorf("a new agent got %d %v, want 503 with Retry-After", got.code, got.header)
 	}
 	if got := w.send(w.client(true), http.MethodGet, m.path+"/api/v1/pods", user); got.code != http.StatusOK {
-		t.Errorf("a new request during the delay: %d", got.code)
+		t.Errorf("a new request during the delay got %d, want 200", got.code)
 	}
 	for i, watch := range watches {
 		if err := <-watch; err != nil {
-			t.Errorf("watch %d ended %v, want an end between two events", i, err)
+			t.Errorf("watch %d ended with %v, want an end between two events", i, err)
 		}
 	}
 	if took := time.Since(begun); took < w.server.Stop.Delay/2 {
@@ -372,28 +371,28 @@ func TestStop(t *testing.T) {
 	}
 	close(m.slow)
 	if got := <-slow; got.code != http.StatusOK || got.body != "at last" {
-		t.Errorf("the request under way: %d %s", got.code, got.body)
+		t.Errorf("the request in progress got %d %s, want 200", got.code, got.body)
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("it stopped with %v", err)
+		t.Errorf("the replica stopped with %v, want no error", err)
 	}
 	if took, least := time.Since(begun), w.server.Stop.Delay+w.server.Stop.Sessions; took < least || watch.Took() > least+10*time.Second {
-		t.Errorf("it stopped after %s, want the delay, the time for sessions and a moment", took)
+		t.Errorf("the replica stopped after %s, want the delay, the time for sessions and a moment", took)
 	}
 	if sh.says("afterwards") == nil {
-		t.Error("the shell outlives its time")
+		t.Error("the shell goes on after the time for sessions, want it ended")
 	}
 }
 
-// TestRevokedDuringAStop has a replica stop for long, and an agent revoked meanwhile.
-func TestRevokedDuringAStop(t *testing.T) {
+// TestAgentRevokedDuringAStop revokes an agent while its replica is stopping for a long time.
+func TestAgentRevokedDuringAStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.server.Stop.Delay, w.server.Stop.Sessions = 0, 30*time.Second
 	revoker := &cluster.Revoker{
 		Client: w.manager.GetClient(), Live: w.manager.GetAPIReader(), Tunnels: w.server.Members.Tunnels,
 	}
-	// controllers.Setup does this under a name that a process may use once only.
+	// controllers.Setup does this, but with a name that a process can use only once.
 	everywhere := false
 	err := ctrl.NewControllerManagedBy(w.manager).Named("revocation-"+w.namespace).For(&v1.Cluster{}).Owns(&corev1.Secret{}, builder.MatchEveryOwner).
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).Complete(revoker)
@@ -420,14 +419,14 @@ func TestRevokedDuringAStop(t *testing.T) {
 	}
 	watch := testkit.StartStopwatch()
 	if err := <-ended; err != nil {
-		t.Errorf("it stopped with %v", err)
+		t.Errorf("the replica stopped with %v, want no error", err)
 	}
 	if took := watch.Took(); took > 10*time.Second || sh.says("afterwards") == nil {
-		t.Errorf("the shell of a revoked agent went on for %s", took)
+		t.Errorf("the shell of a revoked agent went on for %s, want it ended soon", took)
 	}
 }
 
-// TestIdleStop has a replica stop that has agents and an open connection of a user, and nothing to do.
+// TestIdleStop stops a replica that has agents and an open connection of a user, but no requests in progress.
 func TestIdleStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -442,10 +441,10 @@ func TestIdleStop(t *testing.T) {
 	defer silent.Close()
 	watch := testkit.StartStopwatch()
 	if err := stop(); err != nil {
-		t.Errorf("it stopped with %v", err)
+		t.Errorf("the replica stopped with %v, want no error", err)
 	}
 	if took := watch.Took(); took > w.server.Stop.Delay+lastWords+500*time.Millisecond {
-		t.Errorf("it took %s, want the delay and half a second at most", took)
+		t.Errorf("the replica took %s to stop, want the delay and at most half a second", took)
 	} else {
 		t.Log(took)
 	}

@@ -27,25 +27,27 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// frontIdle replaces the 60 s of silence after which a front ends a connection. The interval of the tunnel's pings
-// shrinks as much and a little more.
+// frontIdle replaces the 60 s of silence after which a front proxy closes a connection. The interval of the tunnel's
+// pings is reduced by a little more.
 const (
 	frontIdle  = 8 * time.Second
 	frontPings = time.Second
 )
 
-// longHeader is that of the response to a login of a user with as many groups as a code can have.
+// longHeader is the size of the response header of a login by a user with the largest number of groups that a code can
+// carry.
 const longHeader = 20 << 10
 
-// What ends TLS in front of the hub has a certificate of its own, ends what is silent, and speaks HTTP/1.1 with the
-// hub. The programs are Debian's.
-func TestWhatEndsTLSInFrontOfTheHub(t *testing.T) {
+// A proxy that terminates TLS in front of the hub has its own certificate, closes silent connections, and uses HTTP/1.1
+// to the hub. The programs come from Debian.
+func TestFrontProxiesThatTerminateTLS(t *testing.T) {
 	t.Parallel()
 	for name, front := range map[string]struct {
 		program, config string
 		args            func(dir, config string) []string
 		edit            func(dir string) []string // pairs of old and new text
-		checked         string                    // what its log says once its own check has found the hub ready: until then it may put the hub aside
+		// the line that it logs when its own check has found the hub ready; until then it may not use the hub
+		checked string
 	}{
 		"HAProxy": {"haproxy", "haproxy.cfg", func(_, config string) []string { return []string{"-db", "-f", config} }, func(string) []string { return nil }, "Health check for server hub/manager succeeded"},
 		"nginx": {"nginx", "nginx.conf", func(dir, config string) []string {
@@ -66,7 +68,7 @@ func TestWhatEndsTLSInFrontOfTheHub(t *testing.T) {
 			}
 			w := newWorld(t)
 			w.server.Tunnel.PingInterval = frontPings
-			stop := w.start() // ready: HAProxy's first check that fails puts the hub aside for seconds
+			stop := w.start() // ready, because HAProxy stops using the hub for seconds if its first check fails
 			dir := t.TempDir()
 			address := w.front(t, dir, filepath.Join("../../docs/operations/front", front.config), front.edit(dir)...)
 			log := filepath.Join(dir, "log")
@@ -89,7 +91,7 @@ func TestWhatEndsTLSInFrontOfTheHub(t *testing.T) {
 				}
 				said, err := os.ReadFile(log)
 				if err == nil && !strings.Contains(string(said), front.checked) {
-					err = fmt.Errorf("it does not say %q, but %q", front.checked, said)
+					err = fmt.Errorf("its log does not contain %q, but %q", front.checked, said)
 				}
 				return errors.Join(err, conn.Close())
 			}); err != nil {
@@ -105,7 +107,7 @@ func TestWhatEndsTLSInFrontOfTheHub(t *testing.T) {
 	}
 }
 
-// awaitReady waits until the hub, or what is in front of it, answers that the hub is ready.
+// awaitReady waits until the hub, or the proxy in front of it, responds that the hub is ready.
 func (w *world) awaitReady(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, 20*time.Second, func(context.Context) error {
@@ -116,7 +118,7 @@ func (w *world) awaitReady(t *testing.T) {
 	})
 }
 
-// testFront asks for everything by way of what is in front.
+// testFront sends all kinds of requests through the front proxy.
 func testFront(t *testing.T, w *world) {
 	m, user := w.moves(t, "behind"), w.reader("front-user")
 	for _, h2 := range []bool{true, false} {
@@ -125,14 +127,14 @@ func testFront(t *testing.T, w *world) {
 			t.Errorf("HTTP/2 %t: %d %s, want the member's answer", h2, got.code, got.body)
 		}
 		if got := w.send(c, http.MethodGet, m.path+"/api/v1/pods", "wrong"); got.code != http.StatusUnauthorized {
-			t.Errorf("a wrong token: %d", got.code)
+			t.Errorf("a wrong token got %d, want 401", got.code)
 		}
 		if got := w.send(c, http.MethodGet, m.path+"/api/v1/header", user); len(got.header.Get("X-Long")) != longHeader {
 			t.Errorf("HTTP/2 %t: %d with a header of %d bytes, want %d", h2, got.code, len(got.header.Get("X-Long")), longHeader)
 		}
 		const size = 2 << 20
 		if got := w.upload(t, c, m.path+"/api/v1/size", user, size); got != fmt.Sprint(size) {
-			t.Errorf("of %d bytes the member got %s", size, got)
+			t.Errorf("the member got %[2]s of %[1]d bytes, want all", size, got)
 		}
 	}
 	sh := w.shell(t, m.path, user)
@@ -141,13 +143,13 @@ func testFront(t *testing.T, w *world) {
 			t.Errorf("a shell: %v, want it to go on", err)
 		}
 	}
-	for range 2 { // client-go comes back with a new one
+	for range 2 { // client-go opens a new watch
 		begun := time.Now()
 		if err := w.silence(t, m.path, user); err == nil || errors.Is(err, errNoEvent) {
-			t.Errorf("a watch that says nothing ended with %v, want an event, and the connection cut", err)
+			t.Errorf("a silent watch ended with %v, want an event, and the connection cut", err)
 		}
 		if took := time.Since(begun); took < frontIdle/2 {
-			t.Errorf("it ended after %s", took)
+			t.Errorf("the watch ended after %s, want it to end after the silence", took)
 		}
 	}
 	if m.dials.Load() != 1 {
@@ -159,7 +161,7 @@ func testFront(t *testing.T, w *world) {
 	}
 }
 
-// upload posts so many bytes and returns how many the member says that it got.
+// upload posts a body of the given size and returns the size that the member reports.
 func (w *world) upload(t *testing.T, c *http.Client, path, bearer string, size int) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+w.base+path, strings.NewReader(strings.Repeat("x", size)))
@@ -179,9 +181,9 @@ func (w *world) upload(t *testing.T, c *http.Client, path, bearer string, size i
 	return string(raw)
 }
 
-var errNoEvent = errors.New("not even the first event came")
+var errNoEvent = errors.New("the first event did not arrive")
 
-// silence follows a watch that has one event and then none, and returns how it ended.
+// silence follows a watch that sends one event and then nothing, and returns how it ended.
 func (w *world) silence(t *testing.T, path, bearer string) error {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.base+path+"/api/v1/silent?watch=true", nil)
@@ -203,7 +205,7 @@ func (w *world) silence(t *testing.T, path, bearer string) error {
 	return err
 }
 
-// front writes a configuration of docs/operations for this hub into dir, and returns the address that it listens on.
+// front writes a configuration from docs/operations for this hub into dir, and returns the address that it listens on.
 func (w *world) front(t *testing.T, dir, config string, edits ...string) (address string) {
 	t.Helper()
 	cert, err := trust.IssueServing(w.ca, []string{"127.0.0.1"}, time.Now())

@@ -27,13 +27,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// served is a proxy for one user, and what it logs as an error.
+// served is a proxy for one user, and the errors that it logs.
 type served struct {
 	http.Handler
 	errors strings.Builder
 }
 
-// serveUserIn serves a user in a number of groups of 60 characters.
+// serveUserIn serves a user in the given number of groups with names of 60 characters.
 func serveUserIn(t *testing.T, groups int, fleet *members.Registry) *served {
 	t.Helper()
 	info := authenticationv1.UserInfo{Username: "alice"}
@@ -65,7 +65,7 @@ func (s *served) whoAmI(t *testing.T, member types.NamespacedName) (code int, gr
 	s.ServeHTTP(w, r)
 	var review authenticationv1.SelfSubjectReview
 	if w.Code == http.StatusCreated && json.Unmarshal(w.Body.Bytes(), &review) != nil {
-		t.Errorf("the answer is no review: %.200s", w.Body)
+		t.Errorf("got %.200s, want a review", w.Body)
 	}
 	for _, group := range review.Status.UserInfo.Groups {
 		if strings.HasPrefix(group, "hub:group-") {
@@ -75,7 +75,7 @@ func (s *served) whoAmI(t *testing.T, member types.NamespacedName) (code int, gr
 	return w.Code, groups, w.Body.String()
 }
 
-func TestAUserInThousandsOfGroupsIsServed(t *testing.T) {
+func TestUserInThousandsOfGroupsIsServed(t *testing.T) {
 	t.Parallel()
 	config := rest.CopyConfig(testkit.Shared(t).Config)
 	transport, err := forward.Transport(config)
@@ -102,20 +102,20 @@ func TestAUserInThousandsOfGroupsIsServed(t *testing.T) {
 			for _, groups := range []int{0, 600, 2000, 8000} {
 				s := serveUserIn(t, groups, all[i].fleet)
 				if code, got, body := s.whoAmI(t, member); code != http.StatusCreated || got != groups {
-					t.Errorf("a user in %d groups: answered %d with %d groups, want 201 with all: %.300s",
+					t.Errorf("a user in %d groups got %d with %d groups, want 201 with all: %.300s",
 						groups, code, got, body)
 				}
 			}
-			// Too many for the agent, which the other replica finds out, and for the link to that replica.
+			// This is too much for the agent, which the other replica notices, and for the link to that replica.
 			for _, groups := range []int{9300, 20_000} {
 				s := serveUserIn(t, groups, all[i].fleet)
 				code, _, body := s.whoAmI(t, member)
 				named := strings.Contains(body, fmt.Sprint(groups, " groups"))
 				if code != http.StatusRequestHeaderFieldsTooLarge || !named {
-					t.Errorf("a user in %d groups: answered %d, want 431 with their number: %.300s", groups, code, body)
+					t.Errorf("a user in %d groups got %d, want 431 with the number of groups: %.300s", groups, code, body)
 				}
 				if logged := s.errors.String(); logged != "" {
-					t.Errorf("a user in %d groups is an error of the hub: %.300s, want no line of its log",
+					t.Errorf("a user in %d groups caused the log line %.300s, want none",
 						groups, logged)
 				}
 			}

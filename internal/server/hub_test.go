@@ -43,19 +43,19 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is a hub's port as main makes it, on a real API server, without controllers.
+// world is a hub's port, set up as in the manager's main, with a real API server and without controllers.
 type world struct {
 	*testkit.Env
 	t         *testing.T
 	server    *Server
 	manager   ctrl.Manager
 	ca        trust.KeyPair
-	address   chan string       // told once it serves
-	base      string            // address, then
-	operators map[string]string // addresses of the ports for probes and metrics, by name; mu guards it
+	address   chan string       // receives the address once the hub serves
+	base      string            // the address, then the path
+	operators map[string]string // addresses of the ports for probes and metrics, by name; guarded by mu
 	namespace string
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	logged  bytes.Buffer
 	secrets []string
 }
@@ -70,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	return newReplica(t, env, env.Workspace(t), ca, "drain: {delay: 0s}")
 }
 
-// newReplica is one of several hubs' ports on one API server, with more configuration.
+// newReplica returns one of several hub ports that share an API server. more is additional configuration.
 func newReplica(t *testing.T, env *testkit.Env, namespace string, ca trust.KeyPair, more string) *world {
 	t.Helper()
 	w := &world{Env: env, t: t, address: make(chan string, 1), namespace: namespace, ca: ca, operators: map[string]string{}}
@@ -100,7 +100,7 @@ func newReplica(t *testing.T, env *testkit.Env, namespace string, ca trust.KeyPa
 	return w
 }
 
-// log keeps what is logged and looks out for the address.
+// log stores log lines and looks for the address in them.
 func (w *world) log(line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ func (w *world) log(line string) {
 	}
 }
 
-// secret has the test fail if a token shows in a log.
+// secret makes the test fail if the token appears in a log.
 func (w *world) secret(token string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +125,7 @@ func (w *world) secret(token string) string {
 	return token
 }
 
-// start starts the hub and returns, once it is ready, what stops it and gives what Start returned.
+// start starts the hub and returns once it is ready. stop stops the hub and returns the error from Start.
 func (w *world) start() (stop func() error) {
 	w.t.Helper()
 	stop = w.listen()
@@ -133,7 +133,7 @@ func (w *world) start() (stop func() error) {
 	return stop
 }
 
-// listen is start that does not wait until the hub is ready, but until it accepts connections.
+// listen is like start, but returns as soon as the hub accepts connections.
 func (w *world) listen() (stop func() error) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -157,14 +157,14 @@ func (w *world) listen() (stop func() error) {
 	}
 }
 
-// roots trust the hub's CA.
+// roots returns a pool with the hub's CA.
 func (w *world) roots() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(w.ca.Cert)
 	return pool
 }
 
-// client speaks HTTP/2 if h2, else HTTP/1.1, and follows no redirect.
+// client returns a client that uses HTTP/2 if h2 is set, and otherwise HTTP/1.1. It does not follow redirects.
 func (w *world) client(h2 bool) *http.Client {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}, ForceAttemptHTTP2: h2}
 	if !h2 {
@@ -174,7 +174,7 @@ func (w *world) client(h2 bool) *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// response is what the hub answered.
+// response is a response of the hub.
 type response struct {
 	code   int
 	body   string
@@ -203,7 +203,7 @@ func (w *world) send(c *http.Client, method, path, bearer string) response {
 	return response{resp.StatusCode, string(raw), resp.Header, resp.Proto}
 }
 
-// raw sends a request line as it is, which net/http's client would tidy up first.
+// raw sends a request line unchanged. The client of net/http would clean it up first.
 func (w *world) raw(line string, headers ...string) response {
 	w.t.Helper()
 	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots(), NextProtos: []string{"http/1.1"}}}
@@ -227,11 +227,11 @@ func (w *world) raw(line string, headers ...string) response {
 	return response{resp.StatusCode, string(body), resp.Header, resp.Proto}
 }
 
-// roleOf returns the name of the ClusterRole and of the ClusterRoleBinding of a user. Other tests, and this one when it
-// runs again, use the same API server, and these objects are in no namespace.
+// roleOf returns the name of a user's ClusterRole and ClusterRoleBinding. These objects are cluster-scoped, and other
+// tests and repeated runs use the same API server.
 func (w *world) roleOf(user string) string { return w.namespace + "-" + user }
 
-// user is the token of a new ServiceAccount with some rights on the whole hub.
+// user returns the token of a new ServiceAccount that has the given rights on the whole hub.
 func (w *world) user(name string, rules ...rbacv1.PolicyRule) string {
 	w.t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
@@ -251,7 +251,7 @@ func (w *world) user(name string, rules ...rbacv1.PolicyRule) string {
 	return w.secret(request.Status.Token)
 }
 
-// cluster makes a Cluster with a join token.
+// cluster creates a Cluster with a join token.
 func (w *world) cluster(name string) string {
 	w.t.Helper()
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
@@ -270,7 +270,7 @@ func (w *world) cluster(name string) string {
 	return token.Value
 }
 
-// register joins with a token, as the member with a UID, again as agents do where the hub cannot say yet.
+// register joins with a token as the member with the given UID. Like an agent, it retries while the hub is not ready.
 func (w *world) register(token string, key ed25519.PrivateKey, uid string) (protocol.RegisterResponse, int) {
 	w.t.Helper()
 	body, err := json.Marshal(protocol.RegisterRequest{PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: uid,
@@ -307,7 +307,7 @@ func (w *world) register(token string, key ed25519.PrivateKey, uid string) (prot
 	return response, code
 }
 
-// connectToken is good for one connect.
+// connectToken returns a token for one connect.
 func (w *world) connectToken(key ed25519.PrivateKey, joined protocol.RegisterResponse) string {
 	w.t.Helper()
 	token, err := protocol.SignConnectToken(key, protocol.ConnectClaims{ID: rand.Text(), Audience: joined.Audience, Cluster: joined.Cluster,
@@ -318,7 +318,8 @@ func (w *world) connectToken(key ed25519.PrivateKey, joined protocol.RegisterRes
 	return w.secret(token)
 }
 
-// agent connects as an agent does, over a real WebSocket, and returns its end of the tunnel and what ends with it.
+// agent connects as an agent does, over a real WebSocket. It returns the agent's end of the tunnel, and a channel that
+// is closed when the tunnel ends.
 func (w *world) agent(key ed25519.PrivateKey, joined protocol.RegisterResponse) (ended <-chan error) {
 	w.t.Helper()
 	dialer := tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}
@@ -353,7 +354,7 @@ func (w *world) agent(key ed25519.PrivateKey, joined protocol.RegisterResponse) 
 func TestPort(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	t.Run("before there is a CA it is alive and not ready", func(t *testing.T) {
+	t.Run("without a CA, the hub is alive but not ready", func(t *testing.T) {
 		handler := w.server.handler(t.Context(), t.Context())
 		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
 			recorder := httptest.NewRecorder()
@@ -398,7 +399,7 @@ func TestPort(t *testing.T) {
 	defer w.mu.Unlock()
 	for _, secret := range w.secrets {
 		if strings.Contains(w.logged.String(), secret) {
-			t.Error("a token shows in the log")
+			t.Error("the log contains a token, want none")
 		}
 	}
 }
@@ -408,13 +409,13 @@ func testReady(t *testing.T, w *world) {
 	stopping, cancel := context.WithCancel(t.Context())
 	cancel()
 	if w.server.readiness(stopping) == nil {
-		t.Error("ready while it stops")
+		t.Error("the hub is ready while it is stopping, want it not ready")
 	}
 }
 
 func testCACerts(t *testing.T, w *world) {
 	if got := w.send(w.client(true), http.MethodGet, protocol.PathCACerts, ""); got.code != http.StatusOK || got.body != string(w.ca.Cert) {
-		t.Errorf("answer %d %s, want 200 with the CA", got.code, got.body)
+		t.Errorf("response %d %s, want 200 with the CA", got.code, got.body)
 	}
 }
 
@@ -474,7 +475,7 @@ func testPathTricks(t *testing.T, w *world) {
 func testALPN(t *testing.T, w *world) {
 	for h2, want := range map[bool]string{true: "HTTP/2.0", false: "HTTP/1.1"} {
 		if got := w.send(w.client(h2), http.MethodGet, "/healthz", ""); got.proto != want {
-			t.Errorf("asked for HTTP/2 %t: %s", h2, got.proto)
+			t.Errorf("requested HTTP/2 %t, got %s", h2, got.proto)
 		}
 	}
 }
@@ -484,7 +485,7 @@ func testOldTLS(t *testing.T, w *world) {
 	conn, err := dialer.DialContext(t.Context(), "tcp", w.base)
 	if err == nil {
 		_ = conn.Close()
-		t.Error("TLS 1.2 is accepted")
+		t.Error("TLS 1.2 was accepted, want it refused")
 	}
 	other, err := trust.NewAuthority(time.Now())
 	if err != nil {
@@ -495,7 +496,7 @@ func testOldTLS(t *testing.T, w *world) {
 	_, err = (&tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}}).Dial(t.Context(), "wss://"+w.base+protocol.PathConnect, http.Header{})
 	var unknown x509.UnknownAuthorityError
 	if !errors.As(err, &unknown) {
-		t.Errorf("an agent that pins another CA: %v", err)
+		t.Errorf("an agent that pins another CA got %v, want a certificate error", err)
 	}
 }
 
@@ -550,7 +551,7 @@ func testAgent(t *testing.T, w *world) {
 	at := func(cluster string) string { return "/k8s/clusters/" + w.namespace + "/" + cluster + path }
 
 	if got := w.send(c, http.MethodGet, at("absent"), user); got.code != http.StatusNotFound || !strings.Contains(got.body, `"Status"`) {
-		t.Errorf("an unknown cluster: %d %s", got.code, got.body)
+		t.Errorf("an unknown cluster got %d %s, want 404", got.code, got.body)
 	}
 	seen := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "member"}}
@@ -561,7 +562,7 @@ func testAgent(t *testing.T, w *world) {
 	if err := w.Client.Status().Patch(t.Context(), cluster, client.RawPatch(types.MergePatchType, lastSeen)); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the cache follows
+	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the cache needs a moment
 		got := w.send(c, http.MethodGet, at("member"), user)
 		if got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "2026-01-02T03:04:05Z") {
 			return fmt.Errorf("not connected: %d %s", got.code, got.body)
@@ -577,11 +578,11 @@ func testAgent(t *testing.T, w *world) {
 		t.Errorf("connected: %d %s, want the member's answer", got.code, got.body)
 	}
 	if got := w.send(c, http.MethodGet, at("member"), w.user("outsider")); got.code != http.StatusForbidden {
-		t.Errorf("without the right: %d", got.code)
+		t.Errorf("a user without the right got %d, want 403", got.code)
 	}
-	// What is no WebSocket, over HTTP/2 for example, becomes no tunnel, whatever it bears.
+	// A request that is not a WebSocket, for example over HTTP/2, never becomes a tunnel, whatever headers it has.
 	if got := w.send(c, http.MethodGet, protocol.PathConnect, w.connectToken(key, joined)); got.code/100 != 4 {
-		t.Errorf("a connect by HTTP/2: %d", got.code)
+		t.Errorf("a connect over HTTP/2 got %d, want 4xx", got.code)
 	}
 }
 
@@ -602,10 +603,10 @@ func testRefusalEvent(t *testing.T, w *world) {
 		t.Fatalf("join: %d, want 200", code)
 	}
 	if _, code := w.register(token, testkit.Key(t), "intruder-uid"); code != http.StatusForbidden {
-		t.Fatalf("the intruder: %d, want 403", code)
+		t.Fatalf("the intruder got %d, want 403", code)
 	}
 	if got := w.server.Members.State(types.NamespacedName{Namespace: w.namespace, Name: "contested"}).Refusal; got == nil || got.Reason != v1.ReasonIdentityMismatch {
-		t.Errorf("the fleet knows of %+v", got)
+		t.Errorf("the fleet reports %+v, want the refusal", got)
 	}
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
 		var events eventsv1.EventList
@@ -614,7 +615,7 @@ func testRefusalEvent(t *testing.T, w *world) {
 		}
 		for _, e := range events.Items {
 			if strings.Contains(e.String(), token) {
-				t.Error("an event holds the token")
+				t.Error("an event contains the token, want none")
 			}
 			if e.Regarding.Name == "contested" && e.Reason == v1.ReasonIdentityMismatch && strings.Contains(e.Note, "intruder-uid") {
 				return nil
@@ -636,18 +637,18 @@ func testStop(t *testing.T, w *world, stop func() error) {
 	select {
 	case err := <-ended:
 		if !errors.Is(err, tunnel.ErrPeerClosed) {
-			t.Errorf("the agent's tunnel ended with %v", err)
+			t.Errorf("the agent's tunnel ended with %v, want no error", err)
 		}
 	case <-time.After(testkit.Patience * 10 * time.Second):
-		t.Fatal("the agent's tunnel did not end")
+		t.Fatal("the agent's tunnel did not end, want it ended")
 	}
 	if took > lastWords+time.Second {
-		t.Errorf("took %s although nothing was under way", took)
+		t.Errorf("stopping took %s although no request was in progress", took)
 	}
 	conn, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}).DialContext(t.Context(), "tcp", w.base)
 	if err == nil {
 		_ = conn.Close()
-		t.Error("the port is still open")
+		t.Error("the port is still open, want it closed")
 	}
 	if members, tunnels := w.server.Members.Size(); members+tunnels != 0 {
 		t.Errorf("%d members, %d tunnels, want none", members, tunnels)

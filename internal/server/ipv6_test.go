@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// A hub and an agent that have IPv6 alone.
+// A hub and an agent with only IPv6.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	if listener, err := net.Listen("tcp", "[::1]:0"); err != nil {
@@ -30,7 +30,7 @@ func TestIPv6(t *testing.T) {
 	w := newReplica(t, env, env.Workspace(t), ca, `drain: {delay: 0s, sessions: 1s}, server: {listen: "[::1]:0", urls: ["https://[::1]"]}`)
 	stop := w.start()
 	if !strings.HasPrefix(w.base, "[::1]:") {
-		t.Fatalf("it listens on %s", w.base)
+		t.Fatalf("the hub listens on %s, want an IPv6 address", w.base)
 	}
 	m, user := w.moves(t, "six"), w.reader("six-user")
 	for _, h2 := range []bool{true, false} {

@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// A replica that drains for minutes must not lead meanwhile, and still needs its cache.
+// A replica that drains for minutes must not lead during this time, but still needs its cache.
 func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
@@ -92,8 +92,7 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	if holder() == "" {
 		t.Error("no replica holds the Lease while a controller runs")
 	}
-	// The elector renews the Lease at once and then every two seconds. It logs a renewal that a stop breaks off as an
-	// error.
+	// The elector renews the Lease at once and then every two seconds. If a stop interrupts a renewal, it logs an error.
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
 		lease, err := clients.CoordinationV1().Leases(namespace).Get(ctx, "drover-manager", metav1.GetOptions{})
 		if err == nil && !lease.Spec.RenewTime.After(lease.Spec.AcquireTime.Time) {
@@ -105,7 +104,7 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	<-stopping
 	<-led
 	if holder() == "" {
-		t.Error("the Lease is given up while a controller still runs")
+		t.Error("the Lease was released while a controller was still running")
 	}
 	close(goOn)
 	testkit.Eventually(t, 5*time.Second, func(context.Context) error {
@@ -115,7 +114,7 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 		return nil
 	})
 	if err := mgr.GetClient().Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "nothing"}, &corev1.Secret{}); err == nil || len(ended) > 0 {
-		t.Errorf("the cache answers %v; ended %d", err, len(ended))
+		t.Errorf("the cache returned %v, and %d replicas ended, want NotFound and none", err, len(ended))
 	}
 	close(end)
 	if err := <-ended; err != nil {
@@ -123,13 +122,13 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	}
 	select {
 	case line := <-alarms:
-		t.Errorf("a stop in good order is logged as an error: %s", line)
+		t.Errorf("an orderly stop logged the error %s, want none", line)
 	default:
 	}
 }
 
-// A replica that loses its Lease must end: what it knows may be out of date, and another one leads.
-func TestALostLeaseEndsTheReplica(t *testing.T) {
+// A replica that loses its Lease must end, because its state may be out of date, and another replica leads.
+func TestLostLeaseEndsTheReplica(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
@@ -180,15 +179,15 @@ func TestALostLeaseEndsTheReplica(t *testing.T) {
 		return err
 	})
 	if err := <-ended; !errors.Is(err, errLeaseLost) {
-		t.Errorf("Run returned %v, want that the Lease was lost", err)
+		t.Errorf("Run returned %v, want errLeaseLost", err)
 	}
 	<-led
 	<-drained
 }
 
-// A replica that runs through a restore of the hub's etcd must end, whether it leads or not: its caches may be newer
-// than the hub.
-func TestALeaseThatWasRestoredEndsTheReplica(t *testing.T) {
+// A replica that runs during a restore of the hub's etcd must end, whether it leads or not, because its caches may be
+// newer than the hub.
+func TestRestoredLeaseEndsTheReplica(t *testing.T) {
 	t.Parallel()
 	for name, other := range map[string]bool{"that leads": false, "that waits": true} {
 		t.Run(name, func(t *testing.T) {
@@ -227,7 +226,8 @@ func TestALeaseThatWasRestoredEndsTheReplica(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- Run(t.Context(), mgr, leader.Start) }()
 			terms := "4/a/100"
-			testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the replica reads each of the two values at some time
+			// the replica reads each of the two values at some point
+			testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 				if len(ended) > 0 {
 					return nil
 				}
@@ -237,10 +237,10 @@ func TestALeaseThatWasRestoredEndsTheReplica(t *testing.T) {
 				}
 				lease.Annotations[v1.AnnotationTerms], terms = terms, lease.Annotations[v1.AnnotationTerms]
 				_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
-				return errors.Join(errors.New("the replica runs"), err)
+				return errors.Join(errors.New("the replica is still running"), err)
 			})
 			if err := <-ended; !errors.Is(err, checkpoint.ErrRestored) {
-				t.Errorf("Run returned %v, want that the Lease was restored", err)
+				t.Errorf("Run returned %v, want ErrRestored", err)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// at is the same replica, at one of its ports for operators.
+// at returns the same replica, at one of its ports for operators.
 func (w *world) at(t *testing.T, operator string) *world {
 	t.Helper()
 	at := &world{Env: w.Env, t: t, ca: w.ca}
@@ -29,14 +29,14 @@ func (w *world) at(t *testing.T, operator string) *world {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if at.base = w.operators[operator]; at.base == "" {
-			return errors.New("it is not open yet")
+			return errors.New("the port is not open yet")
 		}
 		return nil
 	})
 	return at
 }
 
-// probe returns the response code of the port for probes to a request on a connection of its own.
+// probe sends a request to the port for probes, on its own connection, and returns the status code of the response.
 func (w *world) probe(t *testing.T, path string) (int, error) {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -53,8 +53,8 @@ func (w *world) probe(t *testing.T, path string) (int, error) {
 	return response.StatusCode, err
 }
 
-// A manager that is killed because others fill its port would make the flood worse: all its agents come back.
-func TestAFloodOfThePortHoldsUpNoProbeAndNoScrape(t *testing.T) {
+// If a manager is killed because clients fill its port, the flood becomes worse, because all its agents reconnect.
+func TestFloodOfThePortDelaysNoProbeAndNoScrape(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	ca, err := trust.NewAuthority(time.Now())
@@ -67,7 +67,7 @@ func TestAFloodOfThePortHoldsUpNoProbeAndNoScrape(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.server.pace.agents, w.server.pace.others = full, full
-	stop := w.listen() // its port has no room for a request
+	stop := w.listen() // the hub's port has no room for a request
 	reader := w.user("scraper", rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}})
 	answered := func(t *testing.T) {
 		t.Helper()
@@ -86,7 +86,7 @@ func TestAFloodOfThePortHoldsUpNoProbeAndNoScrape(t *testing.T) {
 	t.Run("with no handshake left", func(t *testing.T) {
 		if conn, err := tls.Dial("tcp", w.base, &tls.Config{RootCAs: w.roots(), MinVersion: tls.VersionTLS13}); err == nil {
 			_ = conn.Close()
-			t.Error("the port lets another handshake in")
+			t.Error("the port accepted another handshake, want it full")
 		}
 		answered(t)
 	})
@@ -104,6 +104,6 @@ func TestAFloodOfThePortHoldsUpNoProbeAndNoScrape(t *testing.T) {
 		t.Error(err)
 	}
 	if got, err := w.probe(t, "/healthz"); err == nil {
-		t.Errorf("a replica that has stopped answers %d", got)
+		t.Errorf("a stopped replica responded with %d, want no response", got)
 	}
 }

@@ -26,11 +26,11 @@ func TestSoundsLikeAgent(t *testing.T) {
 		protocols []string
 		want      bool
 	}{
-		"an agent offers HTTP/1.1 alone":         {[]string{"http/1.1"}, true},
-		"kubectl offers HTTP/2 first":            {[]string{"h2", "http/1.1"}, false},
-		"a probe of the kubelet offers nothing":  {nil, false},
-		"something else is not paced":            {[]string{"acme-tls/1"}, false},
-		"HTTP/1.1 and HTTP/2 is no agent either": {[]string{"http/1.1", "h2"}, false},
+		"an agent offers only HTTP/1.1":            {[]string{"http/1.1"}, true},
+		"kubectl offers HTTP/2 first":              {[]string{"h2", "http/1.1"}, false},
+		"a probe of the kubelet offers nothing":    {nil, false},
+		"other protocols do not count as an agent": {[]string{"acme-tls/1"}, false},
+		"neither do HTTP/1.1 and HTTP/2 together":  {[]string{"http/1.1", "h2"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := soundsLikeAgent(tt.protocols); got != tt.want {
@@ -40,19 +40,20 @@ func TestSoundsLikeAgent(t *testing.T) {
 	}
 }
 
-// handshake does one over a pipe, with the protocols that a client offers, and returns the server's error.
+// handshake does a handshake over a pipe, in which the client offers the given protocols, and returns the server's
+// error.
 func handshake(t *testing.T, p *handshakePace, cert *tls.Certificate, protocols ...string) error {
 	t.Helper()
 	near, far := net.Pipe()
 	server := tls.Server(near, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13, GetConfigForClient: p.configFor})
-	client := tls.Client(far, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}) // only the server is looked at
+	client := tls.Client(far, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}) // only the server matters here
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience*10*time.Second)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if client.HandshakeContext(ctx) == nil {
-			_, _ = client.Read(make([]byte, 1)) // what the server sends after its handshake
+			_, _ = client.Read(make([]byte, 1)) // read the server's messages after its handshake
 		}
 	}()
 	err := server.HandshakeContext(ctx)
@@ -94,9 +95,9 @@ func TestPace(t *testing.T) {
 	}
 }
 
-func TestLane(t *testing.T) {
+func TestQueueDelaysOtherAddressesByTurns(t *testing.T) {
 	const rate, burst = 100, 10
-	// flood opens connections without end from each of so many addresses.
+	// flood opens connections endlessly from each of the given number of addresses.
 	flood := func(ctx context.Context, l *addressQueue, addresses int) (*sync.WaitGroup, *atomic.Int64) {
 		all, in := &sync.WaitGroup{}, &atomic.Int64{}
 		for n := range 500 {
@@ -117,8 +118,8 @@ func TestLane(t *testing.T) {
 		addresses int
 		want      time.Duration
 	}{
-		"who opens connections without end from one address holds up another by a turn":   {1, 2 * time.Second * burst / rate},
-		"who does it from a hundred addresses holds up another by a turn of each of them": {100, 2 * time.Second},
+		"a flood from one address delays another address by one turn":                 {1, 2 * time.Second * burst / rate},
+		"a flood from a hundred addresses delays another address by one turn of each": {100, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -135,17 +136,17 @@ func TestLane(t *testing.T) {
 					t.Errorf("three connections took %s, want at most %s", took, 3*tt.want)
 				}
 				if most := int64(time.Since(begun).Seconds()*rate) + 2*burst; in.Load() > most {
-					t.Errorf("%d were let in within %s, want at most %d", in.Load(), time.Since(begun), most)
+					t.Errorf("%d connections were admitted within %s, want at most %d", in.Load(), time.Since(begun), most)
 				}
 				stop()
 				all.Wait()
-				time.Sleep(time.Second) // until the last seats are given back
+				time.Sleep(time.Second) // until the last seats are returned
 			})
 		})
 	}
 }
 
-func TestAFleetThatComesBackAfterAnOutageIsLetInWithoutARefusal(t *testing.T) {
+func TestFleetThatReturnsAfterAnOutageIsAdmittedWithoutRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const fleet, cores = 10_000, 2
 		l := newLane(agentsPerCore*cores, paceBurst, agentsPatience)
@@ -154,8 +155,8 @@ func TestAFleetThatComesBackAfterAnOutageIsLetInWithoutARefusal(t *testing.T) {
 		begun := time.Now()
 		random := rand.New(rand.NewPCG(1, 2))
 		for n := range fleet {
-			// Each is at any moment of a random wait when the port is there: what is left of it is the smaller of two random
-			// times rather than one.
+			// When the port becomes available, each agent is at some moment of a random wait. The rest of the wait is therefore
+			// the smaller of two random times.
 			wait := time.Duration(min(random.Float64(), random.Float64()) * float64(protocol.LongestWait))
 			all.Go(func() {
 				time.Sleep(wait)
@@ -166,8 +167,8 @@ func TestAFleetThatComesBackAfterAnOutageIsLetInWithoutARefusal(t *testing.T) {
 		}
 		all.Wait()
 		if took := time.Since(begun); refused.Load() > 0 || took > protocol.LongestWait+agentsPatience {
-			t.Errorf("%d of %d were refused, and the last was let in after %s, want none and %s", refused.Load(), fleet, took, protocol.LongestWait+agentsPatience)
+			t.Errorf("%d of %d were refused, and the last was admitted after %s, want none and %s", refused.Load(), fleet, took, protocol.LongestWait+agentsPatience)
 		}
-		time.Sleep(time.Second) // until the last seats are given back
+		time.Sleep(time.Second) // until the last seats are returned
 	})
 }

@@ -46,14 +46,14 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// benchRole says which part of the benchmark a process is, empty for the test itself; benchProfile is the file for the
-// manager's CPU profile.
+// benchRole says which part of the benchmark a process runs. It is empty for the test itself. benchProfile is the file
+// for the manager's CPU profile.
 const (
 	benchRole    = "DROVER_BENCH_ROLE"
 	benchProfile = "DROVER_BENCH_PROFILE"
 )
 
-// TestBenchmarkPart is no test: BenchmarkRequest starts it as the processes on a request's path.
+// TestBenchmarkPart is not a test. BenchmarkRequest runs it in the processes on a request's path.
 func TestBenchmarkPart(t *testing.T) {
 	roles := map[string]func(*testing.T) string{"backend": benchBackend, "manager": benchManager, "agent": benchAgent}
 	role := roles[os.Getenv(benchRole)]
@@ -76,9 +76,9 @@ func TestBenchmarkPart(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
 }
 
-// BenchmarkRequest measures a small GET, directly, on its whole path: client, manager, tunnel, agent, API server, each
-// in a process of its own, and without the hub: client, agent, API server. Wall times depend on what else runs; the CPU
-// and the context switches of the manager and the agent for each request do not.
+// BenchmarkRequest measures a small GET in three ways: directly, on its whole path (client, manager, tunnel, agent, API
+// server, each in its own process), and without the hub (client, agent, API server). Wall times depend on other load.
+// The CPU time and the context switches of the manager and the agent for each request do not.
 func BenchmarkRequest(b *testing.B) {
 	backend := startPart(b, "backend")
 	manager := startPart(b, "manager")
@@ -178,7 +178,7 @@ func startPart(b *testing.B, role string, env ...string) *part {
 	return &part{pid: command.Process.Pid, address: strings.TrimSpace(string(line[:n]))}
 }
 
-// usage is what a process has used so far.
+// usage is the resource usage of a process so far.
 type usage struct {
 	cpu      time.Duration
 	switches int
@@ -198,7 +198,7 @@ func (p *part) usage(b *testing.B) usage {
 		}
 		text, err := os.ReadFile(task + "/status")
 		if err != nil {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		for line := range bytes.Lines(text) {
 			if rest, found := bytes.CutPrefix(line, []byte("voluntary_ctxt_switches:")); found {
@@ -210,7 +210,7 @@ func (p *part) usage(b *testing.B) usage {
 	return u
 }
 
-// benchBackend stands for a member's API server.
+// benchBackend stands in for a member's API server.
 func benchBackend(t *testing.T) string {
 	item := `{"metadata":{"name":"b","namespace":"a","labels":{"x":"` + strings.Repeat("y", 500) + `"}}}`
 	list := `{"items":[` + strings.Repeat(item+",", 8) + item + `]}`
@@ -262,8 +262,8 @@ func benchAgent(t *testing.T) string {
 	return address + " " + bearer
 }
 
-// benchManager is the port as New makes it, with reviews that always permit. Its agents connect at an address of their
-// own.
+// benchManager serves the port as New creates it, with reviews that always permit. Its agents connect to a separate
+// address.
 func benchManager(t *testing.T) string {
 	ca, err := trust.NewAuthority(time.Now())
 	if err != nil {
@@ -320,7 +320,7 @@ func benchListen(t *testing.T, server *http.Server) string {
 	return "https://" + listener.Addr().String()
 }
 
-// reviewing accepts each token.
+// reviewing accepts every token.
 type reviewing struct {
 	authenticationv1client.TokenReviewInterface
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// benchDirect serves users without the hub, by a forward path, and returns where, and a token.
+// benchDirect serves users without the hub, through a forward path. It returns its address and a token.
 func benchDirect(t *testing.T, kubernetes http.Handler) (address, bearer string) {
 	key, err := keys.New(time.Now())
 	if err != nil {

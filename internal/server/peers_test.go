@@ -54,12 +54,12 @@ func TestTwoReplicas(t *testing.T) {
 		t.Helper()
 		testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 			if got := len(w.server.Members.State(name).Peers); got != tunnels {
-				return fmt.Errorf("%d tunnels are known", got)
+				return fmt.Errorf("the other replica knows %d tunnels", got)
 			}
 			return nil
 		})
 	}
-	t.Run("a connect token that opened a tunnel at one is refused by the other", func(t *testing.T) {
+	t.Run("a connect token that opened a tunnel at one replica is refused by the other", func(t *testing.T) {
 		token := p.first.connectToken(key, joined)
 		if err := p.first.connect(token); err != nil {
 			t.Fatal(err)
@@ -67,14 +67,14 @@ func TestTwoReplicas(t *testing.T) {
 		known(p.second, 1)
 		var refused *tunnel.HandshakeError
 		if err := p.second.connect(token); !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {
-			t.Errorf("the second time: %v", err)
+			t.Errorf("the second use of the token got %v, want a refusal", err)
 		}
 		if err := p.second.connect(p.second.connectToken(key, joined)); err != nil {
-			t.Errorf("another token: %v", err)
+			t.Errorf("another token got %v, want it accepted", err)
 		}
 		known(p.first, 2)
 	})
-	t.Run("a user reaches a member by either", func(t *testing.T) {
+	t.Run("a user reaches a member through either replica", func(t *testing.T) {
 		p.first.agent(key, joined)
 		known(p.second, 3)
 		rule := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}}
@@ -82,22 +82,22 @@ func TestTwoReplicas(t *testing.T) {
 		for i, w := range []*world{p.first, p.second} {
 			path := "/k8s/clusters/" + name.Namespace + "/" + name.Name + "/version"
 			if got := w.send(w.client(true), http.MethodGet, path, user); got.code != http.StatusOK || got.body != "the member's answer to "+protocol.PathKubernetes+"/version" {
-				t.Errorf("by replica %d: %d %s, want the member's answer", i, got.code, got.body)
+				t.Errorf("through replica %d: %d %s, want the member's response", i, got.code, got.body)
 			}
 		}
 	})
 }
 
-func TestATokenOfAnotherReplicaIsRememberedForTwoMinutesAtMost(t *testing.T) {
+func TestTokenOfAnotherReplicaIsRememberedForAtMostTwoMinutes(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	for name, tt := range map[string]struct{ accepted, want time.Duration }{
 		"now":                          {0, 2 * time.Minute},
 		"a minute ago":                 {-time.Minute, time.Minute},
-		"by a clock that is way ahead": {24 * time.Hour, 2 * time.Minute},
+		"by a clock that is far ahead": {24 * time.Hour, 2 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tokenExpires(members.Peer{Epoch: now.Add(tt.accepted).UnixNano()}, now).Sub(now); got != tt.want {
-				t.Errorf("for %s, want %s", got, tt.want)
+				t.Errorf("the token is remembered for %s, want %s", got, tt.want)
 			}
 		})
 	}

@@ -19,23 +19,23 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-func TestPortRoutesRequestsByPath(t *testing.T) {
+func TestRequestsReachTheRightHandler(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		path, header string
 		closing      bool
 		code         int
 		users        bool // whether the proxy serves it
-		last         bool // whether the response is the last one of its connection
+		last         bool // whether the response is the last on its connection
 	}{
-		"a user's request reaches the proxy":              {path: "/k8s/clusters/a/b/api", code: http.StatusTeapot, users: true},
-		"an untidy path is the proxy's, and not tidied":   {path: "/k8s/clusters//../healthz", code: http.StatusTeapot, users: true},
-		"a request to the hub's API reaches the proxy":    {path: "/k8s/local/api", code: http.StatusTeapot, users: true},
-		"a probe does not":                                {path: "/healthz", code: http.StatusOK},
-		"a replica that stops serves the last response":   {path: "/k8s/local/api", closing: true, code: http.StatusTeapot, users: true, last: true},
-		"a header that is too large goes no further":      {path: "/k8s/local/api", header: strings.Repeat("x", maxHeaderBytes), code: http.StatusRequestHeaderFieldsTooLarge},
-		"a path that belongs to neither is not found":     {path: "/k8s", code: http.StatusNotFound},
-		"a replica that stops tells a probe, too, to end": {path: "/healthz", closing: true, code: http.StatusOK, last: true},
+		"a user's request reaches the proxy":                     {path: "/k8s/clusters/a/b/api", code: http.StatusTeapot, users: true},
+		"an unclean path reaches the proxy, unchanged":           {path: "/k8s/clusters//../healthz", code: http.StatusTeapot, users: true},
+		"a request to the hub's API reaches the proxy":           {path: "/k8s/local/api", code: http.StatusTeapot, users: true},
+		"a probe does not reach the proxy":                       {path: "/healthz", code: http.StatusOK},
+		"a stopping replica sends the last response":             {path: "/k8s/local/api", closing: true, code: http.StatusTeapot, users: true, last: true},
+		"a header that is too large goes no further":             {path: "/k8s/local/api", header: strings.Repeat("x", maxHeaderBytes), code: http.StatusRequestHeaderFieldsTooLarge},
+		"a path that belongs to neither is not found":            {path: "/k8s", code: http.StatusNotFound},
+		"a stopping replica also ends the connection of a probe": {path: "/healthz", closing: true, code: http.StatusOK, last: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +63,7 @@ func TestPortRoutesRequestsByPath(t *testing.T) {
 			w := httptest.NewRecorder()
 			s.handler(t.Context(), closing).ServeHTTP(w, r)
 			if w.Code != tc.code || served != tc.users || (w.Header().Get("Connection") == "close") != tc.last {
-				t.Errorf("answered %d with %v, by the proxy: %t; want %d, %t, the last one: %t", w.Code, w.Header(), served, tc.code, tc.users, tc.last)
+				t.Errorf("got %d with %v, from the proxy %t; want %d, %t, the last response %t", w.Code, w.Header(), served, tc.code, tc.users, tc.last)
 			}
 		})
 	}

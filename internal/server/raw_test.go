@@ -20,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// raw is a request as it goes over the wire.
+// raw is a request in the form in which it is sent over the wire.
 type raw struct {
 	method, path string
-	header       string // lines
+	header       string // complete lines
 	body         string
 }
 
@@ -52,7 +52,7 @@ func (y way) say(t *testing.T, q raw) (*http.Response, string) {
 	if q.body != "" || q.method == http.MethodPost {
 		head += fmt.Sprintf("Content-Length: %d\r\n", len(q.body))
 	}
-	go func() { _, _ = io.WriteString(conn, head+"\r\n"+q.body) }() // the answer may come before all is sent
+	go func() { _, _ = io.WriteString(conn, head+"\r\n"+q.body) }() // the response may arrive before everything is sent
 	response, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: q.method})
 	if err != nil {
 		t.Fatalf("%s: %s: %v", y.name, q, err)
@@ -70,7 +70,7 @@ const (
 	asTable = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io\r\n"
 	content = "Content-Type: application/json\r\n"
 	origin  = "Origin: https://x\r\n"
-	// own is where the ConfigMaps are in which the user has rights, and pod one of the pods there that are not.
+	// own is the path of the ConfigMaps that the user has rights on. pod is the path of a pod there that does not exist.
 	own, pod   = "/api/v1/namespaces/%s/configmaps", "/api/v1/namespaces/%s/pods/none"
 	asMetadata = "Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io\r\n"
 	asOpenAPI  = "Accept: application/com.github.proto-openapi.spec.v2@v1.0+protobuf\r\n"
@@ -78,12 +78,12 @@ const (
 	aReview    = `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview",` +
 		`"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}`
 	upgrade = "Connection: Upgrade\r\nUpgrade: "
-	// webSocket asks for one as fabric8 does, but for the Origin.
+	// webSocket requests a WebSocket in the same way as fabric8, but without an Origin.
 	webSocket = upgrade + "websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
 
-// alike are requests that are answered on every way as by the API server itself. %s is a namespace in which the user
-// has rights.
+// alike are requests that must get the same response through every way as from the API server itself. %s is a namespace
+// in which the user has rights.
 var alike = []raw{
 	{"GET", "/", asJSON, ""},
 	{"GET", "/version", asJSON, ""},
@@ -149,7 +149,7 @@ var alike = []raw{
 	{"GET", own + "?watch=1", upgrade + "websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n" + origin, ""},
 }
 
-// varying is what differs between two answers of one API server, or names the user.
+// varying matches text that differs between two responses of one API server, or names the user.
 var varying = regexp.MustCompile(`"(resourceVersion|uid|creationTimestamp|time)":\s*"[^"]*"|hub:|` +
 	`system:serviceaccount:[a-z0-9:-]+|local:alice|default "[^"]*"|timestamp: "[^"]*"|\[\+\].*\n`)
 
@@ -157,8 +157,8 @@ var comparedHeaders = []string{
 	"Content-Type", "Content-Encoding", "Allow", "Sec-Websocket-Protocol", "Sec-Websocket-Accept", "X-Content-Type-Options", "Vary",
 }
 
-// TestEveryWayAnswersAsTheAPIServerDoes compares status, type and body. What differs by intention is in
-// docs/spec/member-api.md.
+// TestEveryWayAnswersAsTheAPIServerDoes compares status, media type and body. docs/spec/member-api.md lists the
+// intended differences.
 func TestEveryWayAnswersAsTheAPIServerDoes(t *testing.T) {
 	t.Parallel()
 	pods := rbacv1.PolicyRule{
@@ -175,7 +175,7 @@ func TestEveryWayAnswersAsTheAPIServerDoes(t *testing.T) {
 			for _, y := range r.all() {
 				got, body := y.say(t, q)
 				if got.StatusCode != want.StatusCode {
-					t.Errorf("%s: %s: answered %s, want %s: %.300s", y.name, q, got.Status, want.Status, body)
+					t.Errorf("%s: %s: got %s, want %s: %.300s", y.name, q, got.Status, want.Status, body)
 					continue
 				}
 				for _, name := range comparedHeaders {
@@ -184,8 +184,8 @@ func TestEveryWayAnswersAsTheAPIServerDoes(t *testing.T) {
 					}
 				}
 				body, wanted := varying.ReplaceAllString(body, ""), varying.ReplaceAllString(wantBody, "")
-				if body != wanted && q.path != "/livez?verbose" { // the order of its lines differs
-					t.Errorf("%s: %s: answered %.300q, want %.300q", y.name, q, body, wanted)
+				if body != wanted && q.path != "/livez?verbose" { // the order of its lines varies
+					t.Errorf("%s: %s: got %.300q, want %.300q", y.name, q, body, wanted)
 				}
 			}
 		})

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// pair is two replicas of a hub that are linked, behind a balancer.
+// pair is two linked replicas of a hub behind a load balancer.
 type pair struct {
 	first, second *world
 	front         *balancer.Balancer
@@ -43,7 +43,7 @@ func newPair(t *testing.T) *pair {
 		return fmt.Sprintf("drain: {delay: 2s, sessions: 6s}, peers: {listen: %q, addresses: [%q, %q]}", peers[i], peers[0], peers[1])
 	}
 	p := &pair{first: newReplica(t, env, namespace, ca, more(0)), second: newReplica(t, env, namespace, ca, more(1))}
-	p.stopFirst = p.first.listen() // it is ready when both are linked
+	p.stopFirst = p.first.listen() // it is ready only when both are linked
 	p.second.listen()
 	backends := []string{p.first.base, p.second.base}
 	client := p.first.client(false)
@@ -69,7 +69,7 @@ func newPair(t *testing.T) *pair {
 	t.Cleanup(func() { _ = p.front.Close() })
 	testkit.Eventually(t, 20*time.Second, func(context.Context) error {
 		if p.first.server.Stop.Others() != 1 || p.second.server.Stop.Others() != 1 {
-			return errors.New("they are not linked")
+			return errors.New("the replicas are not linked")
 		}
 		return nil
 	})
@@ -90,8 +90,8 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-// load is users at work: requests at a rate, and watches that are resumed when they end. Everything that fails is
-// counted and told.
+// load simulates users: it sends requests at a fixed rate, and resumes watches when they end. All failures are counted
+// and reported.
 type load struct {
 	t            *testing.T
 	w            *world
@@ -126,7 +126,7 @@ func (l *load) start(ctx context.Context, clients []*http.Client, perSecond floa
 	}
 }
 
-// request sends one, a write with a body every other time.
+// request sends one request. Every second request is a write with a body.
 func (l *load) request(c *http.Client) {
 	method, body := http.MethodGet, io.Reader(nil)
 	if n := l.sent.Add(1); n%2 == 0 {
@@ -162,7 +162,7 @@ func (l *load) watch(ctx context.Context, c *http.Client) {
 	}
 }
 
-// TestRollingStop has one of two replicas stop under load. The agent's tunnel ends there.
+// TestRollingStop stops one of two replicas under load. The agent's tunnel is at that replica.
 func TestRollingStop(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -174,7 +174,7 @@ func TestRollingStop(t *testing.T) {
 	m.mu.Unlock()
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 		if !p.second.server.Members.State(m.name).Connected() {
-			return errors.New("the second replica does not know of the member")
+			return errors.New("the second replica does not know the member")
 		}
 		return nil
 	})
@@ -202,10 +202,10 @@ func TestRollingStop(t *testing.T) {
 		_ = words.Wait(t.Context())
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("it stopped with %v", err)
+		t.Errorf("the replica stopped with %v, want no error", err)
 	}
 	if _, tunnels := p.second.server.Members.LocalSize(); tunnels != 1 {
-		t.Errorf("%d tunnels at the second replica", tunnels)
+		t.Errorf("%d tunnels at the second replica, want 1", tunnels)
 	}
 	t.Logf("stopped in %s; %d requests, %d watches ended, %d failures", time.Since(begun), l.sent.Load(), l.resumed.Load(), l.failed.Load())
 }

@@ -36,7 +36,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// listing is a registry that knows the names of all metrics, those without a sample as well.
+// listing is a registry that records the names of all metrics, including metrics without a sample.
 type listing struct {
 	*prometheus.Registry
 	names []string
@@ -55,7 +55,7 @@ func (l *listing) MustRegister(all ...prometheus.Collector) {
 	l.Registry.MustRegister(all...)
 }
 
-// seen is the telemetry of a hub with all that it can have.
+// seen returns the telemetry of a hub with all optional parts.
 func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -82,7 +82,7 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 // metricName finds names of metrics in expressions and in documents.
 var metricName = regexp.MustCompile(`\b(drover|go|process|leader_election|controller_runtime|workqueue|rest_client)_[a-z0-9_]+\b`)
 
-// namesIn are the metrics that a file of config/ or docs/ names, without what histograms add.
+// namesIn returns the metrics that a file in config/ or docs/ names, without the suffixes of histograms.
 func namesIn(t *testing.T, file string, known []string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../" + file)
@@ -105,7 +105,7 @@ func namesIn(t *testing.T, file string, known []string) []string {
 func TestMetrics(t *testing.T) {
 	_, list := seen(t)
 	known := append([]string{
-		"leader_election_master_status", // client-go's, once there is an election
+		"leader_election_master_status", // client-go adds it once there is an election
 	}, list.names...)
 	families, err := metrics.Registry.Gather()
 	if err != nil {
@@ -122,11 +122,11 @@ func TestMetrics(t *testing.T) {
 		t.Run("the manager has each metric that is used in "+file, func(t *testing.T) {
 			used := namesIn(t, file, known)
 			if len(used) < 10 {
-				t.Errorf("found only %q", used)
+				t.Errorf("found only %q, want more metrics", used)
 			}
 			for _, name := range used {
 				if !slices.Contains(known, name) {
-					t.Errorf("%s is used and does not exist", name)
+					t.Errorf("%s is used but does not exist", name)
 				}
 			}
 		})
@@ -135,7 +135,7 @@ func TestMetrics(t *testing.T) {
 		documented := namesIn(t, "docs/operations/monitoring.md", known)
 		for _, name := range list.names {
 			if !slices.Contains(documented, name) {
-				t.Errorf("%s is not in docs/operations/monitoring.md", name)
+				t.Errorf("%s is missing from docs/operations/monitoring.md", name)
 			}
 		}
 		pages, err := filepath.Glob("../../docs/operations/*.md")
@@ -146,11 +146,11 @@ func TestMetrics(t *testing.T) {
 			documented = append(documented, namesIn(t, strings.TrimPrefix(page, "../../"), known)...)
 		}
 		for _, name := range documented {
-			if name == "drover_notice" { // is a field of a token response
+			if name == "drover_notice" { // a field of a token response
 				continue
 			}
 			if strings.HasPrefix(name, "drover_") && !slices.Contains(known, name) {
-				t.Errorf("%s is in docs/operations and does not exist", name)
+				t.Errorf("%s is in docs/operations but does not exist", name)
 			}
 		}
 	})
@@ -177,7 +177,7 @@ func TestMetrics(t *testing.T) {
 			anchors = append(anchors, strings.ToLower(name))
 		}
 		if len(alerts) < 12 || !slices.Equal(links, anchors) {
-			t.Errorf("alerts %q link to %q, runbooks are %q", alerts, links, anchors)
+			t.Errorf("alerts %q link to %q, want links to the runbooks %q", alerts, links, anchors)
 		}
 	})
 }
@@ -191,11 +191,11 @@ func TestProxyMetrics(t *testing.T) {
 		"a read of a member": {"GET", "/k8s/clusters/a/b/api/v1/pods", 200, "code=200,kind=read,target=member"},
 		"a write to the hub": {"POST", "/k8s/local/api/v1/namespaces/x/pods", 201, "code=201,kind=write,target=hub"},
 		"a watch":            {"GET", "/k8s/clusters/a/b/api/v1/pods?watch=1", 200, "code=200,kind=watch,target=member"},
-		"logs that are followed count as a watch": {"GET", "/k8s/clusters/a/b/api/v1/namespaces/x/pods/p/log?follow=true", 200, "code=200,kind=watch,target=member"},
-		"an exec is a session":                    {"POST", "/k8s/clusters/a/b/api/v1/namespaces/x/pods/p/exec", 200, "code=200,kind=session,target=member"},
-		"a refused request counts as well":        {"GET", "/k8s/clusters/a", 404, "code=404,kind=read,target=member"},
-		"a code that does not exist is no series": {"GET", "/k8s/clusters/a/b/version", 799, "code=other,kind=read,target=member"},
-		"an unknown method makes no series":       {"BREW", "/k8s/clusters/a/b/version", 405, "code=405,kind=write,target=member"},
+		"logs that are followed count as a watch":   {"GET", "/k8s/clusters/a/b/api/v1/namespaces/x/pods/p/log?follow=true", 200, "code=200,kind=watch,target=member"},
+		"an exec is a session":                      {"POST", "/k8s/clusters/a/b/api/v1/namespaces/x/pods/p/exec", 200, "code=200,kind=session,target=member"},
+		"a refused request counts as well":          {"GET", "/k8s/clusters/a", 404, "code=404,kind=read,target=member"},
+		"a code that does not exist adds no series": {"GET", "/k8s/clusters/a/b/version", 799, "code=other,kind=read,target=member"},
+		"an unknown method adds no series":          {"BREW", "/k8s/clusters/a/b/version", 405, "code=405,kind=write,target=member"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, list := seen(t)
@@ -203,15 +203,15 @@ func TestProxyMetrics(t *testing.T) {
 			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(tt.method, tt.target, nil))
 			got := testkit.Scrape(t, list)
 			if !strings.Contains(got, "drover_proxy_requests_total "+tt.want+" 1\n") {
-				t.Errorf("%q is not in\n%s", tt.want, got)
+				t.Errorf("want %q in\n%s", tt.want, got)
 			}
 			short := strings.Contains(tt.want, "kind=read") || strings.Contains(tt.want, "kind=write")
 			if strings.Contains(got, "drover_proxy_request_seconds ") != short {
-				t.Errorf("only short requests are timed:\n%s", got)
+				t.Errorf("want only short requests to be timed in\n%s", got)
 			}
 		})
 	}
-	t.Run("a request that is ended without an answer is none of 200, and is no longer under way", func(t *testing.T) {
+	t.Run("an aborted request does not count as a 200, and is no longer in progress", func(t *testing.T) {
 		o, list := seen(t)
 		handler := o.serve(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 		func() {
@@ -221,7 +221,7 @@ func TestProxyMetrics(t *testing.T) {
 		got := testkit.Scrape(t, list)
 		for _, want := range []string{"drover_proxy_requests_total code=none,kind=read,target=hub 1\n", "drover_proxy_requests_under_way kind=read,target=hub 0\n"} {
 			if !strings.Contains(got, want) {
-				t.Errorf("%q is not in\n%s", want, got)
+				t.Errorf("want %q in\n%s", want, got)
 			}
 		}
 	})
@@ -273,7 +273,7 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-func TestAwaitedOwnersAreNamedUntilThereIsNone(t *testing.T) {
+func TestMetricNamesTheAwaitedOwners(t *testing.T) {
 	o, list := seen(t)
 	list.Registry = prometheus.NewRegistry()
 	o.registry = list
@@ -285,7 +285,7 @@ func TestAwaitedOwnersAreNamedUntilThereIsNone(t *testing.T) {
 	observer.Awaited(keys)
 	got := testkit.Scrape(t, list)
 	if want := "drover_sets_awaited kind=crtb,owner=b00,workspace=team 1\n"; !strings.Contains(got, want) || strings.Count(got, "drover_sets_awaited") != maxAwaited {
-		t.Errorf("want %q and %d owners in all in\n%s", want, maxAwaited, got)
+		t.Errorf("want %q and a total of %d owners in\n%s", want, maxAwaited, got)
 	}
 	observer.Awaited(nil)
 	if got := testkit.Scrape(t, list); strings.Contains(got, "drover_sets_awaited") {
@@ -317,7 +317,7 @@ func TestCertificates(t *testing.T) {
 	for name, days := range map[string]int{"authority": 3650, "serving": 30} {
 		line := regexp.MustCompile("(?m)^drover_certificate_expiry_timestamp_seconds certificate=" + name + " (.*)$").FindStringSubmatch(got)
 		if line == nil {
-			t.Errorf("no %s in\n%s", name, got)
+			t.Errorf("want %s in\n%s", name, got)
 			continue
 		}
 		at, err := strconv.ParseFloat(line[1], 64)

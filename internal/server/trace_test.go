@@ -34,7 +34,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// span is what a collector gets, as far as the test looks at it.
+// span contains the parts of a collector's span that the test checks.
 type span struct {
 	TraceID      string `json:"traceId"`
 	SpanID       string `json:"spanId"`
@@ -43,10 +43,10 @@ type span struct {
 	Links        []struct{ TraceID string }
 }
 
-// collector takes OTLP over HTTP.
+// collector receives OTLP over HTTP.
 type collector struct {
 	*httptest.Server
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	spans map[string]span
 	raw   string
 }
@@ -94,7 +94,7 @@ type tracedReplica struct {
 	links *peer.Network
 }
 
-// tracedReplicas are two replicas that are linked. Only the first one begins traces.
+// tracedReplicas returns two linked replicas. Only the first one starts traces.
 func tracedReplicas(t *testing.T, c *collector) [2]tracedReplica {
 	t.Helper()
 	authority, err := trust.NewAuthority(time.Now())
@@ -161,8 +161,8 @@ func connectAgent(t *testing.T, at *members.Registry, name types.NamespacedName,
 	at.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"}, Key: "key", Instance: "a"}, opened.Session)
 }
 
-// One request of a user, all the way: hub, the replica where the tunnel ends, agent, API server.
-func TestOneTraceGoesAllTheWay(t *testing.T) {
+// One request of a user goes all the way: hub, the replica with the tunnel, agent, API server.
+func TestTraceCoversTheWholePath(t *testing.T) {
 	c := newCollector(t)
 	arrived := make(chan http.Header, 1)
 	apiServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +217,7 @@ func TestOneTraceGoesAllTheWay(t *testing.T) {
 	if err != nil || response.StatusCode != http.StatusOK || string(body) != "hush" {
 		t.Fatalf("got %s, %q, %v, want 200 and the secret body", response.Status, body, err)
 	}
-	hub.Close() // which waits for the handler, and so for its span
+	hub.Close() // waits for the handler, and so for its span
 	for _, tracer := range []*tracing.Tracer{all[0].tracer, all[1].tracer, agent} {
 		if err := tracer.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -228,19 +228,19 @@ func TestOneTraceGoesAllTheWay(t *testing.T) {
 	defer c.mu.Unlock()
 	first, hop, last := c.spans["hub get secrets"], c.spans["replica get secrets"], c.spans["agent get secrets"]
 	if len(c.spans) != 3 || first.TraceID == "" || first.TraceID != hop.TraceID || hop.TraceID != last.TraceID {
-		t.Fatalf("these are not one trace: %+v", c.spans)
+		t.Fatalf("got spans %+v, want one trace", c.spans)
 	}
 	if first.ParentSpanID != "" || hop.ParentSpanID != first.SpanID || last.ParentSpanID != hop.SpanID {
-		t.Errorf("parents are wrong: %+v", c.spans)
+		t.Errorf("got spans %+v, want other parents", c.spans)
 	}
 	if first.TraceID == strangers || len(first.Links) != 1 || first.Links[0].TraceID != strangers {
-		t.Errorf("the user's own trace is to be linked to and no more: %+v", first)
+		t.Errorf("got span %+v, want only a link to the user's own trace", first)
 	}
 	header := <-arrived
 	if got, want := header.Get("Traceparent"), "00-"+last.TraceID+"-"+last.SpanID+"-01"; got != want || header.Get("Tracestate") != "" {
-		t.Errorf("the API server is told %q, want %q", got, want)
+		t.Errorf("the API server got %q, want %q", got, want)
 	}
 	if strings.Contains(c.raw, "hush") {
-		t.Errorf("the spans hold private data: %s", c.raw)
+		t.Errorf("the spans %s contain private data, want none", c.raw)
 	}
 }

@@ -23,21 +23,22 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// bindsAll binds everybody to every Cluster.
+// bindsAll reports a binding of every user to every Cluster.
 func bindsAll(context.Context, index.Principals, types.NamespacedName, time.Time) (bool, error) {
 	return true, nil
 }
 
-// Who has one binding, perhaps in one project, must not read a whole member because its agent serves everybody as one
-// viewer.
-func TestABindingAloneOpensNoReadOnlyMember(t *testing.T) {
+// A user with a single binding, perhaps in one project, must not be able to read a whole member because its agent
+// serves all users as the same viewer.
+func TestBindingAloneDoesNotOpenAReadOnlyMember(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec, agent v1.AgentProfile
 		connected   bool
 		open        bool
 	}{
-		"that is Full":     {v1.ProfileFull, v1.ProfileFull, true, true},
-		"that is away":     {v1.ProfileFull, v1.ProfileFull, false, true}, // and is then said to be away
+		"that is Full": {v1.ProfileFull, v1.ProfileFull, true, true},
+		// the request is then told that the member is not connected
+		"that is away":     {v1.ProfileFull, v1.ProfileFull, false, true},
 		"that is ReadOnly": {v1.ProfileReadOnly, v1.ProfileReadOnly, true, false},
 		"whose spec says ReadOnly, before its manifest":    {v1.ProfileReadOnly, v1.ProfileFull, true, false},
 		"whose agent says ReadOnly, whatever the spec":     {v1.ProfileFull, v1.ProfileReadOnly, true, false},
@@ -69,7 +70,7 @@ func TestABindingAloneOpensNoReadOnlyMember(t *testing.T) {
 				}
 				open, err := bound(bindsAll, m.alike, time.Now)(t.Context(), id, key)
 				if err != nil || open != tt.open {
-					t.Errorf("the way is open: %t, %v, want %t", open, err, tt.open)
+					t.Errorf("the way is open %t, error %v, want %t", open, err, tt.open)
 				}
 			})
 		})

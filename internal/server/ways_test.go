@@ -36,10 +36,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// way is one on which a user reaches an API server.
+// way is a path through which a user reaches an API server.
 type way struct{ name, url, token string }
 
-// trusting is for servers whose certificates these tests do not look at.
+// trusting is for servers whose certificates these tests ignore.
 var trusting = &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
 
 // send sends a request and returns the response with its body.
@@ -51,7 +51,7 @@ func (y way) send(t *testing.T, method, path string, header http.Header, body st
 	}
 	request.Header = header.Clone()
 	request.Header.Set("Authorization", "Bearer "+y.token)
-	request.URL.Opaque = "" // the path goes as it is
+	request.URL.Opaque = "" // send the path unchanged
 	transport := &http.Transport{TLSClientConfig: trusting.Clone(), DisableCompression: true, DisableKeepAlives: true}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
@@ -65,7 +65,7 @@ func (y way) send(t *testing.T, method, path string, header http.Header, body st
 	return response, string(raw)
 }
 
-// open asks for a WebSocket. The response is that of the server, also to a refusal.
+// open requests a WebSocket. It returns the server's response even if that is a refusal.
 func (y way) open(
 	t *testing.T, path string, header http.Header, protocols ...string,
 ) (*websocket.Conn, *http.Response) {
@@ -84,7 +84,7 @@ func (y way) open(
 }
 
 // reached is an API server that is its own member, with each way to it. Two replicas of the hub serve it, and its agent
-// is connected to the first.
+// is connected to the first replica.
 type reached struct {
 	*pair
 	directly, byHub, byReplica, local, byAgent way
@@ -93,7 +93,7 @@ type reached struct {
 
 func (r *reached) all() []way { return []way{r.byHub, r.byReplica, r.local, r.byAgent} }
 
-// reach connects the shared API server, and gives the user of each way rights on its objects in the workspace.
+// reach connects the shared API server, and grants the user of each way rights on the objects in its namespace.
 func reach(t *testing.T, rules ...rbacv1.PolicyRule) *reached {
 	t.Helper()
 	r := &reached{pair: newPair(t)}
@@ -141,10 +141,10 @@ func reach(t *testing.T, rules ...rbacv1.PolicyRule) *reached {
 	return r
 }
 
-// hubUser is the user of ways, as the hub's API server names them.
+// hubUser returns the name that the hub's API server gives the user of the ways.
 func (r *reached) hubUser() string { return "system:serviceaccount:" + r.first.namespace + ":ways" }
 
-// grant gives rights in a namespace to the user of each way.
+// grant grants rights in a namespace to the user of each way.
 func (r *reached) grant(t *testing.T, role, namespace string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	if len(rules) == 0 {
@@ -166,7 +166,7 @@ func (r *reached) grant(t *testing.T, role, namespace string, rules ...rbacv1.Po
 	}
 }
 
-// reporting serves what an agent serves: its report, and requests for the API server.
+// reporting serves the agent's endpoints: its report, and requests for the API server.
 func reporting(kubernetes http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, protocol.PathKubernetes) {
@@ -179,16 +179,16 @@ func reporting(kubernetes http.Handler) http.Handler {
 	})
 }
 
-// objects are rights to read and write ConfigMaps.
+// objects grants the rights to read and write ConfigMaps.
 var objects = rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"*"}}
 
-func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
+func TestWatchOverWebSocketIsServedOnEveryWay(t *testing.T) {
 	t.Parallel()
 	r := reach(t, objects)
 	r.first.Apply(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.first.namespace, Name: "watched"}})
 	path := "/api/v1/namespaces/" + r.first.namespace + "/configmaps"
-	// fabric8 sends the server as Origin. kubectl proxy passes on that of a page. Other clients send none, which an API
-	// server refuses.
+	// fabric8 sends the server as Origin. kubectl proxy forwards the Origin of a page. Other clients send none, and an API
+	// server refuses them.
 	origins := map[string]func(way) string{
 		"of the server": func(y way) string {
 			scheme, rest, _ := strings.Cut(y.url, "://")
@@ -209,13 +209,13 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 					header := http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {origin(y)}}
 					conn, response := y.open(t, path+query, header)
 					if conn == nil {
-						t.Fatalf("answered %s, want 101", response.Status)
+						t.Fatalf("got %s, want 101", response.Status)
 					}
 					_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 					_, text, err := conn.ReadMessage()
 					var event struct{ Type string }
 					if err = errors.Join(err, json.Unmarshal(text, &event)); err != nil || event.Type != "ADDED" {
-						t.Errorf("the first event is %q (%v), want that a ConfigMap was ADDED", text, err)
+						t.Errorf("the first event is %q (%v), want a ConfigMap that was ADDED", text, err)
 					}
 				})
 			}
@@ -227,20 +227,20 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 			page, chosen := http.Header{"Origin": {"https://console.example"}}, "base64.binary.k8s.io"
 			conn, response := y.open(t, path+"?watch=1", page, token, chosen)
 			if conn == nil || conn.Subprotocol() != chosen {
-				t.Errorf("%s: answered %s with the subprotocol %q, want 101 with %s",
+				t.Errorf("%s: got %s with the subprotocol %q, want 101 with %s",
 					y.name, response.Status, response.Header.Get("Sec-WebSocket-Protocol"), chosen)
 			}
 		}
 	})
-	t.Run("CVE-2019-13209: a page of another host without the token opens none", func(t *testing.T) {
+	t.Run("CVE-2019-13209: a page of another host cannot open a WebSocket without the token", func(t *testing.T) {
 		for _, y := range []way{r.byHub, r.byReplica, r.local} {
 			header := http.Header{"Origin": {"https://evil.example"}, "Cookie": {"token=" + y.token}}
 			if _, response := y.open(t, path+"?watch=1", header); response.StatusCode != http.StatusForbidden {
-				t.Errorf("%s: answered %s, want 403", y.name, response.Status)
+				t.Errorf("%s: got %s, want 403", y.name, response.Status)
 			}
 		}
 	})
-	t.Run("a list that asks for a WebSocket is answered as the API server answers it", func(t *testing.T) {
+	t.Run("a list that requests a WebSocket gets the same response as from the API server", func(t *testing.T) {
 		list := func(y way) string {
 			_, response := y.open(t, path, http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {y.url}})
 			return response.Status + " " + response.Header.Get("Content-Type")
@@ -248,19 +248,19 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 		want := list(r.directly)
 		for _, y := range r.all() {
 			if got := list(y); got != want {
-				t.Errorf("%s: answered %s, want %s", y.name, got, want)
+				t.Errorf("%s: got %s, want %s", y.name, got, want)
 			}
 		}
 	})
 }
 
-// TestKubernetesJavaScriptClientIsServedOnEveryWay: "npm ci" in test/kubernetesclient installs the client.
+// TestKubernetesJavaScriptClientIsServedOnEveryWay needs the client, which "npm ci" in test/kubernetesclient installs.
 func TestKubernetesJavaScriptClientIsServedOnEveryWay(t *testing.T) {
 	t.Parallel()
 	dir := testkit.Path(t, "test/kubernetesclient")
 	node, err := exec.LookPath("node")
 	if err != nil {
-		t.Skip("there is no node: Kubernetes' JavaScript client needs it")
+		t.Skip("Node.js is not installed, which Kubernetes' JavaScript client needs")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@kubernetes", "client-node")); err != nil {
 		t.Skip("@kubernetes/client-node is not installed: run npm ci in test/kubernetesclient")
@@ -273,20 +273,20 @@ func TestKubernetesJavaScriptClientIsServedOnEveryWay(t *testing.T) {
 			command.Env = append(os.Environ(), "SERVER="+y.url, "TOKEN="+y.token,
 				"NAMESPACE="+r.first.namespace, "ORIGIN=https://console.example")
 			if out, err := command.CombinedOutput(); err != nil {
-				t.Errorf("the client ended with %v, want that it lists and watches\n%s", err, out)
+				t.Errorf("the client ended with %v, want it to list and watch\n%s", err, out)
 			}
 		})
 	}
 }
 
-// jsonAs is the header of a request with JSON as another user.
+// jsonAs returns the header of a JSON request that impersonates a user.
 func jsonAs(user string) http.Header {
 	return http.Header{
 		"Content-Type": {"application/json"}, "Accept": {"application/json"}, "Impersonate-User": {user},
 	}
 }
 
-// whoIs asks an API server who the caller is, as a user whom the caller impersonates.
+// whoIs asks an API server who the caller is, while the caller impersonates a user.
 func (y way) whoIs(t *testing.T, as string) (int, authenticationv1.UserInfo, string) {
 	t.Helper()
 	header := jsonAs(as)
@@ -294,13 +294,13 @@ func (y way) whoIs(t *testing.T, as string) (int, authenticationv1.UserInfo, str
 		`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
 	var review authenticationv1.SelfSubjectReview
 	if response.StatusCode == http.StatusCreated && json.Unmarshal([]byte(body), &review) != nil {
-		t.Errorf("%s: the answer is no review: %s", y.name, body)
+		t.Errorf("%s: got %s, want a review", y.name, body)
 	}
 	return response.StatusCode, review.Status.UserInfo, body
 }
 
-// actsWithTheRightsOf creates a ConfigMap as an account, as Argo CD does, and watches by WebSocket as the account. The
-// user of the way may do neither.
+// actsWithTheRightsOf creates a ConfigMap as an account, as Argo CD does, and watches over a WebSocket as the account.
+// The user of the way has neither right.
 func (y way) actsWithTheRightsOf(t *testing.T, namespace, account string) {
 	t.Helper()
 	path := "/api/v1/namespaces/" + namespace + "/configmaps"
@@ -308,18 +308,18 @@ func (y way) actsWithTheRightsOf(t *testing.T, namespace, account string) {
 	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"site-"}}`
 	response, body := y.send(t, http.MethodPost, path, http.Header{"Content-Type": {"application/json"}}, object)
 	if response.StatusCode != http.StatusForbidden {
-		t.Errorf("without the account: answered %s: %s, want 403", response.Status, body)
+		t.Errorf("without the account: got %s: %s, want 403", response.Status, body)
 	}
 	if response, body = y.send(t, http.MethodPost, path, as, object); response.StatusCode != http.StatusCreated {
-		t.Errorf("as the account: answered %s: %s, want 201", response.Status, body)
+		t.Errorf("as the account: got %s: %s, want 201", response.Status, body)
 	}
 	as.Set("Authorization", "Bearer "+y.token)
 	if conn, response := y.open(t, path+"?watch=1", as); conn == nil {
-		t.Errorf("a watch by WebSocket as the account: answered %s, want 101", response.Status)
+		t.Errorf("a watch over a WebSocket as the account: got %s, want 101", response.Status)
 	}
 }
 
-func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
+func TestMemberServiceAccountIsImpersonatedOnEveryWay(t *testing.T) {
 	t.Parallel()
 	impersonate := func(name string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{
@@ -337,7 +337,7 @@ func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 	})
 	r.first.AwaitRights(t, "system:serviceaccount:"+namespace+":deployer", namespace, objects)
 	r.first.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentNamespace}})
-	r.grant(t, namespace, protocol.AgentNamespace, impersonate(protocol.AgentName)) // a mistake of an administrator
+	r.grant(t, namespace, protocol.AgentNamespace, impersonate(protocol.AgentName)) // an administrator's mistake
 	ways := []way{r.byHub, r.byReplica, r.byAgent}
 	for _, y := range ways {
 		t.Run(y.name, func(t *testing.T) {
@@ -346,26 +346,26 @@ func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 			groups := []string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + namespace}
 			slices.Sort(user.Groups)
 			if code != http.StatusCreated || user.Username != account || !slices.Equal(user.Groups, groups) {
-				t.Errorf("answered %d as %q in %v: %s, want the account in %v",
+				t.Errorf("got %d as %q in %v: %s, want the account in %v",
 					code, user.Username, user.Groups, body, groups)
 			}
 			callers := []string{"hub:" + r.hubUser(), "local:alice"}
 			by := user.Extra["cluster.drover.dev/impersonator"]
 			if len(by) != 1 || !slices.Contains(callers, by[0]) {
-				t.Errorf("the member's audit log names %v as the user who acts, want the caller", by)
+				t.Errorf("the member's audit log names %v as the impersonating user, want the caller", by)
 			}
 			y.actsWithTheRightsOf(t, namespace, "deployer")
 			for name, as := range map[string]string{
-				"another account of the namespace":          "system:serviceaccount:" + namespace + ":other",
-				"the account of that name in another":       "system:serviceaccount:default:deployer",
-				"the agent's own account, although granted": "system:serviceaccount:" + protocol.AgentNamespace + ":" + protocol.AgentName,
-				"a user of the system":                      "system:admin",
-				"a controller of the system":                "system:kube-controller-manager",
-				"a name like that of an account":            "system:serviceaccount:" + namespace,
-				"a user whom no one may impersonate":        "bob",
+				"another account of the namespace":                    "system:serviceaccount:" + namespace + ":other",
+				"the account with the same name in another namespace": "system:serviceaccount:default:deployer",
+				"the agent's own account, although it was granted":    "system:serviceaccount:" + protocol.AgentNamespace + ":" + protocol.AgentName,
+				"a system user":                      "system:admin",
+				"a system controller":                "system:kube-controller-manager",
+				"a name that resembles an account":   "system:serviceaccount:" + namespace,
+				"a user who may not be impersonated": "bob",
 			} {
 				if code, user, body := y.whoIs(t, as); code != http.StatusForbidden {
-					t.Errorf("as %s: answered %d as %q: %s, want 403", name, code, user.Username, body)
+					t.Errorf("as %s: got %d as %q: %s, want 403", name, code, user.Username, body)
 				}
 			}
 		})
@@ -376,10 +376,10 @@ func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, y := range ways {
-			testkit.Eventually(t, 20*time.Second, func(context.Context) error { // the API server sees it a moment later
+			testkit.Eventually(t, 20*time.Second, func(context.Context) error { // the API server notices it a moment later
 				code, _, body := y.whoIs(t, "system:serviceaccount:"+namespace+":deployer")
 				if code != http.StatusForbidden {
-					return fmt.Errorf("%s: answered %d: %s, want 403", y.name, code, body)
+					return fmt.Errorf("%s: got %d: %s, want 403", y.name, code, body)
 				}
 				return nil
 			})

@@ -17,27 +17,27 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-func TestJSONIsDecodedWithinBoundsOnly(t *testing.T) {
+func TestJSONIsDecodedOnlyWithinItsLimits(t *testing.T) {
 	bounds := untrusted.Bounds{Bytes: 100, Nodes: 10, Depth: 3}
 	for name, tt := range map[string]struct {
 		text string
 		ok   bool
 	}{
-		"an object":                            {`{"a":[1,2,{"b":null}]}`, true},
-		"marks in strings are text":            {`{"a":"[[[[[[{{{{{{,,,,,,::::::\"[[[["}`, true},
-		"a quote behind a backslash ends not":  {`["\\","\"[[[[[[[[[[[[[["]`, true},
-		"as many values as there may be":       {`[1,2,3,4,5,6,7,8,9]`, true},
-		"one value more":                       {`[1,2,3,4,5,6,7,8,9,10]`, false},
-		"keys count":                           {`{"a":1,"b":2,"c":3,"d":4,"e":5}`, false},
-		"empty objects count":                  {`[{},{},{},{},{}]`, false},
-		"as deep as it may be":                 {`[[[1]]]`, true},
-		"one level more":                       {`[[[[1]]]]`, false},
-		"more bytes than there may be":         {`"` + strings.Repeat("x", 100) + `"`, false},
-		"what is no JSON":                      {`{"a":}`, false},
-		"a string that does not end":           {`"abc\`, false},
-		"two values":                           {`{} {}`, false},
-		"spaces around are no second value":    {" {}\n", true},
-		"brackets that close before they open": {`]]]]{`, false},
+		"an object":                 {`{"a":[1,2,{"b":null}]}`, true},
+		"marks in strings are text": {`{"a":"[[[[[[{{{{{{,,,,,,::::::\"[[[["}`, true},
+		"a quote after a backslash does not end a string": {`["\\","\"[[[[[[[[[[[[[["]`, true},
+		"as many values as permitted":                     {`[1,2,3,4,5,6,7,8,9]`, true},
+		"one value more":                                  {`[1,2,3,4,5,6,7,8,9,10]`, false},
+		"keys count":                                      {`{"a":1,"b":2,"c":3,"d":4,"e":5}`, false},
+		"empty objects count":                             {`[{},{},{},{},{}]`, false},
+		"as deep as permitted":                            {`[[[1]]]`, true},
+		"one level more":                                  {`[[[[1]]]]`, false},
+		"more bytes than permitted":                       {`"` + strings.Repeat("x", 100) + `"`, false},
+		"invalid JSON":                                    {`{"a":}`, false},
+		"a string that does not end":                      {`"abc\`, false},
+		"two values":                                      {`{} {}`, false},
+		"spaces around a value are not a second value":    {" {}\n", true},
+		"brackets that close before they open":            {`]]]]{`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var into any
@@ -53,11 +53,11 @@ func TestJSONIsDecodedWithinBoundsOnly(t *testing.T) {
 		})
 	}
 	if err := untrusted.StrictJSON([]byte(`{"other":1}`), &struct{}{}, bounds); err == nil {
-		t.Error("a field without a place was accepted, want an error")
+		t.Error("an unknown field was accepted, want an error")
 	}
 }
 
-func TestYAMLIsReadAsItIsWritten(t *testing.T) {
+func TestYAMLIsReadLiterally(t *testing.T) {
 	bounds := untrusted.Bounds{Bytes: 1000, Nodes: 30, Depth: 4}
 	for name, tt := range map[string]struct {
 		text string
@@ -69,17 +69,17 @@ func TestYAMLIsReadAsItIsWritten(t *testing.T) {
 		"JSON":      {`{"a": ["b", 1e3, null]}`, true},
 		"texts in all styles": {"a: |\n  x: &y\n  *y\nb: >-\n  folded\n  text\nc: '&x'\nd: \"*x\"\n",
 			true},
-		"a date is a text":                       {"a: 2026-01-02\n", true},
+		"a date is a string":                     {"a: 2026-01-02\n", true},
 		"a number as a key":                      {"1: a\n", true},
 		"a directive":                            {"%YAML 1.1\n---\na: 1\n", true},
-		"percent signs that begin no line":       {"a: |\n" + strings.Repeat("  %x\n", 100), true},
-		"directives, each compared with all":     {directives("\n"), false},
+		"percent signs within lines":             {"a: |\n" + strings.Repeat("  %x\n", 100), true},
+		"many directives":                        {directives("\n"), false},
 		"directives after carriage returns":      {directives("\r"), false},
 		"an anchor":                              {"a: &x 1\n", false},
 		"an anchor at a key":                     {"&x a: 1\n", false},
 		"an alias":                               {"a: &x 1\nb: *x\n", false},
 		"an alias as a key":                      {"a: &x y\n*x : 1\n", false},
-		"an anchor of all":                       {"&x\na: 1\n", false},
+		"an anchor of the document":              {"&x\na: 1\n", false},
 		"a merge key":                            {"<<: {a: b}\n", false},
 		"a tag":                                  {"a: !!binary aGk=\n", false},
 		"a tag at a key":                         {"!!str a: b\n", false},
@@ -88,12 +88,12 @@ func TestYAMLIsReadAsItIsWritten(t *testing.T) {
 		"a key twice":                            {"a: 1\na: 2\n", false},
 		"a list as a key":                        {"? [a]\n: b\n", false},
 		"infinity":                               {"a: .inf\n", false},
-		"as deep as it may be":                   {"[[[[1]]]]", true},
+		"as deep as permitted":                   {"[[[[1]]]]", true},
 		"one level more":                         {"[[[[[1]]]]]", false},
 		"too many values":                        {"[" + strings.Repeat("a,", 30) + "]", false},
 		"too many empty values":                  {"[" + strings.Repeat("?,", 100) + "]", false},
-		"more bytes than there may be":           {"a: " + strings.Repeat("x", 1000), false},
-		"no YAML":                                {"a: [", false},
+		"more bytes than permitted":              {"a: " + strings.Repeat("x", 1000), false},
+		"invalid YAML":                           {"a: [", false},
 		"a script is one value with marks in it": {"a: |\n" + strings.Repeat("  - x\n", 100), true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,13 +104,13 @@ func TestYAMLIsReadAsItIsWritten(t *testing.T) {
 			}
 			var want any
 			if tt.ok && (sigsyaml.Unmarshal([]byte(tt.text), &want) != nil || !reflect.DeepEqual(got, want)) {
-				t.Errorf("got %v, want %v, as sigs.k8s.io/yaml has it", got, want)
+				t.Errorf("got %v, want %v, as from sigs.k8s.io/yaml", got, want)
 			}
 		})
 	}
 }
 
-// directives are many of YAML's %TAG, each of which the parser compares with those before it.
+// directives returns many %TAG directives. The parser compares each of them with all earlier ones.
 func directives(end string) string {
 	var text strings.Builder
 	for i := range 20 {
@@ -119,7 +119,7 @@ func directives(end string) string {
 	return text.String() + "---\na: 1\n"
 }
 
-func TestErrorsOfYAMLHaveNothingOfTheText(t *testing.T) {
+func TestYAMLErrorsDoNotQuoteTheText(t *testing.T) {
 	for _, text := range []string{"hunter2: &hunter2 1", "hunter2: *hunter2", "hunter2: [", "hunter2: 1\nhunter2: 2",
 		"!hunter2 a", "\thunter2: x", "? [hunter2]"} {
 		_, err := untrusted.AsJSON([]byte(text), untrusted.Small())
@@ -129,7 +129,7 @@ func TestErrorsOfYAMLHaveNothingOfTheText(t *testing.T) {
 	}
 }
 
-// allocated returns how many bytes a function allocates: never less than what is live at any moment.
+// allocated returns how many bytes a function allocates. This is never less than the live memory at any moment.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -138,16 +138,16 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-func TestACheckOfJSONAllocatesNothing(t *testing.T) {
+func TestCheckingJSONAllocatesNothing(t *testing.T) {
 	raw := []byte(`{"a":[` + strings.Repeat(`{"x":"y"},`, 1000) + `1]}`)
 	bounds := untrusted.Large()
 	if n := testing.AllocsPerRun(10, func() { _ = untrusted.Check(raw, bounds) }); n != 0 {
-		t.Errorf("a check allocates %v times, want none", n)
+		t.Errorf("a check allocated %v times, want none", n)
 	}
 }
 
-// The reviews' inputs, and what amplifies most: little text for large values.
-func TestDecodingIsBounded(t *testing.T) {
+// The inputs come from reviews, and from the texts that decoding enlarges most.
+func TestMemoryOfDecodingIsLimited(t *testing.T) {
 	const ceiling = 16 << 20
 	aliases := "a: &a [" + strings.Repeat("x,", 2000) + "]\nb: [" + strings.Repeat("*a,", 8000) + "]\n"
 	fill := func(head, unit, tail string) string {
@@ -175,14 +175,14 @@ func TestDecodingIsBounded(t *testing.T) {
 				var into any
 				var err error
 				if n := allocated(func() { err = decode(raw, &into, bounds) }); n > ceiling {
-					t.Errorf("%s: decoding allocates %d KiB, want %d at most (%v)", kind, n>>10, ceiling>>10, err)
+					t.Errorf("%s: decoding allocated %d KiB, want at most %d (%v)", kind, n>>10, ceiling>>10, err)
 				}
 			}
 		})
 	}
 }
 
-// decodeYAML decodes a text as the callers of AsJSON do.
+// decodeYAML decodes a text in the same way as the callers of AsJSON.
 func decodeYAML(raw []byte, into any, bounds untrusted.Bounds) error {
 	text, err := untrusted.AsJSON(raw, bounds)
 	if err != nil {
@@ -205,12 +205,12 @@ func FuzzJSON(f *testing.F) {
 		fits := len(raw) <= bounds.Bytes && nodes <= bounds.Nodes && depth <= bounds.Depth
 		switch {
 		case err == nil && (plain != nil || !fits):
-			t.Errorf("accepted with %d values, %d deep, want it refused (%v)", nodes, depth, plain)
+			t.Errorf("a text with %d values, %d deep, was accepted, want it refused (%v)", nodes, depth, plain)
 		case err == nil && !reflect.DeepEqual(got, want):
 			t.Errorf("got %v, want %v", got, want)
 		case errors.Is(err, untrusted.ErrTooLarge) && plain == nil && 2*nodes < bounds.Nodes && depth < bounds.Depth &&
 			len(raw) <= 64:
-			t.Errorf("refused with %d values, %d deep, want it accepted: %v", nodes, depth, err)
+			t.Errorf("a text with %d values, %d deep, was refused, want it accepted: %v", nodes, depth, err)
 		}
 	})
 }
@@ -232,15 +232,15 @@ func FuzzYAML(f *testing.F) {
 		}
 		var got any
 		if err := json.Unmarshal(text, &got); err != nil {
-			t.Fatalf("made %q, want JSON: %v", text, err)
+			t.Fatalf("got %q, want JSON: %v", text, err)
 		}
 		if nodes, depth := size(got); nodes > bounds.Nodes || depth > bounds.Depth {
-			t.Errorf("made %d values, %d deep, want %d and %d at most", nodes, depth, bounds.Nodes, bounds.Depth)
+			t.Errorf("got %d values, %d deep, want at most %d and %d", nodes, depth, bounds.Nodes, bounds.Depth)
 		}
 	})
 }
 
-// size counts the values and keys, and the levels, of decoded JSON.
+// size returns the number of values and keys in decoded JSON, and their depth.
 func size(value any) (nodes, depth int) {
 	add := func(v any) {
 		n, d := size(v)

@@ -50,8 +50,8 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	return w.out.Bytes(), nil
 }
 
-// marks counts the places of a YAML text that begin an item, an entry, a comment or a directive. A node takes no more
-// than one for three.
+// marks counts the places in a YAML text that start an item, an entry, a comment or a directive. Each mark stands for
+// at most three nodes.
 func marks(raw []byte) int {
 	count := 1
 	for i, c := range raw {
