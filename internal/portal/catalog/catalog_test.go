@@ -28,16 +28,16 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// rights are the rights of a user on a hub, and the reviews that were requested.
+// rights contains the rights of a user on a hub, and the reviews that were requested.
 type rights struct {
-	bound   []string // workspace/name
-	proxy   []string // workspace/name, workspace/ or /
+	bound   []string // each is workspace/name
+	proxy   []string // each is workspace/name, workspace/ or /
 	failing bool     // reviews fail
 	unknown bool     // bindings cannot be looked up
 	groups  []string
 
 	reviews []string
-	asked   [][]string // groups
+	asked   [][]string // the groups of each lookup
 }
 
 func clusters(names ...string) []client.Object {
@@ -88,7 +88,7 @@ func (r *rights) catalog(t testing.TB, objects []client.Object) *Catalog {
 	})
 }
 
-// get requests a path, with a token or without.
+// get requests a path, with or without a token.
 func get(t testing.TB, c *Catalog, path, token string) (int, string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -115,7 +115,7 @@ func listed(t testing.TB, c *Catalog, path string) (names []string, incomplete b
 	return names, list.Incomplete
 }
 
-func TestAClusterIsListedForThoseWhoMayReachIt(t *testing.T) {
+func TestListContainsTheClustersThatTheUserCanReach(t *testing.T) {
 	all := []string{"a/one", "a/two", "b/one", "c/one"}
 	for name, tt := range map[string]struct {
 		rights     rights
@@ -124,53 +124,53 @@ func TestAClusterIsListedForThoseWhoMayReachIt(t *testing.T) {
 		incomplete bool
 		reviews    int
 	}{
-		"without a right, none":                                           {rights{}, "", nil, false, 4},
-		"by a binding, one":                                               {rights{bound: []string{"a/two"}}, "", []string{"a/two"}, false, 4},
-		"by a right in a workspace, its own":                              {rights{proxy: []string{"a/"}}, "", []string{"a/one", "a/two"}, false, 4},
-		"by a right everywhere, all, for one review":                      {rights{proxy: []string{"/"}}, "", all, false, 1},
-		"by a binding and a right, both":                                  {rights{bound: []string{"c/one"}, proxy: []string{"b/"}}, "", []string{"b/one", "c/one"}, false, 3},
-		"a right to one by its name is not looked for everywhere":         {rights{proxy: []string{"a/two"}}, "", nil, false, 4},
-		"a right to one by its name counts in a workspace that is named":  {rights{proxy: []string{"a/two"}}, "?namespace=a", []string{"a/two"}, false, 4},
-		"what is bound in another workspace is not in the one named":      {rights{bound: []string{"c/one"}}, "?namespace=a", nil, false, 4},
-		"a workspace that does not exist is as one without a right to it": {rights{}, "?namespace=x", nil, false, 0},
-		"what is not known is not listed":                                 {rights{bound: []string{"a/two"}, unknown: true}, "", nil, true, 4},
-		"reviews that fail permit nothing, and bindings count":            {rights{bound: []string{"a/two"}, failing: true}, "", []string{"a/two"}, true, 4},
+		"without a right, no Clusters":                                           {rights{}, "", nil, false, 4},
+		"a binding shows its Cluster":                                            {rights{bound: []string{"a/two"}}, "", []string{"a/two"}, false, 4},
+		"a right in a workspace shows its Clusters":                              {rights{proxy: []string{"a/"}}, "", []string{"a/one", "a/two"}, false, 4},
+		"a right everywhere shows all Clusters after one review":                 {rights{proxy: []string{"/"}}, "", all, false, 1},
+		"a binding and a right show the Clusters of both":                        {rights{bound: []string{"c/one"}, proxy: []string{"b/"}}, "", []string{"b/one", "c/one"}, false, 3},
+		"a right to one Cluster by name is not reviewed for all workspaces":      {rights{proxy: []string{"a/two"}}, "", nil, false, 4},
+		"a right to one Cluster by name counts if the query names the workspace": {rights{proxy: []string{"a/two"}}, "?namespace=a", []string{"a/two"}, false, 4},
+		"a binding in another workspace shows nothing in the named workspace":    {rights{bound: []string{"c/one"}}, "?namespace=a", nil, false, 4},
+		"a workspace that does not exist looks like one without rights":          {rights{}, "?namespace=x", nil, false, 0},
+		"Clusters with unknown bindings are not listed":                          {rights{bound: []string{"a/two"}, unknown: true}, "", nil, true, 4},
+		"failed reviews permit nothing, but bindings count":                      {rights{bound: []string{"a/two"}, failing: true}, "", []string{"a/two"}, true, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, incomplete := listed(t, tt.rights.catalog(t, clusters(all...)), PathClusters+tt.query)
 			if !slices.Equal(got, tt.want) || incomplete != tt.incomplete {
-				t.Errorf("%v are listed (incomplete: %v), expected %v (%v)", got, incomplete, tt.want, tt.incomplete)
+				t.Errorf("got %v (incomplete %v), want %v (incomplete %v)", got, incomplete, tt.want, tt.incomplete)
 			}
 			if len(tt.rights.reviews) != tt.reviews {
-				t.Errorf("the API server was asked %v, expected %d reviews", tt.rights.reviews, tt.reviews)
+				t.Errorf("got the reviews %v, want %d reviews", tt.rights.reviews, tt.reviews)
 			}
 		})
 	}
 }
 
-// TestAListMayBeOfClustersWithLabels checks the label selector of a list.
-func TestAListMayBeOfClustersWithLabels(t *testing.T) {
+// TestListCanBeLimitedByLabels checks the label selector of a list.
+func TestListCanBeLimitedByLabels(t *testing.T) {
 	objects := clusters("a/one", "a/two", "b/one")
 	objects[1].SetLabels(map[string]string{"env": "prod"})
 	objects[2].SetLabels(map[string]string{"env": "prod"})
 	r := &rights{proxy: []string{"a/"}}
 	if got, _ := listed(t, r.catalog(t, objects), "/v1/clusters?labelSelector=env%3Dprod"); !slices.Equal(got, []string{"a/two"}) {
-		t.Errorf("listed are %v, want those with the label that may be reached", got)
+		t.Errorf("got %v, want the reachable Clusters with the label", got)
 	}
 	if code, body := get(t, r.catalog(t, objects), "/v1/clusters?labelSelector=env%3D%3D%3Dx", "token"); code != http.StatusBadRequest || !strings.Contains(body, "labelSelector") {
 		t.Errorf("%d %s, want 400", code, body)
 	}
 }
 
-func TestListBoundsItsAccessReviews(t *testing.T) {
+func TestNumberOfReviewsForAList(t *testing.T) {
 	for name, tt := range map[string]struct {
 		workspaces, clusters, reviews int
 		query                         string
 		incomplete                    bool
 	}{
-		"many Clusters in few workspaces":       {20, 2000, 21, "", false},
-		"many workspaces":                       {300, 600, maxReviews, "", true},
-		"many Clusters in a workspace by names": {1, 500, maxReviews, "?namespace=w0", true},
+		"many Clusters in few workspaces":                    {20, 2000, 21, "", false},
+		"many workspaces":                                    {300, 600, maxReviews, "", true},
+		"many Clusters with rights by name in one workspace": {1, 500, maxReviews, "?namespace=w0", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var names []string
@@ -180,7 +180,7 @@ func TestListBoundsItsAccessReviews(t *testing.T) {
 			r := rights{bound: []string{"w0/c0"}}
 			got, incomplete := listed(t, r.catalog(t, clusters(names...)), PathClusters+tt.query)
 			if len(r.reviews) != tt.reviews || incomplete != tt.incomplete || !slices.Equal(got, r.bound) {
-				t.Errorf("%d reviews, incomplete %v, %d listed; expected %d, %v, 1", len(r.reviews), incomplete, len(got), tt.reviews, tt.incomplete)
+				t.Errorf("got %d reviews, incomplete %v, %d listed; want %d, %v, 1", len(r.reviews), incomplete, len(got), tt.reviews, tt.incomplete)
 			}
 		})
 	}
@@ -192,24 +192,24 @@ func TestGroupsWithoutABindingAreNotLookedUp(t *testing.T) {
 		r.groups = append(r.groups, fmt.Sprintf("ldap:g%d", i))
 	}
 	if _, incomplete := listed(t, r.catalog(t, clusters("a/one", "b/one")), PathClusters); incomplete || !reflect.DeepEqual(r.asked, [][]string{{"ldap:g0"}}) {
-		t.Errorf("bindings were looked up %d times, expected once for one group", len(r.asked))
+		t.Errorf("bindings were looked up %d times, want once, for one group", len(r.asked))
 	}
 }
 
 // CVE-2024-37152, CVE-2025-62714, CVE-2026-73843: an API is served to anonymous users.
-func TestTheCatalogIsForUsersOnly(t *testing.T) {
+func TestCatalogRefusesAnonymousRequests(t *testing.T) {
 	r := rights{proxy: []string{"/"}}
 	c := r.catalog(t, clusters("a/one"))
 	for _, path := range []string{PathWhoAmI, PathClusters} {
 		if code, body := get(t, c, path, ""); code != http.StatusUnauthorized || strings.Contains(body, "one") {
-			t.Errorf("%s without a token is answered with %d %s", path, code, body)
+			t.Errorf("%s without a token got %d %s, want 401", path, code, body)
 		}
 	}
 	if len(r.reviews) > 0 {
-		t.Errorf("the API server was asked %v for a stranger", r.reviews)
+		t.Errorf("an unknown user caused the reviews %v, want none", r.reviews)
 	}
 	if code, body := get(t, c, PathWhoAmI, "token"); code != http.StatusOK || !strings.Contains(body, `"username":"local:alice"`) || !strings.Contains(body, "SelfSubjectReview") {
-		t.Errorf("the user is told %d %s", code, body)
+		t.Errorf("the user got %d %s", code, body)
 	}
 }
 
@@ -235,7 +235,7 @@ func BenchmarkList(b *testing.B) {
 		Clusters: listing{list: list},
 	})
 	for b.Loop() {
-		if names, _ := listed(b, c, PathClusters); len(names) != 99 { // and c0 is not one of them
+		if names, _ := listed(b, c, PathClusters); len(names) != 99 { // c0 is not one of them
 			b.Fatalf("%d are listed", len(names))
 		}
 	}
@@ -252,24 +252,24 @@ func (l listing) List(_ context.Context, into client.ObjectList, _ ...client.Lis
 	return nil
 }
 
-// In mode APIServer, the address belongs to the API server, whose certificate was not signed by the agent's CA.
-func TestTheAddressOfAClusterHasTheCAOfWhatIsThere(t *testing.T) {
+// In the mode APIServer, the address belongs to the API server, whose certificate was not signed by the agent's CA.
+func TestDirectAddressHasTheRightCA(t *testing.T) {
 	for name, tt := range map[string]struct {
 		endpoint v1.AuthorizedEndpoint
 		want     *Direct
 	}{
-		"none":                        {v1.AuthorizedEndpoint{}, nil},
-		"none, with a mode":           {v1.AuthorizedEndpoint{Mode: v1.AuthorizedEndpointAPIServer}, nil},
-		"the agent":                   {v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAgent}, &Direct{Server: "https://a", CABundle: "agent"}},
-		"the agent, by its default":   {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given"}, &Direct{Server: "https://a", CABundle: "agent"}},
-		"the agent, with a given one": {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", TLSSecretName: "tls"}, &Direct{Server: "https://a", CABundle: "given"}},
-		"the API server":              {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", Mode: v1.AuthorizedEndpointAPIServer}, &Direct{Server: "https://a", CABundle: "given", Mode: "APIServer"}},
-		"the API server, with no CA":  {v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAPIServer}, &Direct{Server: "https://a", Mode: "APIServer"}},
+		"none":                                {v1.AuthorizedEndpoint{}, nil},
+		"no address, with a mode":             {v1.AuthorizedEndpoint{Mode: v1.AuthorizedEndpointAPIServer}, nil},
+		"the agent":                           {v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAgent}, &Direct{Server: "https://a", CABundle: "agent"}},
+		"the agent, as the default mode":      {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given"}, &Direct{Server: "https://a", CABundle: "agent"}},
+		"the agent, with a given certificate": {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", TLSSecretName: "tls"}, &Direct{Server: "https://a", CABundle: "given"}},
+		"the API server":                      {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", Mode: v1.AuthorizedEndpointAPIServer}, &Direct{Server: "https://a", CABundle: "given", Mode: "APIServer"}},
+		"the API server, with no CA":          {v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAPIServer}, &Direct{Server: "https://a", Mode: "APIServer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := shown(&v1.Cluster{Spec: v1.ClusterSpec{AuthorizedEndpoint: tt.endpoint}, Status: v1.ClusterStatus{DirectAuthority: "agent"}}).Direct
 			if !reflect.DeepEqual(got, tt.want) {
-				t.Errorf("it is %+v, want %+v", got, tt.want)
+				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/drover-dev/drover/test/chromium"
 )
 
-// In TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown, a user who may create Secrets creates one with the name of
-// a Cluster's registration Secret.
-func TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown(t *testing.T) {
+// In TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate, a user with the right to create Secrets creates one with
+// the name of a Cluster's registration Secret.
+func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 1)
 	p := chromium.Open(t, true)
@@ -53,7 +53,7 @@ func TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown(t *testing.T) {
 				sees(t, p, "StaticText: The Cluster is created. The Secret next-registration was not created by the hub: "+tt.want)
 				var shown bool
 				if p.Evaluate(`document.querySelector("dialog").textContent.includes("`+command+`")`, &shown); shown {
-					t.Errorf("the page shows the command of a Secret that the hub has not made, want only why it does not")
+					t.Errorf("the page shows the command of a Secret that the hub did not create, want only the reason why it does not")
 				}
 			}
 			p.Evaluate(`document.querySelector("dialog").close()`, nil)

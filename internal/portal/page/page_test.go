@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestThePageIsServedAsItIsAndLoadsNothingFromElsewhere(t *testing.T) {
+func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 	mux := http.NewServeMux()
 	Register(mux)
 	ask := func(path, tag string) *httptest.ResponseRecorder {
@@ -35,12 +35,12 @@ func TestThePageIsServedAsItIsAndLoadsNothingFromElsewhere(t *testing.T) {
 		return w
 	}
 	if w := ask("/", ""); w.Code != http.StatusFound || w.Header().Get("Location") != Path {
-		t.Errorf("the root is answered with %d to %q", w.Code, w.Header().Get("Location"))
+		t.Errorf("the root got %d to %q, want a redirect to the page", w.Code, w.Header().Get("Location"))
 	}
 	for path, kind := range map[string]string{"": "text/html", "style.css": "text/css", "app.js": "text/javascript", "index.html": "text/html"} {
 		w := ask(Path+path, "")
 		if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || w.Body.Len() == 0 {
-			t.Errorf("%q is answered with %d %q", path, w.Code, w.Header())
+			t.Errorf("%q got %d %q", path, w.Code, w.Header())
 		}
 		for _, want := range []string{"default-src 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"} {
 			if !strings.Contains(w.Header().Get("Content-Security-Policy"), want) {
@@ -48,19 +48,19 @@ func TestThePageIsServedAsItIsAndLoadsNothingFromElsewhere(t *testing.T) {
 			}
 		}
 		if again := ask(Path+path, w.Header().Get("ETag")); again.Code != http.StatusNotModified || again.Body.Len() > 0 {
-			t.Errorf("%q is sent again though it has not changed: %d", path, again.Code)
+			t.Errorf("%q got %d although it has not changed, want 304", path, again.Code)
 		}
 	}
 	for _, path := range []string{Path + "page.go", Path + "..%2fpage.go", "/ui", Path + "static/app.js"} {
 		if w := ask(path, ""); w.Code == http.StatusOK {
-			t.Errorf("%q is answered with %.60q", path, w.Body)
+			t.Errorf("%q got %.60q", path, w.Body)
 		}
 	}
 }
 
-// TestThePageStaysSmall checks that the page consists of plain modules, sets no text as HTML, and has at most 2,000
+// TestPageStaysSmall checks that the page consists of plain modules, sets no text as HTML, and has at most 2,000
 // lines.
-func TestThePageStaysSmall(t *testing.T) {
+func TestPageStaysSmall(t *testing.T) {
 	lines := 0
 	unsafe := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\("on|localStorage|document\.cookie|https?://[a-z]`)
 	entries, err := fs.ReadDir(static, "static")
@@ -74,23 +74,23 @@ func TestThePageStaysSmall(t *testing.T) {
 		}
 		lines += bytes.Count(content, []byte("\n"))
 		if types[strings.TrimPrefix(entry.Name(), strings.TrimRight(entry.Name(), "abcdefghijklmnopqrstuvwxyz"))] == "" && !slices.ContainsFunc([]string{".html", ".css", ".js"}, func(end string) bool { return strings.HasSuffix(entry.Name(), end) }) {
-			t.Errorf("%s has no type", entry.Name())
+			t.Errorf("%s has no media type", entry.Name())
 		}
 		if found := unsafe.Find(content); found != nil {
 			t.Errorf("%s has %q", entry.Name(), found)
 		}
 	}
 	if lines > 2000 {
-		t.Errorf("the page has %d lines", lines)
+		t.Errorf("the page has %d lines, want at most 2,000", lines)
 	}
 }
 
 // fleet is a fake hub. It identifies the user and streams the objects of a test. Tests with real hubs are in test/e2e.
 type fleet struct {
 	url  string
-	mu   sync.Mutex // guards conn, and writing to it, and secret
+	mu   sync.Mutex // guards conn and writes to it, and secret
 	conn *websocket.Conn
-	// secret has the contents of each registration Secret, by name.
+	// secret contains each registration Secret, by name.
 	secret map[string]any
 }
 
@@ -171,7 +171,7 @@ func cluster(name, ready, reason, message string) map[string]any {
 	}}
 }
 
-// signIn pastes a token with the keyboard.
+// signIn enters a token with the keyboard.
 func signIn(t *testing.T, p *chromium.Page, url, token string) {
 	t.Helper()
 	p.Go(url + Path)
@@ -197,7 +197,7 @@ func sees(t *testing.T, p *chromium.Page, wanted ...string) {
 	})
 }
 
-func TestTheFleetIsSeenAsItChanges(t *testing.T) {
+func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 3)
 	p := chromium.Open(t, true)
@@ -205,7 +205,7 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 	sees(t, p, "alert", "textbox: Or a token")
 	signIn(t, p, f.url, "secret")
 	sees(t, p, "heading: Drover", "link: Clusters", "button: c0000 team · v1.36.3 Ready", "button: c0002", "button: Sign out", "button: Import a cluster", "searchbox: Search by name")
-	t.Run("CVE-2021-25313, CVE-2022-43760, CVE-2023-32192, CVE-2023-32193, CVE-2024-52281, CVE-2022-31035, CVE-2024-28175, CVE-2025-47933, CVE-2026-45738: what a hub says is text", func(t *testing.T) {
+	t.Run("CVE-2021-25313, CVE-2022-43760, CVE-2023-32192, CVE-2023-32193, CVE-2024-52281, CVE-2022-31035, CVE-2024-28175, CVE-2025-47933, CVE-2026-45738: the page shows text from the hub as text", func(t *testing.T) {
 		attack := `javascript:alert(0) <img src=x onerror=alert(1)><script>alert(2)</script>`
 		f.send(cluster("c0001", "False", "AgentGone", attack))
 		sees(t, p, "button: c0001 team · v1.36.3 Not ready: AgentGone")
@@ -214,20 +214,20 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 		var images int
 		p.Evaluate(`document.querySelectorAll("img,main script,dialog script,a[href^=javascript]").length`, &images)
 		if images > 0 {
-			t.Errorf("text of the hub made %d elements", images)
+			t.Errorf("text from the hub created %d elements, want none", images)
 		}
 	})
-	t.Run("what is not there is not said, and a phone has room for the rest", func(t *testing.T) {
+	t.Run("empty values are not shown, and the rest fits on a phone", func(t *testing.T) {
 		p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": false}, nil)
 		var loose, wide int
 		p.Evaluate(`[...document.querySelector("dialog").childNodes].filter(n => n.nodeType === Node.TEXT_NODE).length`, &loose)
 		p.Evaluate(`[document.documentElement, document.querySelector("dialog")].filter(e => e.scrollWidth > e.clientWidth).length`, &wide)
 		if loose > 0 || wide > 0 {
-			t.Errorf("%d texts without an element, %d elements wider than their place", loose, wide)
+			t.Errorf("%d texts without an element and %d elements wider than their place, want none", loose, wide)
 		}
 		p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
 	})
-	t.Run("what is shown follows the stream", func(t *testing.T) {
+	t.Run("the page follows the stream", func(t *testing.T) {
 		f.send(cluster("c0001", "True", "Ready", "connected again"))
 		sees(t, p, "dialog: c0001 Ready", "cell: connected again")
 		f.send(map[string]any{"type": "DELETED", "kind": "clusters", "object": map[string]any{"metadata": map[string]any{"namespace": "team", "name": "c0001"}}})
@@ -236,17 +236,17 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 		var left []string
 		p.Evaluate(`[...document.querySelectorAll(".tile span")].map(e => e.textContent)`, &left)
 		if !slices.Equal(left, []string{"c0000", "c0002"}) {
-			t.Errorf("the fleet is %v", left)
+			t.Errorf("the page shows the fleet %v", left)
 		}
 	})
-	t.Run("a Plan is seen as it rolls", func(t *testing.T) {
+	t.Run("the page shows the progress of a Plan", func(t *testing.T) {
 		f.send(plan(1, 0))
 		p.Evaluate(`location.hash = "#plans"`, nil)
 		sees(t, p, "article: Plan team/kernel", "progressbar: canary: 1/2", "progressbar: rest: 0/8", "DisclosureTriangle: Failures: 1")
 		f.send(plan(2, 0))
 		sees(t, p, "progressbar: canary: 2/2")
 	})
-	t.Run("a wave that failed draws no full bar", func(t *testing.T) {
+	t.Run("a failed wave does not show a full bar", func(t *testing.T) {
 		f.send(plan(0, 2))
 		sees(t, p, "progressbar: canary: 0/2, 2 failed")
 		var bar string
@@ -255,15 +255,15 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 			t.Errorf("the bar has class and value %q, want %q", bar, "failed 0")
 		}
 	})
-	t.Run("a Host is seen with its state and why", func(t *testing.T) {
+	t.Run("the page shows a Host with its state and the reason", func(t *testing.T) {
 		f.send(host("True", "Active", ""))
 		p.Evaluate(`location.hash = "#hosts"`, nil)
 		sees(t, p, "table: Machines with an agent", "cell: team/rack1", "cell: Active", "cell: Active: a message <b>", "cell: Debian, amd64")
 		f.send(host("False", "InstructionFailed", "E: no space left"))
 		sees(t, p, "cell: InstructionFailed: a message <b>", "DisclosureTriangle: Last lines")
 	})
-	t.Run("axe finds nothing, light and dark", func(t *testing.T) { accessible(t, p) })
-	t.Run("a stream that is cut is opened again, and begins anew", func(t *testing.T) {
+	t.Run("axe reports nothing in light and dark mode", func(t *testing.T) { accessible(t, p) })
+	t.Run("a stream that is cut is opened again from the beginning", func(t *testing.T) {
 		f.mu.Lock()
 		_ = f.conn.Close()
 		f.mu.Unlock()
@@ -272,18 +272,18 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 	if problems := slices.DeleteFunc(p.Problems(), func(s string) bool {
 		return strings.Contains(s, "status of 401") || strings.Contains(s, "status of 404") || strings.Contains(s, "WebSocket connection") || strings.Contains(s, "Password field is not contained")
 	}); len(problems) > 0 {
-		t.Errorf("the browser complains: %q", problems)
+		t.Errorf("the browser reported %q, want nothing", problems)
 	}
 	for _, address := range p.Requests() {
 		if !strings.HasPrefix(address, f.url+"/") {
-			t.Errorf("the page asked %s", address)
+			t.Errorf("the page sent a request to %s, want only its own hub", address)
 		}
 	}
 }
 
-// TestTwoThousandClustersAreSeenAtOnce reports how long the page takes to show a fleet and a change. The figures are in
-// docs/bench/page.md. The test has no time limit.
-func TestTwoThousandClustersAreSeenAtOnce(t *testing.T) {
+// TestTwoThousandClustersAreShownQuickly reports how long the page takes to show a fleet and a change. The figures are
+// in docs/bench/page.md. The test has no time limit.
+func TestTwoThousandClustersAreShownQuickly(t *testing.T) {
 	chromium.Find(t)
 	const clusters = 2000
 	f := newFleet(t, clusters)

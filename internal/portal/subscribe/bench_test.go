@@ -28,8 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 )
 
-// BenchmarkStreams has this many streams, each of another user, and this many Clusters. This many Clusters change each
-// second.
+// The numbers of BenchmarkStreams: streams, each of another user; Clusters; and Clusters that change per second.
 const (
 	benchStreams  = 1000
 	benchClusters = 2000
@@ -117,7 +116,8 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// readAll opens all streams, reports when each has its first bookmark, and reads until it is killed.
+// readAll opens all streams, reports when each of them has received its first bookmark, and reads until the process is
+// killed.
 func readAll(b *testing.B, hub string) {
 	at, err := url.Parse(hub)
 	if err != nil {
@@ -126,7 +126,7 @@ func readAll(b *testing.B, hub string) {
 	ready := make(chan struct{})
 	for i := range benchStreams {
 		go func() {
-			conn, err := tls.Dial("tcp", at.Host, &tls.Config{InsecureSkipVerify: true}) // it is this test
+			conn, err := tls.Dial("tcp", at.Host, &tls.Config{InsecureSkipVerify: true}) // the server is this test
 			if err != nil {
 				b.Error(err)
 				return

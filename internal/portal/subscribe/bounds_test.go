@@ -16,9 +16,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// A user decides how large an object is, and how often it changes. Neither may fill the memory of a replica.
+// Users decide how large their objects are, and how often they change. Neither may exhaust the memory of a replica.
 // CVE-2024-58259 is of this class.
-func TestMessagesThatAreKeptAreBounded(t *testing.T) {
+func TestKeptMessagesAreLimited(t *testing.T) {
 	clusters := New(Options{Now: time.Now}).feeds["clusters"]
 	send := func(name string, version, size int) {
 		t.Helper()
@@ -27,7 +27,7 @@ func TestMessagesThatAreKeptAreBounded(t *testing.T) {
 		clusters.put(o, false)
 		last, _ := clusters.after(uint64(version-1), 1)
 		if len(last) != 1 {
-			t.Fatalf("%d changes", len(last))
+			t.Fatalf("got %d changes", len(last))
 		}
 		for range 2 {
 			if _, err := clusters.frame(last[0], true); err != nil {
@@ -43,14 +43,14 @@ func TestMessagesThatAreKeptAreBounded(t *testing.T) {
 		send("one", version, large)
 	}
 	if count, bytes := held(); count != 1 || bytes < large || bytes > 2*large {
-		t.Errorf("of 50 changes of one object, %d messages of %d bytes are kept", count, bytes)
+		t.Errorf("after 50 changes of one object, %d messages with %d bytes are kept", count, bytes)
 	}
 	for i := range 50 {
 		version++
 		send(fmt.Sprint("c", i), version, large)
 	}
 	if count, bytes := held(); bytes > framesBytes || count < framesBytes/(2*large) {
-		t.Errorf("of 50 large objects, %d messages of %d bytes are kept", count, bytes)
+		t.Errorf("after 50 large objects, %d messages with %d bytes are kept", count, bytes)
 	}
 	version++
 	send("huge", version, 2*framesBytes)
@@ -59,22 +59,22 @@ func TestMessagesThatAreKeptAreBounded(t *testing.T) {
 		send(fmt.Sprint("small", i), version, 1)
 	}
 	if count, bytes := held(); count != framesKept || bytes > framesKept<<10 {
-		t.Errorf("of many small objects, %d messages of %d bytes are kept", count, bytes)
+		t.Errorf("after many small objects, %d messages with %d bytes are kept", count, bytes)
 	}
 }
 
-func TestAMessageIsOfTheChangeThatItIsAbout(t *testing.T) {
+func TestKeptMessageIsReturnedOnlyForItsOwnChange(t *testing.T) {
 	f := newFrames()
 	older, newer := object{seq: 1}, object{seq: 2}
 	first, second := new(websocket.PreparedMessage), new(websocket.PreparedMessage)
 	f.add(newer, second, 1)
-	f.add(older, first, 1) // of a stream that was slower
+	f.add(older, first, 1) // from a slower stream
 	if f.get(newer) != second || f.get(older) != nil || f.bytes != 1 {
-		t.Errorf("kept are %v and %v, %d bytes", f.get(newer), f.get(older), f.bytes)
+		t.Errorf("the messages %v and %v with %d bytes are kept, want only the newer one", f.get(newer), f.get(older), f.bytes)
 	}
 }
 
-func TestAClientOnASlowLineIsAskedWhetherItIsThere(t *testing.T) {
+func TestClientOnASlowConnectionIsPinged(t *testing.T) {
 	h := newHub(t, testkit.Shared(t))
 	h.server.pings = 5 * time.Millisecond
 	a := h.Workspace(t)
@@ -82,7 +82,7 @@ func TestAClientOnASlowLineIsAskedWhetherItIsThere(t *testing.T) {
 	h.grant(t, user, a)
 	h.follow(t, user, "?kind=clusters&namespace="+a).bookmarked() // the feed has begun
 	const count = 100
-	for i := range count { // more than the buffers of a connection hold
+	for i := range count { // more than the buffers of a connection can hold
 		o := cluster(a, fmt.Sprint("c", i), 1<<50+i)
 		o.Status.Version = strings.Repeat("x", 256<<10)
 		h.server.feeds["clusters"].see(h.server, o, false)
@@ -100,11 +100,11 @@ func TestAClientOnASlowLineIsAskedWhetherItIsThere(t *testing.T) {
 		<-line.C
 	}
 	if pings == 0 {
-		t.Error("no ping came before the last object: a client that needs more than a minute for all objects is taken for gone, and begins anew for ever")
+		t.Error("no ping arrived before the last object, so a client that needs more than a minute for all objects would be considered gone and would start again forever")
 	}
 }
 
-func TestADeletionThatTheHubMissedReachesAStreamThatWasResumed(t *testing.T) {
+func TestResumedStreamGetsADeletionThatTheHubMissed(t *testing.T) {
 	h := newHub(t, testkit.Shared(t))
 	a := h.Workspace(t)
 	user := "lost-" + a
@@ -126,17 +126,17 @@ func TestADeletionThatTheHubMissedReachesAStreamThatWasResumed(t *testing.T) {
 			break
 		}
 		if err := resumed.read(); err != nil {
-			t.Fatalf("the client still has %v: %v", resumed.has, err)
+			t.Fatalf("the client still has %v, want the deletion to be sent: %v", resumed.has, err)
 		}
 	}
 	for _, m := range resumed.seen {
 		if m.Type == typeReset {
-			t.Error("the stream began anew")
+			t.Error("the stream started from the beginning, want it resumed")
 		}
 	}
 }
 
-func TestATokenOfTheTimeAfterTheBackupBeginsAnew(t *testing.T) {
+func TestResumeTokenThatIsNewerThanTheHubStartsFromTheBeginning(t *testing.T) {
 	h := newHub(t, testkit.Shared(t))
 	a := h.Workspace(t)
 	user := "restored-" + a
@@ -148,12 +148,12 @@ func TestATokenOfTheTimeAfterTheBackupBeginsAnew(t *testing.T) {
 	mark := resume{Versions: map[string]uint64{"clusters": 1 << 50}, Rights: parse(c.bookmarked()).Rights}.String()
 	again := h.follow(t, user, query+"&resume="+mark)
 	if err := again.read(); err != nil || again.seen[0].Type != typeReset {
-		t.Fatalf("the first message is %+v (%v): what a restored hub changes is taken for what was sent", again.seen, err)
+		t.Fatalf("the first message is %+v (%v), want a reset, because a restored hub's changes would be mistaken for changes that were already sent", again.seen, err)
 	}
 	again.until("clusters", a+"/one")
 }
 
-func TestAStreamEndsWhoseRightsCannotBeFoundOut(t *testing.T) {
+func TestStreamEndsIfItsRightsCannotBeReviewed(t *testing.T) {
 	h := newHub(t, testkit.Shared(t))
 	h.server.doubt = 300 * time.Millisecond
 	c := h.follow(t, "heidi", "?kind=plans")
@@ -165,6 +165,6 @@ func TestAStreamEndsWhoseRightsCannotBeFoundOut(t *testing.T) {
 		t.Errorf("the stream ended with %d", code)
 	}
 	if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer heidi"}}); err == nil || response.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("the next one is answered with %v", response)
+		t.Errorf("the next stream got %v, want 503", response)
 	}
 }

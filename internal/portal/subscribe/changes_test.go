@@ -23,7 +23,7 @@ func cluster(namespace, name string, version int) *v1.Cluster {
 	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: strconv.Itoa(version)}}
 }
 
-// read lists the changes after a position: name=version, or -name.
+// read lists the changes after a position as name=version, or as -name for a deletion.
 func read(t *testing.T, c *changes, seq uint64) (string, bool) {
 	t.Helper()
 	batch, known := c.after(seq, 1000)
@@ -38,7 +38,7 @@ func read(t *testing.T, c *changes, seq uint64) (string, bool) {
 	return strings.Join(list, " "), known
 }
 
-func TestAReaderGetsTheLastStateOfEachObject(t *testing.T) {
+func TestReaderGetsTheLastStateOfEachObject(t *testing.T) {
 	c := newChanges(time.Now)
 	c.put(cluster("a", "one", 1), false)
 	c.put(cluster("a", "two", 2), false)
@@ -58,19 +58,19 @@ func TestAReaderGetsTheLastStateOfEachObject(t *testing.T) {
 		{"one that has read all gets nothing", c.end().seq, ""},
 	} {
 		if got, known := read(t, c, tt.seq); got != tt.want || !known {
-			t.Errorf("%s: it got %q (%v), expected %q", tt.name, got, known, tt.want)
+			t.Errorf("%s: got %q (%v), want %q", tt.name, got, known, tt.want)
 		}
 	}
 	if got := c.namespaces(); !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("there are objects in %v", got)
+		t.Errorf("got objects in %v", got)
 	}
 	c.put(cluster("b", "three", 8), true)
 	if got := c.namespaces(); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("there are objects in %v after the last one in b was deleted", got)
+		t.Errorf("got objects in %v after the last one in b was deleted", got)
 	}
 	c.put(cluster("b", "three", 9), false)
 	if got, _ := read(t, c, at); got != "-two one=6 three=9" {
-		t.Errorf("an object that was deleted and made again is %q", got)
+		t.Errorf("an object that was deleted and recreated is %q", got)
 	}
 }
 
@@ -89,56 +89,56 @@ func TestOldDeletionsAreForgotten(t *testing.T) {
 	at := c.end()
 	churn(mostDeleted)
 	if _, known := c.after(at.seq, 1); !known || !c.since(1) {
-		t.Fatalf("with %d deletions, the first is forgotten", mostDeleted)
+		t.Fatalf("after %d deletions the first is forgotten, want it known", mostDeleted)
 	}
 	churn(1)
 	if _, known := c.after(at.seq, 1); known || c.since(1) {
-		t.Error("a reader that has missed deletions is not noticed")
+		t.Error("a reader that has missed deletions was not detected")
 	}
 	if _, known := c.after(c.end().seq, 1); !known || !c.since(uint64(version)) {
-		t.Error("a reader that has read all begins anew")
+		t.Error("a reader that has read everything must start from the beginning, want it to continue")
 	}
 	if len(c.objects) > mostDeleted+1 || len(c.records) > 2*mostDeleted+slack {
-		t.Errorf("%d objects and %d records are held", len(c.objects), len(c.records))
+		t.Errorf("%d objects and %d records are held, want few", len(c.objects), len(c.records))
 	}
 	if got, known := read(t, c, 0); !known || !strings.HasPrefix(got, "stays=1 ") {
-		t.Errorf("one that begins gets %.40q (%v)", got, known)
+		t.Errorf("a new reader got %.40q (%v)", got, known)
 	}
 }
 
-func TestAVersionIsGoodOnceNoEarlierChangeCanCome(t *testing.T) {
+func TestVersionAdvancesOnceNoEarlierChangeCanArrive(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := newChanges(func() time.Time { return now })
 	c.put(cluster("a", "one", 5), false)
 	now = now.Add(2 * settles)
 	if got := c.end().version; got != 5 {
-		t.Errorf("after a quiet time the version is %d", got)
+		t.Errorf("after a quiet period the version is %d", got)
 	}
-	c.put(cluster("a", "two", 9), false) // of a list in any order
+	c.put(cluster("a", "two", 9), false) // from a list in any order
 	if got := c.end().version; got != 5 {
-		t.Errorf("within a burst the version is %d: a change of version 7 would be missed", got)
+		t.Errorf("within a burst the version is %d, so a change with version 7 would be missed", got)
 	}
 	c.put(cluster("a", "three", 7), false)
 	now = now.Add(2 * settles)
 	if got := c.end().version; got != 9 {
 		t.Errorf("after the burst the version is %d", got)
 	}
-	for range 100 { // changes that never cease
+	for range 100 { // changes that do not stop
 		now = now.Add(settles / 2)
 		c.put(cluster("a", "busy", int(c.version)+1), false)
 	}
 	if got := c.end().version; got < 100 {
-		t.Errorf("while changes do not cease the version stays %d of %d", got, c.version)
+		t.Errorf("while changes do not stop, the version stays at %d of %d, want it to advance", got, c.version)
 	}
 	c.put(&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "odd", ResourceVersion: "x"}}, false)
 	if c.since(1 << 40) {
-		t.Error("versions that cannot be compared resume a stream")
+		t.Error("a stream was resumed at a version that cannot be compared")
 	}
 }
 
-// TestAnyReaderEndsWithWhatThereIs lets readers of all speeds follow random changes. At the end, each reader must have
-// the current objects.
-func TestAnyReaderEndsWithWhatThereIs(t *testing.T) {
+// TestEveryReaderReachesTheCurrentState lets readers of all speeds follow random changes. At the end, each reader must
+// have the current objects.
+func TestEveryReaderReachesTheCurrentState(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		c := newChanges(time.Now)
@@ -183,7 +183,7 @@ func TestAnyReaderEndsWithWhatThereIs(t *testing.T) {
 			for follow(&readers[i], 1000) > 0 {
 			}
 			if !maps.Equal(readers[i].has, truth) {
-				t.Fatalf("seed %d: reader %d has %d objects, expected %d", seed, i, len(readers[i].has), len(truth))
+				t.Fatalf("seed %d: reader %d has %d objects, want %d", seed, i, len(readers[i].has), len(truth))
 			}
 		}
 		if testing.Short() {
@@ -192,7 +192,7 @@ func TestAnyReaderEndsWithWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestARightThatIsAsItWasChangesNothing(t *testing.T) {
+func TestUnchangedRightsChangeNothing(t *testing.T) {
 	asked := []string{}
 	rights := map[string]bool{"clusters/a": true}
 	failing := false
@@ -206,7 +206,7 @@ func TestARightThatIsAsItWasChangesNothing(t *testing.T) {
 	k := subscribable()[0]
 	first := k.ask(t.Context(), may, []string{"a", "b"}, scope{})
 	if first.all || !first.workspaces["a"] || first.workspaces["b"] || first.incomplete || !slices.Equal(asked, []string{"clusters/", "clusters/a", "clusters/b"}) {
-		t.Fatalf("%+v after %v", first, asked)
+		t.Fatalf("got %+v after the reviews %v", first, asked)
 	}
 	for _, tt := range []struct {
 		name    string
@@ -216,39 +216,39 @@ func TestARightThatIsAsItWasChangesNothing(t *testing.T) {
 		same    bool
 	}{
 		{"the same rights", rights, false, []string{"a", "b"}, true},
-		{"a workspace that is new", rights, false, []string{"a", "b", "c"}, true},
-		{"what cannot be found out stays as it was", nil, true, []string{"a", "b"}, true},
-		{"a right that was taken away", nil, false, []string{"a", "b"}, false},
-		{"… where there are no objects any more", nil, false, nil, false},
-		{"a right that was given", map[string]bool{"clusters/a": true, "clusters/b": true}, false, []string{"a", "b"}, false},
+		{"a new workspace", rights, false, []string{"a", "b", "c"}, true},
+		{"rights that cannot be reviewed stay as they were", nil, true, []string{"a", "b"}, true},
+		{"a revoked right", nil, false, []string{"a", "b"}, false},
+		{"a revoked right in a workspace without objects", nil, false, nil, false},
+		{"a right that was granted", map[string]bool{"clusters/a": true, "clusters/b": true}, false, []string{"a", "b"}, false},
 		{"a right to all", map[string]bool{"clusters/": true}, false, []string{"a", "b"}, false},
 	} {
 		rights, failing = tt.rights, tt.failing
 		if later := k.ask(t.Context(), may, tt.spaces, first); first.same(later) != tt.same {
-			t.Errorf("%s: it is taken for the same: %v, %+v", tt.name, !tt.same, later)
+			t.Errorf("%s: same returned %v for %+v, want the opposite", tt.name, !tt.same, later)
 		}
 	}
-	t.Run("what is unknown at first is not shown", func(t *testing.T) {
+	t.Run("objects with unknown rights are not shown", func(t *testing.T) {
 		failing = true
 		if s := k.ask(t.Context(), may, []string{"a"}, scope{}); s.all || s.workspaces["a"] || !s.incomplete {
 			t.Errorf("%+v", s)
 		}
 	})
-	t.Run("no more workspaces are asked about than a bound", func(t *testing.T) {
+	t.Run("the number of reviewed workspaces is limited", func(t *testing.T) {
 		failing, asked, rights = false, nil, nil
 		var many []string
 		for i := range 3 * mostWorkspaces {
 			many = append(many, fmt.Sprint("w", i))
 		}
 		if s := k.ask(t.Context(), may, many, scope{}); !s.incomplete || len(asked) != 1+mostWorkspaces {
-			t.Errorf("%d questions, incomplete: %v", len(asked), s.incomplete)
+			t.Errorf("got %d reviews, incomplete %v", len(asked), s.incomplete)
 		}
 	})
-	t.Run("of a kind without workspaces there is one right", func(t *testing.T) {
+	t.Run("a kind without workspaces needs one review", func(t *testing.T) {
 		asked, rights = nil, map[string]bool{"users/a": true}
 		users := subscribable()[8]
 		if s := users.ask(t.Context(), may, []string{""}, scope{}); s.all || s.look(t.Context(), users, may, "", scope{}) || len(asked) != 1 {
-			t.Errorf("%+v after %v", s, asked)
+			t.Errorf("got %+v after the reviews %v", s, asked)
 		}
 	})
 }

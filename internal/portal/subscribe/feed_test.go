@@ -36,7 +36,7 @@ type synced struct {
 
 func (synced) HasSynced() bool { return true }
 
-// source is an informer for all kinds, with an API server that does not respond.
+// source provides one informer for all kinds, with an API server that does not respond.
 type source struct {
 	cache.Informers
 	client.Reader
@@ -51,15 +51,15 @@ func (*source) List(context.Context, client.ObjectList, ...client.ListOption) er
 	return errors.New("the API server is away")
 }
 
-func TestAStreamThatCannotBeginLeavesNothing(t *testing.T) {
+func TestStreamThatCannotBeginLeavesNoHandlers(t *testing.T) {
 	from := &source{}
 	server := New(Options{Informers: from, Live: from, Now: time.Now})
 	for range 3 { // clients connect again
 		if err := server.feeds["clusters"].start(t.Context(), server); err == nil {
-			t.Fatal("a stream begins without the API server")
+			t.Fatal("a stream began without the API server, want an error")
 		}
 	}
 	if from.handlers != 0 {
-		t.Errorf("%d handlers go on, of streams that did not begin", from.handlers)
+		t.Errorf("%d handlers remain from streams that did not begin, want none", from.handlers)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-func TestAQueryIsReadOrRefused(t *testing.T) {
+func TestQueryIsParsedOrRefused(t *testing.T) {
 	var many []string
 	for i := range mostNamed + 1 {
 		many = append(many, fmt.Sprint("namespace=w", i))
@@ -47,23 +47,23 @@ func TestAQueryIsReadOrRefused(t *testing.T) {
 	}
 }
 
-func TestAResumeTokenIsReadAsItWasWritten(t *testing.T) {
+func TestResumeTokenRoundTrip(t *testing.T) {
 	r := resume{Versions: map[string]uint64{"clusters": 1 << 60, "plans": 0}, Rights: []byte{1, 2, 255}}
 	if got := parse(r.String()); !reflect.DeepEqual(got, r) {
-		t.Errorf("%+v, expected %+v", got, r)
+		t.Errorf("got %+v, want %+v", got, r)
 	}
 	q := query{kinds: []string{"clusters"}}
 	base := digest("alice", q, map[string][]string{"clusters": {"a", "b"}})
 	for name, other := range map[string][]byte{
-		"another user":                     digest("bob", q, map[string][]string{"clusters": {"a", "b"}}),
-		"another workspace":                digest("alice", q, map[string][]string{"clusters": {"a", "c"}}),
-		"one workspace named as two are":   digest("alice", q, map[string][]string{"clusters": {"ab"}}),
+		"another user":      digest("bob", q, map[string][]string{"clusters": {"a", "b"}}),
+		"another workspace": digest("alice", q, map[string][]string{"clusters": {"a", "c"}}),
+		"one workspace with the joined name of two": digest("alice", q, map[string][]string{"clusters": {"ab"}}),
 		"another kind":                     digest("alice", query{kinds: []string{"plans"}}, map[string][]string{"clusters": {"a", "b"}}),
 		"another query":                    digest("alice", query{kinds: q.kinds, workspaces: []string{"a"}}, map[string][]string{"clusters": {"a", "b"}}),
 		"a user with the name of the kind": digest("alicekinds", query{}, map[string][]string{"clusters": {"a", "b"}}),
 	} {
 		if slices.Equal(base, other) {
-			t.Errorf("%s has the same digest", name)
+			t.Errorf("%s has the same digest, want another", name)
 		}
 	}
 }
@@ -77,10 +77,10 @@ func FuzzResume(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		r := parse(token)
 		if len(r.Versions) > mostResume || len(r.Rights) > mostResume {
-			t.Errorf("a token of %d bytes is %d versions", len(token), len(r.Versions))
+			t.Errorf("a token of %d bytes has %d versions, want fewer", len(token), len(r.Versions))
 		}
 		if again := parse(r.String()); len(r.String()) <= mostResume && !reflect.DeepEqual(again.Versions, r.Versions) && len(r.Versions) > 0 {
-			t.Errorf("%+v is read as %+v", r, again)
+			t.Errorf("%+v was decoded as %+v, want the same", r, again)
 		}
 	})
 }

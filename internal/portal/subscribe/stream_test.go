@@ -37,7 +37,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// hub is a replica that serves streams, with a real API server. Users are named by their tokens.
+// hub is a replica that serves streams, with a real API server. The name of a user is the token.
 type hub struct {
 	*testkit.Env
 	server *Server
@@ -45,10 +45,10 @@ type hub struct {
 	tls    *tls.Config
 	close  context.CancelFunc // stops the replica
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	revoked map[string]bool
-	busy    int  // how often a token was not looked at
-	away    bool // what knows who users are
+	busy    int  // how often there was no time to check a token
+	away    bool // the service that identifies users is not available
 	ended   []string
 }
 
@@ -114,10 +114,10 @@ func (h *hub) dial(query string, header http.Header) (*websocket.Conn, *http.Res
 type follower struct {
 	t    *testing.T
 	conn *websocket.Conn
-	has  map[string]string // kind/namespace/name to the label shown
+	has  map[string]string // from kind/namespace/name to the label that is shown
 	seen []message
 	mark string // the last resume token
-	news int    // messages other than bookmarks since the start
+	news int    // number of messages since the start, except bookmarks
 }
 
 func (h *hub) follow(t *testing.T, user, query string) *follower {
@@ -159,7 +159,7 @@ func (c *follower) read() error {
 		}
 	case typeChanged:
 		if m.Object.APIVersion != "cluster.drover.dev/v1" || m.Object.Kind != "Cluster" || len(m.Object.Metadata.ManagedFields)+len(m.Object.Metadata.Annotations) > 0 {
-			c.t.Errorf("the object is %.300s", data)
+			c.t.Errorf("got the object %.300s", data)
 		}
 		c.has[key] = m.Object.Metadata.Labels["shown"]
 	case typeDeleted:
@@ -168,13 +168,13 @@ func (c *follower) read() error {
 		c.mark = m.Resume
 		return nil
 	default:
-		c.t.Errorf("there is no message %s", data)
+		c.t.Errorf("got the unknown message %s", data)
 	}
 	c.news++
 	return nil
 }
 
-// until reads until the client has the objects of a kind with these names, and no others.
+// until reads until the client has the objects of a kind with exactly these names.
 func (c *follower) until(kind string, want ...string) {
 	c.t.Helper()
 	for {
@@ -190,7 +190,7 @@ func (c *follower) until(kind string, want ...string) {
 			return
 		}
 		if err := c.read(); err != nil {
-			c.t.Fatalf("the client has %v, expected %v: %v", got, want, err)
+			c.t.Fatalf("the client has %v, want %v: %v", got, want, err)
 		}
 	}
 }
@@ -228,7 +228,7 @@ func (h *hub) cluster(t *testing.T, namespace, name, shown string) *v1.Cluster {
 	return c
 }
 
-// grant lets a user watch Clusters in a workspace, or in all workspaces.
+// grant grants a user the right to watch Clusters in a workspace, or in all workspaces.
 func (h *hub) grant(t *testing.T, user, namespace string) client.Object {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "watch-clusters"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"watch"}}}}
@@ -244,7 +244,7 @@ func (h *hub) grant(t *testing.T, user, namespace string) client.Object {
 	return o
 }
 
-// version is the resource version of an object in the API server.
+// version returns the resource version of an object in the API server.
 func (h *hub) version(t *testing.T, o client.Object) uint64 {
 	t.Helper()
 	if err := h.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
@@ -272,7 +272,7 @@ func (h *hub) show(t *testing.T, c *v1.Cluster, shown string) {
 	}
 }
 
-func TestChangesReachThoseWhoMayWatch(t *testing.T) {
+func TestChangesReachUsersWhoMayWatch(t *testing.T) {
 	h := newHub(t, testkit.Shared(t))
 	a, b := h.Workspace(t), h.Workspace(t)
 	admin, alice := "admin-"+a, "alice-"+a
@@ -293,12 +293,12 @@ func TestChangesReachThoseWhoMayWatch(t *testing.T) {
 		some.until("clusters", a+"/two")
 		all.until("clusters", a+"/two", b+"/hidden")
 	})
-	t.Run("CVE-2024-52280: what a user may not watch is never sent, whatever they ask for", func(t *testing.T) {
+	t.Run("CVE-2024-52280: objects that a user may not watch are never sent, whatever the query", func(t *testing.T) {
 		secret := h.cluster(t, b, "secret", "")
 		h.show(t, secret, "v2")
 		h.remove(t, secret)
 		all.until("clusters", a+"/two", b+"/hidden")
-		h.cluster(t, a, "after", "") // so that what came before has been read
+		h.cluster(t, a, "after", "") // to be sure that everything before has been read
 		some.until("clusters", a+"/two", a+"/after")
 		one := h.follow(t, alice, "?kind=clusters&namespace="+b)
 		one.bookmarked()
@@ -307,21 +307,21 @@ func TestChangesReachThoseWhoMayWatch(t *testing.T) {
 		for _, c := range []*follower{some, one, nothing} {
 			for _, m := range c.seen {
 				if text := fmt.Sprint(m.Object); strings.Contains(text, "hidden") || strings.Contains(text, "secret") {
-					t.Errorf("a user without a right got %v", m)
+					t.Errorf("a user without rights got %v, want nothing", m)
 				}
 			}
 		}
 		if len(one.has)+len(nothing.has) > 0 {
-			t.Errorf("users without a right got %v and %v", one.has, nothing.has)
+			t.Errorf("users without rights got %v and %v, want nothing", one.has, nothing.has)
 		}
 	})
-	t.Run("a right that is given, and taken away", func(t *testing.T) {
+	t.Run("a right is granted and revoked", func(t *testing.T) {
 		right := h.grant(t, alice, b)
 		some.until("clusters", a+"/two", a+"/after", b+"/hidden")
 		h.remove(t, right)
 		some.until("clusters", a+"/two", a+"/after")
 	})
-	t.Run("a workspace that comes later", func(t *testing.T) {
+	t.Run("a workspace is added later", func(t *testing.T) {
 		everywhere := h.follow(t, alice, "?kind=clusters")
 		everywhere.until("clusters", a+"/two", a+"/after")
 		later := h.Workspace(t)
@@ -329,18 +329,18 @@ func TestChangesReachThoseWhoMayWatch(t *testing.T) {
 		h.cluster(t, later, "late", "")
 		everywhere.until("clusters", a+"/two", a+"/after", later+"/late")
 	})
-	t.Run("other kinds are of other rights", func(t *testing.T) {
+	t.Run("other kinds need other rights", func(t *testing.T) {
 		h.Apply(t, &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: a, Name: "shop"}, Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "two"}}})
 		both := h.follow(t, alice, "?namespace="+a)
 		both.until("clusters", a+"/two", a+"/after")
 		both.bookmarked()
 		if len(both.has) != 2 {
-			t.Errorf("a user who may watch Clusters only got %v", both.has)
+			t.Errorf("a user who may only watch Clusters got %v", both.has)
 		}
 	})
 }
 
-func TestAStreamIsResumedAtAnyReplica(t *testing.T) {
+func TestStreamIsResumedAtAnyReplica(t *testing.T) {
 	env := testkit.Shared(t)
 	first, second := newHub(t, env), newHub(t, env)
 	a := first.Workspace(t)
@@ -350,13 +350,14 @@ func TestAStreamIsResumedAtAnyReplica(t *testing.T) {
 	query := "?kind=clusters&namespace=" + a
 	one := first.cluster(t, a, "one", "")
 	first.cluster(t, a, "two", "")
-	second.follow(t, alice, query).until("clusters", a+"/one", a+"/two") // the replica sees all deletions from now on
+	second.follow(t, alice, query).until("clusters", a+"/one", a+"/two") // from now on, the replica sees all deletions
 	c := first.follow(t, alice, query)
 	c.until("clusters", a+"/one", a+"/two")
 	three := first.cluster(t, a, "three", "")
 	c.until("clusters", a+"/one", a+"/two", a+"/three")
 	var mark string
-	for round := 0; parse(mark).Versions["clusters"] < first.version(t, one); round++ { // until the token is newer than the objects that are deleted below
+	// until the token is newer than the objects that are deleted below
+	for round := 0; parse(mark).Versions["clusters"] < first.version(t, one); round++ {
 		first.show(t, three, fmt.Sprint("v", round))
 		mark = c.bookmarked()
 	}
@@ -373,13 +374,13 @@ func TestAStreamIsResumedAtAnyReplica(t *testing.T) {
 	}
 	for _, m := range resumed.seen {
 		if text := fmt.Sprint(m); m.Type == typeReset || strings.Contains(text, "two") {
-			t.Errorf("a stream that is resumed has %s, which is no change since", text)
+			t.Errorf("a resumed stream contains %s, which has not changed since", text)
 		}
 	}
 	if _, there := resumed.has["clusters/"+a+"/one"]; there {
-		t.Errorf("the client still has %v", resumed.has)
+		t.Errorf("the client still has %v, want the deletions sent", resumed.has)
 	}
-	t.Run("what was deleted before a stream is not said", func(t *testing.T) {
+	t.Run("objects that were deleted before a stream are not mentioned", func(t *testing.T) {
 		c := first.follow(t, bob, query)
 		c.bookmarked()
 		for _, m := range c.seen {
@@ -389,22 +390,22 @@ func TestAStreamIsResumedAtAnyReplica(t *testing.T) {
 		}
 	})
 	for name, tt := range map[string]struct{ user, query string }{
-		"another user":               {bob, query + "&resume=" + mark},
-		"another query":              {alice, "?kind=clusters&resume=" + mark},
-		"a token that is not one":    {alice, query + "&resume=" + mark[:len(mark)-4]},
-		"a token of long ago":        {alice, query + "&resume=" + resume{Versions: map[string]uint64{"clusters": 1}, Rights: parse(mark).Rights}.String()},
-		"a token with another right": {alice, query + "&resume=" + resume{Versions: parse(mark).Versions, Rights: []byte("x")}.String()},
+		"another user":              {bob, query + "&resume=" + mark},
+		"another query":             {alice, "?kind=clusters&resume=" + mark},
+		"an invalid token":          {alice, query + "&resume=" + mark[:len(mark)-4]},
+		"an old token":              {alice, query + "&resume=" + resume{Versions: map[string]uint64{"clusters": 1}, Rights: parse(mark).Rights}.String()},
+		"a token with other rights": {alice, query + "&resume=" + resume{Versions: parse(mark).Versions, Rights: []byte("x")}.String()},
 	} {
-		t.Run(name+" begins anew", func(t *testing.T) {
+		t.Run(name+" starts from the beginning", func(t *testing.T) {
 			c := second.follow(t, tt.user, tt.query)
 			if err := c.read(); err != nil || c.seen[0].Type != typeReset {
-				t.Errorf("the first message is %+v (%v)", c.seen, err)
+				t.Errorf("the first message is %+v (%v), want a reset", c.seen, err)
 			}
 		})
 	}
-	t.Run("a right that was taken away meanwhile begins anew, with nothing", func(t *testing.T) {
+	t.Run("a stream whose right was revoked in the meantime starts from the beginning, with nothing", func(t *testing.T) {
 		first.remove(t, right)
-		for { // until the right is asked for again
+		for { // until the right is reviewed again
 			c := second.follow(t, alice, query+"&resume="+mark)
 			c.bookmarked()
 			if c.seen[0].Type == typeReset && len(c.has) == 0 {
@@ -415,9 +416,9 @@ func TestAStreamIsResumedAtAnyReplica(t *testing.T) {
 	})
 }
 
-func TestAStreamEndsWithWhatItIsGoodFor(t *testing.T) {
+func TestStreamEnds(t *testing.T) {
 	h := newHub(t, testkit.Shared(t))
-	t.Run("a token that is revoked", func(t *testing.T) {
+	t.Run("a token is revoked", func(t *testing.T) {
 		c := h.follow(t, "carol", "?kind=plans")
 		c.bookmarked()
 		h.mu.Lock()
@@ -427,10 +428,10 @@ func TestAStreamEndsWithWhatItIsGoodFor(t *testing.T) {
 			t.Errorf("the stream ended with %d", code)
 		}
 		if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer carol"}}); err == nil || response.StatusCode != http.StatusUnauthorized {
-			t.Errorf("the next one begins: %v", response)
+			t.Errorf("the next stream got %v, want 401", response)
 		}
 	})
-	t.Run("no token that there was no time to look at", func(t *testing.T) {
+	t.Run("a token that there was no time to check does not end the stream", func(t *testing.T) {
 		h := newHub(t, testkit.Shared(t))
 		c := h.follow(t, "grace", "?kind=plans")
 		c.bookmarked()
@@ -441,7 +442,7 @@ func TestAStreamEndsWithWhatItIsGoodFor(t *testing.T) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			if h.busy > 0 {
-				return errors.New("the hub has not asked for the user again")
+				return errors.New("the hub has not identified the user again")
 			}
 			return nil
 		})
@@ -450,26 +451,26 @@ func TestAStreamEndsWithWhatItIsGoodFor(t *testing.T) {
 			t.Errorf("the stream ended with %d before the replica stopped", code)
 		}
 	})
-	t.Run("a client that sends a message", func(t *testing.T) {
+	t.Run("a client sends a message", func(t *testing.T) {
 		for text, want := range map[string]int{"": websocket.CloseUnsupportedData, "x": websocket.CloseUnsupportedData, strings.Repeat("x", 1<<20): websocket.CloseMessageTooBig} {
 			c := h.follow(t, "dave", "?kind=plans")
 			_ = c.conn.WriteMessage(websocket.TextMessage, []byte(text))
 			if code := c.code(); code != want {
-				t.Errorf("after %d bytes the stream ended with %d, expected %d", len(text), code, want)
+				t.Errorf("after %d bytes the stream ended with %d, want %d", len(text), code, want)
 			}
 		}
 	})
-	t.Run("a user has so many at once", func(t *testing.T) {
+	t.Run("the number of a user's concurrent streams is limited", func(t *testing.T) {
 		var open []*follower
 		for range mostOfUser {
 			open = append(open, h.follow(t, "erin", "?kind=plans"))
 		}
 		_, response, err := h.dial("?kind=plans", http.Header{"Authorization": {"Bearer erin"}})
 		if err == nil || response.StatusCode != http.StatusTooManyRequests {
-			t.Fatalf("one more is answered with %v", response)
+			t.Fatalf("one more stream got %v, want 429", response)
 		}
 		_ = open[0].conn.Close()
-		for { // until the end of the other one is noticed
+		for { // until the end of the other stream is noticed
 			conn, _, err := h.dial("?kind=plans", http.Header{"Authorization": {"Bearer erin"}})
 			if err == nil {
 				_ = conn.Close()
@@ -477,7 +478,7 @@ func TestAStreamEndsWithWhatItIsGoodFor(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a replica that stops", func(t *testing.T) {
+	t.Run("the replica stops", func(t *testing.T) {
 		c := h.follow(t, "frank", "?kind=plans")
 		c.bookmarked()
 		h.close()
@@ -485,29 +486,29 @@ func TestAStreamEndsWithWhatItIsGoodFor(t *testing.T) {
 			t.Errorf("the stream ended with %d", code)
 		}
 		if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer frank"}}); err == nil || response.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("the next one is answered with %v", response)
+			t.Errorf("the next stream got %v, want 503", response)
 		}
 	})
 }
 
-func TestAStreamIsForUsersWhoSendTheirToken(t *testing.T) {
+func TestStreamNeedsAToken(t *testing.T) {
 	h := newHub(t, testkit.Shared(t))
 	token := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte("grace"))
 	for name, tt := range map[string]struct {
 		header http.Header
 		want   int
 	}{
-		"with a token in a header":                      {http.Header{"Authorization": {"Bearer grace"}}, 101},
-		"with a token as a subprotocol, as a browser":   {http.Header{"X-Protocols": {subprotocol, token}}, 101},
-		"without a token":                               {http.Header{}, 401},
-		"a token in the query is none":                  {http.Header{"X-Query": {"?token=grace"}}, 401},
-		"CVE-2019-13209: with a cookie of another page": {http.Header{"Cookie": {"R_SESS=token-grace:x; drover=grace"}, "Origin": {"https://evil.example"}}, 401},
-		"CVE-2019-13209: with a token that a proxy may have made of another page's cookie": {
+		"with a token in a header":                         {http.Header{"Authorization": {"Bearer grace"}}, 101},
+		"with a token as a subprotocol, as from a browser": {http.Header{"X-Protocols": {subprotocol, token}}, 101},
+		"without a token":                                  {http.Header{}, 401},
+		"with a token only in the query":                   {http.Header{"X-Query": {"?token=grace"}}, 401},
+		"CVE-2019-13209: with a cookie of another page":    {http.Header{"Cookie": {"R_SESS=token-grace:x; drover=grace"}, "Origin": {"https://evil.example"}}, 401},
+		"CVE-2019-13209: with a token that a proxy may have derived from another page's cookie": {
 			http.Header{"Authorization": {"Bearer grace"}, "Cookie": {"a=b"}, "Origin": {"https://evil.example"}}, 403,
 		},
-		"with a token that another page has":    {http.Header{"Authorization": {"Bearer grace"}, "Origin": {"https://evil.example"}}, 101},
-		"with a token of this page":             {http.Header{"Authorization": {"Bearer grace"}, "Origin": {h.url}}, 101},
-		"when who they are cannot be found out": {http.Header{"Authorization": {"Bearer unavailable"}}, 503},
+		"with a token that another page has": {http.Header{"Authorization": {"Bearer grace"}, "Origin": {"https://evil.example"}}, 101},
+		"with a token of this page":          {http.Header{"Authorization": {"Bearer grace"}, "Origin": {h.url}}, 101},
+		"when the user cannot be identified": {http.Header{"Authorization": {"Bearer unavailable"}}, 503},
 	} {
 		query := tt.header.Get("X-Query")
 		tt.header.Del("X-Query")
@@ -523,7 +524,7 @@ func TestAStreamIsForUsersWhoSendTheirToken(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	t.Run("without an upgrade it says what is missing", func(t *testing.T) {
+	t.Run("without an upgrade, the response says what is missing", func(t *testing.T) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: h.tls}}
 		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+Path, nil)
 		request.Header.Set("Authorization", "Bearer grace")
@@ -533,7 +534,7 @@ func TestAStreamIsForUsersWhoSendTheirToken(t *testing.T) {
 		}
 		_ = response.Body.Close()
 	})
-	t.Run("the check of Rancher's operators is answered with 101", func(t *testing.T) {
+	t.Run("the check of Rancher's operators gets 101", func(t *testing.T) {
 		at, _ := url.Parse(h.url)
 		conn, err := tls.Dial("tcp", at.Host, h.tls)
 		if err != nil {
@@ -546,12 +547,12 @@ func TestAStreamIsForUsersWhoSendTheirToken(t *testing.T) {
 		_ = conn.SetDeadline(time.Now().Add(testkit.Patience * 10 * time.Second))
 		line, err := bufio.NewReader(conn).ReadString('\n')
 		if err != nil || !strings.HasPrefix(line, "HTTP/1.1 101") {
-			t.Errorf("the answer is %q (%v)", line, err)
+			t.Errorf("got %q (%v), want 101", line, err)
 		}
 	})
 }
 
-func TestAReaderThatIsSlowMissesNoFinalState(t *testing.T) {
+func TestSlowReaderMissesNoFinalState(t *testing.T) {
 	h := newHub(t, testkit.Shared(t))
 	a := h.Workspace(t)
 	user := "slow-" + a
@@ -561,7 +562,7 @@ func TestAReaderThatIsSlowMissesNoFinalState(t *testing.T) {
 	c := h.follow(t, user, "?kind=clusters&namespace="+a)
 	c.bookmarked()
 	long := strings.Repeat("x", 4<<10)
-	for round := range rounds { // as the informer would deliver them, faster than an API server can write
+	for round := range rounds { // faster than an API server can write, as the informer would deliver them
 		for i := range clusters {
 			o := cluster(a, fmt.Sprint("c", i), 1<<50+round*clusters+i)
 			o.Labels = map[string]string{"shown": fmt.Sprint("v", round)}
@@ -575,6 +576,6 @@ func TestAReaderThatIsSlowMissesNoFinalState(t *testing.T) {
 	}
 	c.until("clusters", want...)
 	if c.news > clusters*rounds/2 {
-		t.Errorf("%d messages were sent for %d changes", c.news, clusters*rounds)
+		t.Errorf("%d messages were sent for %d changes, want fewer", c.news, clusters*rounds)
 	}
 }
