@@ -64,7 +64,7 @@ func TestCommandTrustsOnlyTheHubsCA(t *testing.T) {
 	t.Run("the system's certificates are ignored", func(t *testing.T) {
 		command := registration.Command("https://hub.example.com/x.yaml", v1.TrustPinned, string(hub.Cert))
 		if !strings.Contains(command, "--capath /dev/null") {
-			t.Error("many builds of curl add the system's CAs to those of --cacert")
+			t.Error("got no --capath, want it, because many builds of curl add the system's CAs to the CAs of --cacert")
 		}
 	})
 }

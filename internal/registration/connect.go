@@ -65,7 +65,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 		return Agent{}, err
 	}
 	unproven := refuse(v1.ReasonAwaitingAgent,
-		"no agent with this key has joined as the cluster that it names; if it was revoked, or the cluster made again, apply the manifest of a new Secret <cluster>%s",
+		"no agent with this key has joined as the cluster that it names; if it was revoked, or the cluster was recreated, apply the manifest of a new Secret <cluster>%s",
 		v1.RegistrationSecretSuffix)
 	name := types.NamespacedName{Namespace: claimed.Namespace, Name: claimed.Name}
 	object, _ := ownerOf(name)
@@ -109,8 +109,8 @@ func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
 	}
-	s.Unproven(name, v1.ReasonAwaitingAgent, "an agent asks with a key that is not, or no longer, that of this cluster's agent; "+
-		"if it was revoked, or the Cluster made again, apply the manifest in Secret "+RegistrationSecret(name).Name+" in the member")
+	s.Unproven(name, v1.ReasonAwaitingAgent, "an agent connects with a key that is not, or is no longer, the key of this cluster's agent; "+
+		"if it was revoked, or the Cluster was recreated, apply the manifest in Secret "+RegistrationSecret(name).Name+" in the member")
 }
 
 // errNotProven means that a token does not verify with the key of the Cluster's agent that the reader returned.

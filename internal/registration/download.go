@@ -74,7 +74,7 @@ func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	defer seat.Release()
 	file, err := d.open(platform)
 	if err != nil {
-		http.Error(w, "this hub has no agent program for  "+platform, http.StatusNotFound)
+		http.Error(w, "this hub has no agent program for "+platform, http.StatusNotFound)
 		return
 	}
 	defer file.Close()

@@ -45,8 +45,8 @@ func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, toke
 		return nil
 	}
 	refusal := refuse(v1.ReasonAlreadyImported,
-		"the cluster whose agent showed the join token of cluster %s is imported as cluster %s already, and can be one only; "+
-			"delete this Cluster, or, to move, set deletionPolicy Orphan on the other one and delete that", asked, current)
+		"the cluster whose agent showed the join token of cluster %s is already imported as cluster %s, and can be only one Cluster; "+
+			"delete this Cluster, or, to move it, set deletionPolicy Orphan on the other one and delete that", asked, current)
 	s.Refused(asked, refusal.Reason, refusal.Message)
 	return refusal
 }

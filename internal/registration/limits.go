@@ -35,7 +35,7 @@ const (
 )
 
 // errBusy means that a request exceeds one of the limits.
-var errBusy = errors.New("the hub is asked too often at the moment; try again")
+var errBusy = errors.New("the hub receives too many requests at the moment; try again")
 
 // limits contains the rate limiters for these limits. The zero value is ready to use.
 type limits struct {

@@ -32,7 +32,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-var update = flag.Bool("update", false, "write what is into the golden files")
+var update = flag.Bool("update", false, "write the present output into the golden files")
 
 func publicKey(key ed25519.PrivateKey) ed25519.PublicKey {
 	return key.Public().(ed25519.PublicKey)

@@ -48,7 +48,7 @@ func constrained(t *testing.T, env *testkit.Env) {
 			{Name: "size", Expression: "int(variables.range[1])"},
 		},
 		Validations: []admissionregistrationv1.Validation{
-			{Expression: user("object.spec") + " && object.spec.containers.all(c, " + user("c") + ")", Message: "the user is not one of the namespace's range"},
+			{Expression: user("object.spec") + " && object.spec.containers.all(c, " + user("c") + ")", Message: "the user is not in the namespace's range"},
 			{Expression: "!object.spec.?hostNetwork.orValue(false) && !object.spec.?hostPID.orValue(false)", Message: "the host's network and processes are not allowed"},
 			{Expression: "object.spec.containers.all(c, !c.?securityContext.?privileged.orValue(false))", Message: "privileged containers are not allowed"},
 		},
@@ -98,7 +98,7 @@ func TestOpenShiftAdmitsTheAgentsPod(t *testing.T) {
 	// the API server needs a moment to notice new policies
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		err := env.Client.Create(ctx, fixed.DeepCopy(), client.DryRunAll)
-		if err == nil || !strings.Contains(err.Error(), "the user is not one of the namespace's range") {
+		if err == nil || !strings.Contains(err.Error(), "the user is not in the namespace's range") {
 			return errors.Join(errors.New("a fixed user is not refused yet"), err)
 		}
 		return nil

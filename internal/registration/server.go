@@ -283,7 +283,7 @@ func (s *Server) answer(w http.ResponseWriter, err error, doing string) {
 func (s *Server) unavailable(w http.ResponseWriter, err error, doing string) {
 	s.Log.Error(err, "request of an agent not served", "doing", doing)
 	w.Header().Set("Retry-After", "5")
-	http.Error(w, doing+": the hub's API server does not answer; try again", http.StatusServiceUnavailable)
+	http.Error(w, doing+": the hub's API server does not respond; try again", http.StatusServiceUnavailable)
 }
 
 // bearer returns the token of a request that has exactly one Authorization header.

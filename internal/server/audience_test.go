@@ -95,7 +95,7 @@ func testSmuggling(t *testing.T, w *world, one, wide string) {
 		"an escaped letter":         {to + "%74wo/version", []string{bearer}, http.StatusBadRequest},
 		"capitals":                  {to + "TWO/version", []string{bearer}, http.StatusBadRequest},
 		"a backslash":               {to + "one\\..\\two/version", []string{bearer}, http.StatusBadRequest},
-		"two slashes first":         {"/" + to + "two/version", []string{bearer}, http.StatusTemporaryRedirect}, // to what is refused
+		"two slashes first":         {"/" + to + "two/version", []string{bearer}, http.StatusTemporaryRedirect}, // to a path that is refused
 		"two slashes in the middle": {"/k8s/clusters//" + w.namespace + "/two/version", []string{bearer}, http.StatusBadRequest},
 		"dots after a path that is sent to the member":  {"/api/../../two/version", []string{bearer}, http.StatusBadRequest},
 		"escaped dots after such a path":                {"/apis/%2e%2e/%2e%2e/two/version", []string{bearer}, http.StatusBadRequest},

@@ -369,21 +369,21 @@ func TestPort(t *testing.T) {
 		name string
 		run  func(*testing.T, *world)
 	}{
-		{"once its caches are filled it is ready", testReady},
-		{"the CA bundle is there for everybody", testCACerts},
+		{"the hub is ready once its caches have synced", testReady},
+		{"the CA bundle is served to everybody", testCACerts},
 		{"paths and methods that are not served are refused", testUnknownPaths},
-		{"path tricks reach the proxy as they are and no mux redirects them", testPathTricks},
-		{"users get HTTP/2 and who asks for HTTP/1.1 gets that", testALPN},
+		{"tricky paths reach the proxy unchanged, and no mux redirects them", testPathTricks},
+		{"users get HTTP/2, or HTTP/1.1 if they ask for it", testALPN},
 		{"TLS below 1.3 is refused: CVE-2024-23656, GHSA-7xg2-83f8-39mr", testOldTLS},
 		{"a header that is too large is refused", testLargeHeader},
 		{"metrics need a right", testMetrics},
-		{"an agent joins, connects and is reached by who may", testAgent},
+		{"an agent joins and connects, and users with the right reach it", testAgent},
 		{"a token that is made for one member is worthless at another", testAudiences},
 		{"a browser that was led to open a tunnel is refused", testBrowser},
 		{"nested bodies exhaust nothing: CVE-2025-23388, CVE-2019-11253", testCVE2025_23388},
-		{"the token of an account that was removed is no good: CVE-2023-22650", testCVE2023_22650},
-		{"a second cluster that was refused shows as an event", testRefusalEvent},
-		{"a move loses no request, ends watches between two events, and shells in time", testMove},
+		{"the token of a deleted account is refused: CVE-2023-22650", testCVE2023_22650},
+		{"an event reports a second cluster that was refused", testRefusalEvent},
+		{"a move loses no request, and ends watches between two events and shells in time", testMove},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w.t = t

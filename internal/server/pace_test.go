@@ -81,10 +81,10 @@ func TestPace(t *testing.T) {
 		protocols []string
 		in        bool
 	}{
-		{"an agent within the rate is let in", []string{"http/1.1"}, true},
-		{"one beyond it is sent away", []string{"http/1.1"}, false},
-		{"a user is let in all the same", []string{"h2", "http/1.1"}, true},
-		{"one beyond the rate of users is sent away", []string{"h2", "http/1.1"}, false},
+		{"an agent within the rate is admitted", []string{"http/1.1"}, true},
+		{"an agent above the rate is refused", []string{"http/1.1"}, false},
+		{"a user is still admitted", []string{"h2", "http/1.1"}, true},
+		{"a user above the rate of users is refused", []string{"h2", "http/1.1"}, false},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			before := refused

@@ -48,7 +48,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	logger := mgr.GetLogger().WithName("hub")
 	clients, err := kubernetes.NewForConfig(mgr.GetConfig())
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 	grants, err := addIndexes(ctx, mgr)
 	if err != nil {

@@ -106,7 +106,7 @@ func bound(
 }
 
 // errSilent means that the user that an agent impersonates at its API server is not known yet.
-var errSilent = errors.New("the agent has not said yet what its profile is")
+var errSilent = errors.New("the agent has not reported its profile yet")
 
 // alike reports whether a member serves all users with the same rights. This is so if the spec of the Cluster says
 // ReadOnly, or if its agent does.

@@ -38,7 +38,7 @@ func (b Bounds) WithBytes(n int) Bounds {
 }
 
 // ErrTooLarge is wrapped by the error for a text that exceeds its limits.
-var ErrTooLarge = errors.New("the text is larger than it may be")
+var ErrTooLarge = errors.New("the text exceeds a limit")
 
 // JSON decodes one JSON value like encoding/json.
 func JSON(raw []byte, into any, bounds Bounds) error {
@@ -59,7 +59,7 @@ func StrictJSON(raw []byte, into any, bounds Bounds) error {
 		return err
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more after the JSON value")
+		return errors.New("there is more data after the JSON value")
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func TestYAMLIsReadLiterally(t *testing.T) {
 		"a tag":                                  {"a: !!binary aGk=\n", false},
 		"a tag at a key":                         {"!!str a: b\n", false},
 		"a tag of a mapping":                     {"a: !!map {}\n", false},
-		"a tag of its own":                       {"a: !x b\n", false},
+		"an application's own tag":               {"a: !x b\n", false},
 		"a key twice":                            {"a: 1\na: 2\n", false},
 		"a list as a key":                        {"? [a]\n: b\n", false},
 		"infinity":                               {"a: .inf\n", false},

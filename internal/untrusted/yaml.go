@@ -88,10 +88,10 @@ type writer struct {
 
 // Errors for refused YAML.
 var (
-	errAlias = errors.New("it has an anchor or an alias of YAML, which is not accepted here: write the value out")
-	errTag   = errors.New("it has a tag of YAML, such as !!binary, which is not accepted here")
-	errKey   = errors.New("a key of it is there twice, or is no text")
-	errValue = errors.New("a value of it is no JSON")
+	errAlias = errors.New("it contains a YAML anchor or alias, which is not accepted here: write the value out")
+	errTag   = errors.New("it contains a YAML tag, such as !!binary, which is not accepted here")
+	errKey   = errors.New("one of its keys is a duplicate or not a string")
+	errValue = errors.New("one of its values cannot be written as JSON")
 )
 
 func (w *writer) node(n *yaml.Node, depth int) error {
@@ -106,7 +106,7 @@ func (w *writer) node(n *yaml.Node, depth int) error {
 	case n.Kind == yaml.ScalarNode:
 		return w.scalar(n)
 	case depth == 0:
-		return fmt.Errorf("%w: it is nested too deep", ErrTooLarge)
+		return fmt.Errorf("%w: it is nested too deeply", ErrTooLarge)
 	case n.Kind == yaml.SequenceNode:
 		return w.sequence(n, depth-1)
 	}

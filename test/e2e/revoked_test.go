@@ -110,7 +110,7 @@ func TestLong_ARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 	m.await(stolen, "still without agent", because(v1.ReasonAwaitingAgent))
 	s.await(t, revoked, 2*time.Minute, func(c *v1.Cluster) bool {
 		connected := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionConnected)
-		return connected != nil && connected.Status != metav1.ConditionTrue && strings.Contains(connected.Message, "an agent asks with a key that is not")
+		return connected != nil && connected.Status != metav1.ConditionTrue && strings.Contains(connected.Message, "an agent connects with a key that is not")
 	})
 	s.await(t, kept, 2*time.Minute, framework.Ready)
 }

@@ -53,9 +53,9 @@ func TestReaderGetsTheLastStateOfEachObject(t *testing.T) {
 		seq  uint64
 		want string
 	}{
-		{"one that begins gets each object once, in the order of their last changes", 0, "three=3 -two one=6"},
-		{"one that goes on gets what has changed since, and no state between", at, "-two one=6"},
-		{"one that has read all gets nothing", c.end().seq, ""},
+		{"a new reader gets each object once, in the order of the last changes", 0, "three=3 -two one=6"},
+		{"a continuing reader gets the changes since, and no states in between", at, "-two one=6"},
+		{"a reader that has read everything gets nothing", c.end().seq, ""},
 	} {
 		if got, known := read(t, c, tt.seq); got != tt.want || !known {
 			t.Errorf("%s: got %q (%v), want %q", tt.name, got, known, tt.want)

@@ -20,15 +20,15 @@ func TestQueryIsParsedOrRefused(t *testing.T) {
 		many = append(many, fmt.Sprint("namespace=w", i))
 	}
 	for _, tt := range []struct{ name, query, kinds, workspaces, refusal string }{
-		{"nothing is all", "", "clusters projects clusterroletemplatebindings projectroletemplatebindings plans hosts roletemplates authproviders users", "", ""},
-		{"kinds come in one order, once", "kind=plans&kind=clusters&kind=plans", "clusters plans", "", ""},
-		{"workspaces are sorted, once", "namespace=b&namespace=a&namespace=b&kind=plans", "plans", "a b", ""},
-		{"a Secret is no kind", "kind=secrets", "", "", "you cannot subscribe to"},
-		{"a kind is the name of a resource", "kind=Cluster", "", "", "you cannot subscribe to"},
-		{"a parameter that is not known is a mistake", "kinds=clusters", "", "", `unknown parameter "kinds"`},
-		{"a workspace has the name of a namespace", "namespace=../a", "", "", "not the name of a namespace"},
-		{"no more workspaces than a bound", strings.Join(many, "&"), "", "", "more than 100"},
-		{"a resume token that cannot be read is none", "resume=%00&kind=plans", "plans", "", ""},
+		{"an empty query means everything", "", "clusters projects clusterroletemplatebindings projectroletemplatebindings plans hosts roletemplates authproviders users", "", ""},
+		{"kinds are sorted and unique", "kind=plans&kind=clusters&kind=plans", "clusters plans", "", ""},
+		{"workspaces are sorted and unique", "namespace=b&namespace=a&namespace=b&kind=plans", "plans", "a b", ""},
+		{"Secrets are not a kind", "kind=secrets", "", "", "you cannot subscribe to"},
+		{"a kind must be the name of a resource", "kind=Cluster", "", "", "you cannot subscribe to"},
+		{"an unknown parameter is refused", "kinds=clusters", "", "", `unknown parameter "kinds"`},
+		{"a workspace must be the name of a namespace", "namespace=../a", "", "", "not the name of a namespace"},
+		{"the number of workspaces is limited", strings.Join(many, "&"), "", "", "more than 100"},
+		{"an invalid resume token is ignored", "resume=%00&kind=plans", "plans", "", ""},
 	} {
 		values, err := url.ParseQuery(tt.query)
 		if err != nil {

@@ -431,7 +431,7 @@ func TestStreamEnds(t *testing.T) {
 			t.Errorf("the next stream got %v, want 401", response)
 		}
 	})
-	t.Run("a token that there was no time to check does not end the stream", func(t *testing.T) {
+	t.Run("a token that could not be checked in time does not end the stream", func(t *testing.T) {
 		h := newHub(t, testkit.Shared(t))
 		c := h.follow(t, "grace", "?kind=plans")
 		c.bookmarked()
