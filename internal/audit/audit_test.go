@@ -127,10 +127,11 @@ func TestWrap(t *testing.T) {
 	t.Run("a long-running request has a line at its beginning and another at its end", func(t *testing.T) {
 		s := &sink{}
 		l := start(metadata(), Observer{}, s)
-		serve(l, httptest.NewRequest("GET", "/k8s/local/api/v1/pods?watch=1", nil), func(w http.ResponseWriter, r *http.Request) {
-			From(r.Context()).About("local", request.Of(r, "/api/v1/pods"))
-			_, _ = io.WriteString(w, "{}")
-		})
+		serve(l, httptest.NewRequest("GET", "/k8s/local/api/v1/pods?watch=1", nil),
+			func(w http.ResponseWriter, r *http.Request) {
+				From(r.Context()).About("local", request.Of(r, "/api/v1/pods"))
+				_, _ = io.WriteString(w, "{}")
+			})
 		all := lines(t, l, s)
 		if len(all) != 2 || all[0]["stage"] != stageStarted || all[1]["stage"] != stageComplete ||
 			all[0]["id"] != all[1]["id"] {
@@ -202,13 +203,14 @@ func TestWrap(t *testing.T) {
 			for level, written := range map[Level]bool{LevelMetadata: false, LevelRequest: true} {
 				s := &sink{}
 				l := start(Settings{Level: level}, Observer{}, s)
-				serve(l, httptest.NewRequest("POST", "/k8s/local/api/v1/namespaces/a/pods", strings.NewReader(body)), func(w http.ResponseWriter, r *http.Request) {
-					From(r.Context()).About("local", request.Of(r, "/api/v1/namespaces/a/pods"))
-					if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
-						t.Errorf("the handler read %.50q, %v, want the body unchanged", got, err)
-					}
-					w.WriteHeader(http.StatusCreated)
-				})
+				serve(l, httptest.NewRequest("POST", "/k8s/local/api/v1/namespaces/a/pods", strings.NewReader(body)),
+					func(w http.ResponseWriter, r *http.Request) {
+						From(r.Context()).About("local", request.Of(r, "/api/v1/namespaces/a/pods"))
+						if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
+							t.Errorf("the handler read %.50q, %v, want the body unchanged", got, err)
+						}
+						w.WriteHeader(http.StatusCreated)
+					})
 				got, _ := json.Marshal(lines(t, l, s)[0]["body"])
 				if wanted, _ := json.Marshal(want); written && string(got) != string(wanted) || !written && string(got) != "null" {
 					t.Errorf("at level %s the logged body is %.50s, want only a small body at the level Request", level, got)
@@ -278,7 +280,8 @@ func TestLog(t *testing.T) {
 		s.mu.Unlock()
 		l.write(t.Context(), line)
 		if err := l.Close(); err != nil || dropped.Load() != 1 || s.content.Len() != maxLine {
-			t.Errorf("error %v, %d lines dropped, %d bytes written, want the lines counted as dropped", err, dropped.Load(), s.content.Len())
+			t.Errorf("error %v, %d lines dropped, %d bytes written, want the lines counted as dropped", err, dropped.Load(),
+				s.content.Len())
 		}
 	})
 	run("it closes once", func(t *testing.T) {

@@ -50,7 +50,8 @@ func openPaths() []string {
 
 // jwt matches a JSON Web Token anywhere in a text. It also matches a token for scripts, with its secret complete or
 // cut.
-var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
+var jwt = regexp.MustCompile(
+	`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 
 // tokenPath matches the path of a token for scripts. The ID in the path is not secret.
 var tokenPath = regexp.MustCompile(`^/v1/auth/tokens/[0-9a-f]{40}$`)

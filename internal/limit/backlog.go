@@ -49,7 +49,7 @@ type Flow struct {
 	cut               func()
 	since             time.Time
 	at                *list.Element // element in writes; nil if no write is in progress
-	cutFor            Scope         // the limit because of which the flow was cut
+	cutFor            Scope         // the limit that caused the cut
 	cutting           chan struct{} // closed when cut has returned; nil if the flow was not cut
 }
 
@@ -140,7 +140,7 @@ func (f *Flow) leave() (cutting chan struct{}) {
 	return f.cutting
 }
 
-// Cut returns the limit because of which the response was cut, or "" if it was not cut.
+// Cut returns the limit that caused the response to be cut, or "" if it was not cut.
 func (f *Flow) Cut() Scope {
 	f.backlog.mu.Lock()
 	defer f.backlog.mu.Unlock()

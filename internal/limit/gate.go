@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Bounds are the limits of a Gate. For seats, zero means no limit. For the queue, it means that nobody can wait.
+// Bounds are the limits of a Gate. For seats, zero means no limit. For the queue, it means that no request can wait.
 type Bounds struct {
 	// User, Member and All limit the seats taken at one time: by one user, in one member, and in total.
 	User, Member, All int

@@ -43,11 +43,13 @@ func TestGateBounds(t *testing.T) {
 		next   limit.Requester
 		want   limit.Scope
 	}{
-		"a user gets no more than the share of a user": {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")},
+		"a user gets no more than the share of a user": {limit.Bounds{User: 2},
+			[]limit.Requester{asker("a", "m"), asker("a", "n")},
 			asker("a", "o"), limit.ScopeUser},
 		"another user gets another share": {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")},
 			asker("b", "m"), ""},
-		"all users of a member share its limit": {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")},
+		"all users of a member share its limit": {limit.Bounds{Member: 2},
+			[]limit.Requester{asker("a", "m"), asker("b", "m")},
 			asker("c", "m"), limit.ScopeMember},
 		"another member has another limit": {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")},
 			asker("c", "n"), ""},
@@ -185,21 +187,22 @@ func TestGateQueue(t *testing.T) {
 			q.finish(t, "0", "1", "2", "3", "4")
 		})
 	})
-	t.Run("a full queue drops the newest request of the user with the most requests, not the first of another user", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			q := newQueue(limit.Bounds{All: 1, Queue: 4, QueueUser: 4, Wait: time.Second})
-			seat := enter(t, q.Gate, "x", "m")
-			for _, name := range []string{"a1", "a2", "a3", "a4", "b1"} {
-				q.join(t.Context(), name[:1], "m", name)
-			}
-			var full *limit.FullError
-			if !errors.As(q.errs["a4"], &full) || full.Scope != limit.ScopeUser {
-				t.Errorf("the newest request of the user with the most requests got %v, want it refused", q.errs["a4"])
-			}
-			seat.Release()
-			q.finish(t, "a4", "a1", "b1", "a2", "a3")
+	t.Run("a full queue drops the newest request of the user with the most requests, not the first of another user",
+		func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(limit.Bounds{All: 1, Queue: 4, QueueUser: 4, Wait: time.Second})
+				seat := enter(t, q.Gate, "x", "m")
+				for _, name := range []string{"a1", "a2", "a3", "a4", "b1"} {
+					q.join(t.Context(), name[:1], "m", name)
+				}
+				var full *limit.FullError
+				if !errors.As(q.errs["a4"], &full) || full.Scope != limit.ScopeUser {
+					t.Errorf("the newest request of the user with the most requests got %v, want it refused", q.errs["a4"])
+				}
+				seat.Release()
+				q.finish(t, "a4", "a1", "b1", "a2", "a3")
+			})
 		})
-	})
 	t.Run("one release may admit two requests: one of the same user, and one for the same member", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(limit.Bounds{User: 1, Member: 1, Queue: 4, QueueUser: 4, Wait: time.Second})

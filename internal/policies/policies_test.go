@@ -69,8 +69,14 @@ func TestStateOfAPolicy(t *testing.T) {
 		"a rule that is gone": {func(p *policy) {
 			p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionv1.OperationType{"CREATE"}
 		}, policyChanged},
-		"a rule that is left out":   {func(p *policy) { p.Spec.MatchConstraints.ExcludeResourceRules = p.Spec.MatchConstraints.ResourceRules }, policyChanged},
-		"a binding that only warns": {func(p *policy) { p.binding.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn} }, policyChanged},
+		"a rule that is left out": {
+			func(p *policy) { p.Spec.MatchConstraints.ExcludeResourceRules = p.Spec.MatchConstraints.ResourceRules },
+			policyChanged,
+		},
+		"a binding that only warns": {
+			func(p *policy) { p.binding.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn} },
+			policyChanged,
+		},
 		"a binding for a few namespaces": {func(p *policy) {
 			p.binding.Spec.MatchResources = &admissionv1.MatchResources{ResourceRules: p.Spec.MatchConstraints.ResourceRules}
 		}, policyChanged},
@@ -124,7 +130,8 @@ func TestMissingPoliciesAreReported(t *testing.T) {
 		if got := testkit.Scrape(t, registry); !strings.Contains(got, step.metric+"\n") {
 			t.Errorf("%q is not in\n%s", step.metric, got)
 		}
-		if got := strings.Join(logged, "\n"); step.log == "" && got != "" || !strings.Contains(got, step.log) || len(logged) > 1 {
+		if got := strings.Join(logged, "\n"); step.log == "" && got != "" || !strings.Contains(got, step.log) ||
+			len(logged) > 1 {
 			t.Errorf("logged %q, want %q", got, step.log)
 		}
 	}

@@ -33,7 +33,8 @@ func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {
 	case secret == nil:
 		return Adoption{Problem: "no agent is known: there is no Secret " + cluster.Name + v1.AgentSecretSuffix + again}
 	case !Ours(secret, cluster.Name, v1.SecretKindAgent):
-		return Adoption{Problem: "Secret " + secret.Name + " is not Drover's, or has lost its labels: restore it with them, or rename it"}
+		return Adoption{Problem: "Secret " + secret.Name +
+			" is not Drover's, or has lost its labels: restore it with them, or rename it"}
 	}
 	id, err := ReadIdentity(secret)
 	switch {
@@ -42,7 +43,8 @@ func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {
 	case id.OwnerUID == cluster.UID:
 		return Adoption{}
 	case !uidForm.MatchString(id.ClusterUID) || !uidForm.MatchString(string(id.OwnerUID)):
-		return Adoption{Problem: "Secret " + secret.Name + " does not say which member and Cluster the agent joined as" + again}
+		return Adoption{Problem: "Secret " + secret.Name + " does not say which member and Cluster the agent joined as" +
+			again}
 	}
 	id.FormerOwner = cmp.Or(id.FormerOwner, id.OwnerUID) // an agent that was adopted before keeps its first UID
 	id.OwnerUID = cluster.UID

@@ -35,8 +35,10 @@ func TestCommandTrustsOnlyTheHubsCA(t *testing.T) {
 		"a certificate of another CA is refused and nothing is applied": {other, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := tlsServer(t, tc.serving, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("the manifest")) })
-			command := registration.Command(registration.ManifestURL(server.URL, strings.Repeat("t", 43)), v1.TrustPinned, string(hub.Cert))
+			server := tlsServer(t, tc.serving,
+				func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("the manifest")) })
+			command := registration.Command(registration.ManifestURL(server.URL, strings.Repeat("t", 43)), v1.TrustPinned,
+				string(hub.Cert))
 			applied, output, err := run(t, command)
 			if applied != tc.applied || (err == nil) != (tc.applied != "") {
 				t.Errorf("applied %q, want %q (%v)\n%s", applied, tc.applied, err, output)
@@ -55,9 +57,11 @@ func TestCommandTrustsOnlyTheHubsCA(t *testing.T) {
 		}
 		t.Setenv("CURL_CA_BUNDLE", system)
 		for _, trust := range []v1.Trust{v1.TrustPinned, v1.TrustSystem} {
-			command := registration.Command(registration.ManifestURL(server.URL, strings.Repeat("t", 43)), trust, string(hub.Cert))
+			command := registration.Command(registration.ManifestURL(server.URL, strings.Repeat("t", 43)), trust,
+				string(hub.Cert))
 			if applied, output, err := run(t, command); applied != "" || strings.TrimSpace(output) != refusal || err == nil {
-				t.Errorf("trust %s: applied %q, error %v, output %q, want the hub's error shown and nothing applied", trust, applied, err, output)
+				t.Errorf("trust %s: applied %q, error %v, output %q, want the hub's error shown and nothing applied", trust,
+					applied, err, output)
 			}
 		}
 	})
@@ -78,7 +82,8 @@ func TestCommandPinsNoCAWithSystemTrust(t *testing.T) {
 		"pinned, as long as there is nothing to pin": {v1.TrustPinned, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := registration.Command("https://hub.example.com/x.yaml", tc.trust, tc.bundle); !strings.HasPrefix(got, "(m=$(curl -sS -w '%{http_code}' https://hub.example.com/x.yaml) && ") {
+			if got := registration.Command("https://hub.example.com/x.yaml", tc.trust, tc.bundle); !strings.HasPrefix(got,
+				"(m=$(curl -sS -w '%{http_code}' https://hub.example.com/x.yaml) && ") {
 				t.Errorf("command %q, want it to keep curl's status", got)
 			}
 		})
@@ -115,7 +120,8 @@ func run(t testing.TB, command string) (applied, output string, err error) {
 	t.Helper()
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "applied")
-	kubectl := "kubectl() { [ \"$*\" = 'apply --server-side --force-conflicts -f -' ] || return 2; cat > '" + kept + "'; [ -s '" + kept + "' ]; }\n"
+	kubectl := "kubectl() { [ \"$*\" = 'apply --server-side --force-conflicts -f -' ] || return 2; cat > '" + kept +
+		"'; [ -s '" + kept + "' ]; }\n"
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", kubectl+command)
 	cmd.Env = append(os.Environ(), "HOME="+dir, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	out, err := cmd.CombinedOutput()

@@ -19,7 +19,8 @@ import (
 // testForeignAgent: a user creates a Secret with the name of an agent's Secret just before the agent joins.
 func testForeignAgent(w *world) {
 	token, name := w.cluster("member", asIs), registration.AgentSecret(w.name("member"))
-	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, StringData: map[string]string{"a": "b"}}
+	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
+		StringData: map[string]string{"a": "b"}}
 	w.server.Writer = testkit.Competing(w.Client, func(context.Context, any) bool { w.Apply(w.t, theirs); return true })
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusForbidden, v1.ReasonSecretConflict)
 	if got := w.refusals(); got != "member "+v1.ReasonSecretConflict {
@@ -45,7 +46,8 @@ func testClaimedToken(w *world) {
 	})
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusOK, "")
 	if !joins || deletable || unmarked(w.t.Context()) {
-		w.t.Errorf("an agent joined: %t, the editor could delete its token before: %t, and after: %t; want the token guarded before the join", joins, deletable, unmarked(w.t.Context()))
+		w.t.Errorf("an agent joined: %t, the editor could delete its token before: %t, and after: %t; want the token "+
+			"guarded before the join", joins, deletable, unmarked(w.t.Context()))
 	}
 }
 
@@ -53,13 +55,15 @@ func testClaimedToken(w *world) {
 func testDeletedToken(w *world) {
 	token, name := w.cluster("member", asIs), registration.RegistrationSecret(w.name("member"))
 	w.server.Writer = testkit.Competing(w.Client, func(ctx context.Context, _ any) bool {
-		if err := w.Client.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}); err != nil {
+		if err := w.Client.Delete(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}); err != nil {
 			w.t.Error(err)
 		}
 		return true
 	})
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusUnauthorized, v1.ReasonTokenInvalid)
-	if err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("member")), &corev1.Secret{}); !apierrors.IsNotFound(err) {
+	if err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("member")),
+		&corev1.Secret{}); !apierrors.IsNotFound(err) {
 		w.t.Errorf("read the agent's Secret: %v, want no agent to join with a deleted token", err)
 	}
 }

@@ -48,7 +48,8 @@ func KeyID(key ed25519.PublicKey) string {
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
 	if !ok {
-		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "exactly one header \"Authorization: Bearer <connect token>\" is required"))
+		writeRefusal(w, http.StatusUnauthorized,
+			refuse(v1.ReasonTokenInvalid, "exactly one header \"Authorization: Bearer <connect token>\" is required"))
 		return Agent{}, false
 	}
 	agent, err := s.authenticate(r.Context(), token)
@@ -65,7 +66,8 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 		return Agent{}, err
 	}
 	unproven := refuse(v1.ReasonAwaitingAgent,
-		"no agent with this key has joined as the cluster that it names; if it was revoked, or the cluster was recreated, apply the manifest of a new Secret <cluster>%s",
+		"no agent with this key has joined as the cluster that it names; if it was revoked, or the cluster was recreated, "+
+			"apply the manifest of a new Secret <cluster>%s",
 		v1.RegistrationSecretSuffix)
 	name := types.NamespacedName{Namespace: claimed.Namespace, Name: claimed.Name}
 	object, _ := ownerOf(name)
@@ -95,8 +97,10 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	case err != nil:
 		return Agent{}, err
 	}
-	agent := Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey), Instance: claims.Instance, NodeAgent: claims.NodeAgent, TokenID: claims.ID}
-	if err := s.replays.use(agent.KeyID, claims.ID, s.Now(), claims.IssuedAt.Add(protocol.ConnectTokenTTL+protocol.ClockSkew)); err != nil {
+	agent := Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey), Instance: claims.Instance,
+		NodeAgent: claims.NodeAgent, TokenID: claims.ID}
+	if err := s.replays.use(agent.KeyID, claims.ID, s.Now(),
+		claims.IssuedAt.Add(protocol.ConnectTokenTTL+protocol.ClockSkew)); err != nil {
 		return Agent{}, err
 	}
 	return agent, nil
@@ -109,8 +113,10 @@ func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
 	}
-	s.Unproven(name, v1.ReasonAwaitingAgent, "an agent connects with a key that is not, or is no longer, the key of this cluster's agent; "+
-		"if it was revoked, or the Cluster was recreated, apply the manifest in Secret "+RegistrationSecret(name).Name+" in the member")
+	s.Unproven(name, v1.ReasonAwaitingAgent,
+		"an agent connects with a key that is not, or is no longer, the key of this cluster's agent; "+
+			"if it was revoked, or the Cluster was recreated, apply the manifest in Secret "+
+			RegistrationSecret(name).Name+" in the member")
 }
 
 // errNotProven means that a token does not verify with the key of the Cluster's agent that the reader returned.
@@ -120,7 +126,8 @@ var errNotProven = errors.New("not proven")
 // the agent's key, and a RefusalError if the key is right but the agent is refused for another reason. A client that
 // proves nothing costs one read whether or not the Cluster exists, so the response time does not disclose which is the
 // case.
-func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName, token string) (*AgentIdentity, protocol.ConnectClaims, error) {
+func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName,
+	token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
 	_, id, err := s.identity(ctx, reader, name)
 	if err != nil {

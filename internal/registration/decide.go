@@ -68,16 +68,19 @@ func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	_, isHost := protocol.HostOf(in.Cluster[strings.LastIndex(in.Cluster, "/")+1:])
 	switch {
 	case isHost && (current.ClusterUID != asked.ClusterUID || !bytes.Equal(current.PublicKey, asked.PublicKey)):
-		return Join{}, refuse(v1.ReasonTokenUsed, "the join token of %s was used by another machine; give each its own Host, or delete the Secret %s for a new token "+
-			"if this one is to take its place", called(in.Cluster), secretName(in.Cluster))
+		return Join{}, refuse(v1.ReasonTokenUsed,
+			"the join token of %s was used by another machine; give each its own Host, or delete the Secret %s for a new token "+
+				"if this one is to take its place", called(in.Cluster), secretName(in.Cluster))
 	case current.ClusterUID != asked.ClusterUID:
 		return Join{}, refuse(v1.ReasonIdentityMismatch,
 			"the cluster with kube-system UID %s showed the join token of cluster %s, which the cluster with UID %s has used; "+
-				"give each cluster its own Cluster object, or delete the Secret %s for a new token if this one is to take its place",
+				"give each cluster its own Cluster object, or delete the Secret %s for a new token if this one is to take its "+
+				"place",
 			asked.ClusterUID, in.Cluster, current.ClusterUID, secretName(in.Cluster))
 	case !bytes.Equal(current.PublicKey, asked.PublicKey):
 		return Join{}, refuse(v1.ReasonTokenUsed,
-			"the join token of cluster %s was used with another key of the same cluster; delete the Secret %s and apply the new manifest in the member",
+			"the join token of cluster %s was used with another key of the same cluster; delete the Secret %s and apply the "+
+				"new manifest in the member",
 			in.Cluster, secretName(in.Cluster))
 	}
 	return Join{Identity: *current}, nil
@@ -101,14 +104,18 @@ func CheckConnect(claims protocol.ConnectClaims, owner client.Object, id *AgentI
 	switch {
 	case id.OwnerUID != owner.GetUID() || !id.knownAs(claims.Cluster.UID):
 		if _, isHost := owner.(*v1.Host); isHost {
-			return refuse(v1.ReasonIdentityMismatch, "%s was deleted and recreated, or restored from a backup, since this agent joined; run the command in Secret %s "+
-				"on the machine to join again", called(claims.Cluster.String()), secretName(claims.Cluster.String()))
+			return refuse(v1.ReasonIdentityMismatch,
+				"%s was deleted and recreated, or restored from a backup, since this agent joined; run the command in Secret %s "+
+					"on the machine to join again", called(claims.Cluster.String()), secretName(claims.Cluster.String()))
 		}
-		return refuse(v1.ReasonIdentityMismatch, "cluster %s was deleted and recreated, or restored from a backup, since this agent joined; after a restore an "+
-			"administrator of the hub can keep the agent with \"kubectl drover adopt %s -w %s\"; otherwise apply the manifest in Secret %s in the member to join again",
+		return refuse(v1.ReasonIdentityMismatch,
+			"cluster %s was deleted and recreated, or restored from a backup, since this agent joined; after a restore an "+
+				"administrator of the hub can keep the agent with \"kubectl drover adopt %s -w %s\"; otherwise apply the "+
+				"manifest in Secret %s in the member to join again",
 			claims.Cluster, owner.GetName(), owner.GetNamespace(), secretName(claims.Cluster.String()))
 	case claims.ClusterUID != id.ClusterUID:
-		return refuse(v1.ReasonIdentityMismatch, "the agent's cluster has the kube-system UID %s, but cluster %s joined with %s",
+		return refuse(v1.ReasonIdentityMismatch,
+			"the agent's cluster has the kube-system UID %s, but cluster %s joined with %s",
 			protocol.Cut(claims.ClusterUID, 64), claims.Cluster, id.ClusterUID)
 	}
 	return nil

@@ -17,20 +17,28 @@ func TestWithDefaults(t *testing.T) {
 	t.Parallel()
 	replicas := int32(3)
 	hub := v1.Agent{
-		Image: "hub", ImagePullSecrets: []v1.PullSecret{{Name: "hub"}}, NodeSelector: map[string]string{"hub": ""}, PriorityClassName: "hub",
-		Tolerations: []corev1.Toleration{{Key: "hub"}}, Env: []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "hub"}, {Name: "NO_PROXY", Value: "hub"}},
+		Image: "hub", ImagePullSecrets: []v1.PullSecret{{Name: "hub"}}, NodeSelector: map[string]string{"hub": ""},
+		PriorityClassName: "hub",
+		Tolerations:       []corev1.Toleration{{Key: "hub"}}, Env: []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "hub"},
+			{Name: "NO_PROXY", Value: "hub"}},
 	}
 	own := v1.Agent{
-		Image: "own", ImagePullSecrets: []v1.PullSecret{{Name: "own"}}, NodeSelector: map[string]string{"own": ""}, PriorityClassName: "own",
-		Tolerations: []corev1.Toleration{{Key: "own"}}, Env: []v1.AgentEnv{{Name: "https_proxy"}, {Name: "no_proxy", SecretKey: "own"}},
+		Image: "own", ImagePullSecrets: []v1.PullSecret{{Name: "own"}}, NodeSelector: map[string]string{"own": ""},
+		PriorityClassName: "own",
+		Tolerations:       []corev1.Toleration{{Key: "own"}}, Env: []v1.AgentEnv{{Name: "https_proxy"},
+			{Name: "no_proxy", SecretKey: "own"}},
 	}
 	partly := hub
-	partly.Replicas, partly.Trust, partly.Env = &replicas, v1.TrustSystem, []v1.AgentEnv{{Name: "NO_PROXY", Value: "hub"}, {Name: "https_proxy", Value: "own"}}
+	partly.Replicas, partly.Trust, partly.Env = &replicas, v1.TrustSystem, []v1.AgentEnv{{Name: "NO_PROXY", Value: "hub"},
+		{Name: "https_proxy", Value: "own"}}
 	for name, tc := range map[string]struct{ agent, hub, want v1.Agent }{
-		"a Cluster that sets nothing":                      {v1.Agent{}, hub, hub},
-		"a hub that sets nothing":                          {own, v1.Agent{}, own},
-		"fields that a Cluster sets take precedence":       {own, hub, own},
-		"fields without a default stay, and env is merged": {v1.Agent{Replicas: &replicas, Trust: v1.TrustSystem, Env: []v1.AgentEnv{{Name: "https_proxy", Value: "own"}}}, hub, partly},
+		"a Cluster that sets nothing":                {v1.Agent{}, hub, hub},
+		"a hub that sets nothing":                    {own, v1.Agent{}, own},
+		"fields that a Cluster sets take precedence": {own, hub, own},
+		"fields without a default stay, and env is merged": {
+			v1.Agent{Replicas: &replicas, Trust: v1.TrustSystem, Env: []v1.AgentEnv{{Name: "https_proxy", Value: "own"}}}, hub,
+			partly,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -63,7 +63,8 @@ func buildDeployment(in ManifestInput) (*appsv1ac.DeploymentApplyConfiguration, 
 	return whole, digest, err
 }
 
-func deployment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration, digest string) (*appsv1ac.DeploymentApplyConfiguration, error) {
+func deployment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration,
+	digest string) (*appsv1ac.DeploymentApplyConfiguration, error) {
 	pod, err := podSpec(in, connection)
 	if err != nil {
 		return nil, err
@@ -107,7 +108,8 @@ func connectionEnv(in ManifestInput) ([]*corev1ac.EnvVarApplyConfiguration, erro
 }
 
 // environment returns the agent's variables in a fixed order.
-func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) []*corev1ac.EnvVarApplyConfiguration {
+func environment(in ManifestInput,
+	connection []*corev1ac.EnvVarApplyConfiguration) []*corev1ac.EnvVarApplyConfiguration {
 	env := append([]*corev1ac.EnvVarApplyConfiguration{}, connection...)
 	env = append(env,
 		variable(protocol.EnvTrust, string(in.Trust)),
@@ -141,7 +143,9 @@ func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	return v.WithValue(value)
 }
 
-func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) (*corev1ac.PodSpecApplyConfiguration, error) {
+func podSpec(
+	in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration,
+) (*corev1ac.PodSpecApplyConfiguration, error) {
 	// No user is set. The image names a user that is not root. OpenShift assigns users to each namespace and refuses all
 	// others.
 	pod := corev1ac.PodSpec().
@@ -153,7 +157,8 @@ func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) 
 		WithAffinity(preferences()).
 		WithTerminationGracePeriodSeconds(gracePeriod).
 		WithContainers(container(in, connection)).
-		WithVolumes(corev1ac.Volume().WithName("tmp").WithEmptyDir(corev1ac.EmptyDirVolumeSource().WithMedium(corev1.StorageMediumMemory).
+		WithVolumes(corev1ac.Volume().WithName("tmp").WithEmptyDir(corev1ac.EmptyDirVolumeSource().WithMedium(
+			corev1.StorageMediumMemory).
 			WithSizeLimit(resource.MustParse("1Mi"))))
 	agent := in.Agent
 	for i := range agent.Tolerations {
@@ -192,7 +197,8 @@ func applied[T any](part any) (*T, error) {
 	return out, nil
 }
 
-func container(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) *corev1ac.ContainerApplyConfiguration {
+func container(in ManifestInput,
+	connection []*corev1ac.EnvVarApplyConfiguration) *corev1ac.ContainerApplyConfiguration {
 	probe := func(path string) *corev1ac.ProbeApplyConfiguration {
 		return corev1ac.Probe().WithHTTPGet(corev1ac.HTTPGetAction().WithPath(path).WithPort(intstr.FromString("health")))
 	}
@@ -212,7 +218,8 @@ func resources(own *v1.AgentResources) *corev1ac.ResourceRequirementsApplyConfig
 	out := corev1ac.ResourceRequirements()
 	if own == nil {
 		return out.
-			WithRequests(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m"), corev1.ResourceMemory: resource.MustParse("32Mi")}).
+			WithRequests(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m"),
+				corev1.ResourceMemory: resource.MustParse("32Mi")}).
 			WithLimits(corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")})
 	}
 	if len(own.Requests) > 0 {
@@ -228,7 +235,8 @@ func resources(own *v1.AgentResources) *corev1ac.ResourceRequirementsApplyConfig
 // nodes.
 func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	var all []*corev1ac.TolerationApplyConfiguration
-	for _, key := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd", "CriticalAddonsOnly"} {
+	for _, key := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd",
+		"CriticalAddonsOnly"} {
 		all = append(all, corev1ac.Toleration().WithKey(key).WithOperator(corev1.TolerationOpExists))
 	}
 	return all

@@ -47,7 +47,8 @@ type downloads struct {
 
 func (d *downloads) make() {
 	if d.gate == nil {
-		d.gate = limit.NewGate(limit.Bounds{User: downloadsOfSource, All: downloadsAtOnce, Queue: downloadQueue, QueueUser: queueOfSource, Wait: downloadWait}, limit.Observer{})
+		d.gate = limit.NewGate(limit.Bounds{User: downloadsOfSource, All: downloadsAtOnce, Queue: downloadQueue,
+			QueueUser: queueOfSource, Wait: downloadWait}, limit.Observer{})
 	}
 	if d.stall == 0 {
 		d.stall = stallTime

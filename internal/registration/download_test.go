@@ -43,7 +43,8 @@ func newDownloads(t *testing.T, d *downloads) (server *httptest.Server, size int
 // stalls opens n connections from a loopback address. They request the program and read nothing of it.
 func stalls(t *testing.T, server *httptest.Server, from string, n int) {
 	t.Helper()
-	dialer := &tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}, Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}
+	dialer := &tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}},
+		Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}
 	for range n {
 		conn, err := dialer.DialContext(t.Context(), "tcp", server.Listener.Addr().String())
 		if err != nil {
@@ -76,7 +77,8 @@ func downloaded(t *testing.T, server *httptest.Server) (int, int64) {
 
 func TestSlowReadersDoNotBlockOtherDownloads(t *testing.T) {
 	t.Parallel()
-	d := &downloads{stall: time.Hour, gate: limit.NewGate(limit.Bounds{User: 2, All: 4, Queue: 4, QueueUser: 4, Wait: time.Hour}, limit.Observer{})}
+	d := &downloads{stall: time.Hour,
+		gate: limit.NewGate(limit.Bounds{User: 2, All: 4, Queue: 4, QueueUser: 4, Wait: time.Hour}, limit.Observer{})}
 	server, size := newDownloads(t, d)
 	stalls(t, server, "127.0.0.2", 3) // two are served, and one waits
 	testkit.Eventually(t, time.Minute, func(context.Context) error {

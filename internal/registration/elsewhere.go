@@ -19,20 +19,23 @@ import (
 // elsewhere refuses a join by an agent that is still the agent of another Cluster. Otherwise both Clusters would share
 // the objects in the member, and the first Cluster would lose its agent. The agent itself names its present Cluster and
 // proves it. An agent that does not do so harms only itself. The error is either a *RefusalError or a failed read.
-func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, token string, request protocol.RegisterRequest) error {
+func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, token string,
+	request protocol.RegisterRequest) error {
 	if request.Current == nil {
 		return nil
 	}
 	ref := request.Current.Cluster
 	current := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-	if current == asked || len(validation.IsDNS1123Label(ref.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(ref.Name)) > 0 {
+	if current == asked || len(validation.IsDNS1123Label(ref.Namespace)) > 0 ||
+		len(validation.IsDNS1123Subdomain(ref.Name)) > 0 {
 		return nil
 	}
 	_, id, err := s.identity(ctx, s.Live, current)
 	if err != nil {
 		return err
 	}
-	if id == nil || !ed25519.Verify(id.PublicKey, protocol.ProofPayload(token, request.ClusterUID), request.Current.Proof) {
+	if id == nil || !ed25519.Verify(id.PublicKey, protocol.ProofPayload(token, request.ClusterUID),
+		request.Current.Proof) {
 		return nil
 	}
 	cluster := &v1.Cluster{}
@@ -41,11 +44,13 @@ func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, toke
 		return nil
 	case err != nil:
 		return fmt.Errorf("look up cluster %s: %w", current, err)
-	case string(cluster.UID) != ref.UID && (id.OwnerUID != cluster.UID || !id.knownAs(ref.UID)) || !cluster.DeletionTimestamp.IsZero():
+	case string(cluster.UID) != ref.UID && (id.OwnerUID != cluster.UID || !id.knownAs(ref.UID)) ||
+		!cluster.DeletionTimestamp.IsZero():
 		return nil
 	}
 	refusal := refuse(v1.ReasonAlreadyImported,
-		"the cluster whose agent showed the join token of cluster %s is already imported as cluster %s, and can be only one Cluster; "+
+		"the cluster whose agent showed the join token of cluster %s is already imported as cluster %s, and can be only "+
+			"one Cluster; "+
 			"delete this Cluster, or, to move it, set deletionPolicy Orphan on the other one and delete that", asked, current)
 	s.Refused(asked, refusal.Reason, refusal.Message)
 	return refusal

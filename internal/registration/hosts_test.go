@@ -31,12 +31,14 @@ func (w *world) host(name string) string {
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 	w.Apply(w.t, host)
 	token := registration.Token{Value: registration.NewToken(), Created: w.clock.Now(), TTL: time.Hour}
-	if err := w.Client.Apply(w.t.Context(), registration.ApplyHostSecret(host, token, "the command"), client.FieldOwner("drover"), client.ForceOwnership); err != nil {
+	if err := w.Client.Apply(w.t.Context(), registration.ApplyHostSecret(host, token, "the command"),
+		client.FieldOwner("drover"), client.ForceOwnership); err != nil {
 		w.t.Fatal(err)
 	}
-	w.cached(registration.RegistrationSecret(w.name(protocol.HostMember(name))), &corev1.Secret{}, func(o client.Object) bool {
-		return string(o.(*corev1.Secret).Data[registration.KeyToken]) == token.Value
-	})
+	w.cached(registration.RegistrationSecret(w.name(protocol.HostMember(name))), &corev1.Secret{},
+		func(o client.Object) bool {
+			return string(o.(*corev1.Secret).Data[registration.KeyToken]) == token.Value
+		})
 	w.cached(w.name(name), &v1.Host{}, func(o client.Object) bool { return o.GetUID() == host.UID })
 	return w.secret(token.Value)
 }
@@ -69,7 +71,8 @@ func TestHostRegistration(t *testing.T) {
 			w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonTokenExpired)
 		},
 		"a Host does not stand for a Cluster with the same name, nor the Cluster for the Host": func(w *world) {
-			hostToken, clusterToken, machine, agent := w.host("same"), w.cluster("same", asIs), testkit.Key(w.t), testkit.Key(w.t)
+			hostToken, clusterToken, machine, agent := w.host("same"), w.cluster("same",
+				asIs), testkit.Key(w.t), testkit.Key(w.t)
 			joined := w.join(hostToken, machine, memberUID)
 			err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("same")), &corev1.Secret{})
 			if !apierrors.IsNotFound(err) {
@@ -88,14 +91,19 @@ func TestHostRegistration(t *testing.T) {
 			w.host("m1")
 			token := w.secret(registration.NewToken())
 			w.Apply(w.t, &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "forged", Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindHostJoin, v1.LabelHost: "m1"}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: w.namespace, Name: "forged",
+					Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindHostJoin, v1.LabelHost: "m1"},
+				},
 				StringData: map[string]string{registration.KeyToken: token},
 			})
 			w.cached(w.name("forged"), &corev1.Secret{}, func(client.Object) bool { return true })
-			w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+			w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusUnauthorized,
+				v1.ReasonTokenInvalid)
 		},
 		"no Cluster manifest is served for a Host's token": func(w *world) {
-			if got := w.send(http.MethodGet, protocol.PathImport+w.host("m1")+".yaml", "", nil); got.code != http.StatusNotFound {
+			if got := w.send(http.MethodGet, protocol.PathImport+w.host("m1")+".yaml", "",
+				nil); got.code != http.StatusNotFound {
 				w.t.Errorf("got %d %q, want 404", got.code, got.body)
 			}
 		},
@@ -145,9 +153,11 @@ func TestHostCommandTrustsOnlyTheHubsCA(t *testing.T) {
 			if err != nil || !tc.ran && len(left) > 0 { // otherwise the script removes it
 				t.Errorf("the command left %v, %v, want nothing", left, err)
 			}
-			given := strings.HasPrefix(string(raw), token+"\n--temporary "+temporary) && strings.Contains(string(raw), " --server "+server.URL+" --ca ") && strings.HasSuffix(string(raw), "--ca-checksum "+sums[0]+" --role worker\n")
+			given := strings.HasPrefix(string(raw), token+"\n--temporary "+temporary) && strings.Contains(string(raw),
+				" --server "+server.URL+" --ca ") && strings.HasSuffix(string(raw), "--ca-checksum "+sums[0]+" --role worker\n")
 			if (failed == nil) != tc.ran || given != tc.ran {
-				t.Errorf("the command ended with %v, and the script got %q, want the script to run: %t\n%s", failed, raw, tc.ran, out)
+				t.Errorf("the command ended with %v, and the script got %q, want the script to run: %t\n%s", failed, raw, tc.ran,
+					out)
 			}
 		})
 	}

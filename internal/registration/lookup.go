@@ -64,7 +64,8 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 
 // identity returns the agent Secret of a Cluster and the identity in it. The Secret is empty, and the identity nil, if
 // there is none. A Secret that cannot be parsed identifies no agent, and the next join replaces it.
-func (s *Server) identity(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, *AgentIdentity, error) {
+func (s *Server) identity(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret,
+	*AgentIdentity, error) {
 	secret := &corev1.Secret{}
 	switch err := reader.Get(ctx, AgentSecret(name), secret); {
 	case apierrors.IsNotFound(err):

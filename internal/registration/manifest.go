@@ -66,7 +66,8 @@ func (in ManifestInput) key() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("marshal spec.agent: %w", err)
 	}
-	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent), strconv.FormatBool(in.APIServer)}, "\x00"), nil
+	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent),
+		strconv.FormatBool(in.APIServer)}, "\x00"), nil
 }
 
 // Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so nothing in its input
@@ -123,7 +124,8 @@ func build(in ManifestInput) (*manifestParts, error) {
 		return nil, fmt.Errorf("marshal agent deployment: %w", err)
 	}
 	in.Token = tokensPlace
-	all, err := marshal(slices.Concat([]any{namespace(in.Agent.NodeAgent || in.direct()), serviceAccount()}, clusterRights(in.Agent.Profile),
+	all, err := marshal(slices.Concat([]any{namespace(in.Agent.NodeAgent || in.direct()), serviceAccount()},
+		clusterRights(in.Agent.Profile),
 		[]any{role(in.Agent.Profile), roleBinding()}, directRights(in), []any{joinSecret(in), object})...)
 	if err != nil {
 		return nil, err
@@ -157,9 +159,11 @@ const apply = "kubectl apply --server-side --force-conflicts -f -"
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 	fetch := "curl -sS -w '%{http_code}' "
 	if trust != v1.TrustSystem && caBundle != "" {
-		fetch = fmt.Sprintf("printf %%s %s | base64 -d | %s--cacert /dev/stdin --capath /dev/null ", base64.StdEncoding.EncodeToString([]byte(caBundle)), fetch)
+		fetch = fmt.Sprintf("printf %%s %s | base64 -d | %s--cacert /dev/stdin --capath /dev/null ",
+			base64.StdEncoding.EncodeToString([]byte(caBundle)), fetch)
 	}
-	return `(m=$(` + fetch + manifestURL + `) && case "$m" in *200) printf %s "${m%200}" | ` + apply + ` ;; *) printf '%s\n' "${m%???}" >&2; exit 1 ;; esac)`
+	return `(m=$(` + fetch + manifestURL + `) && case "$m" in *200) printf %s "${m%200}" | ` + apply +
+		` ;; *) printf '%s\n' "${m%???}" >&2; exit 1 ;; esac)`
 }
 
 // ManifestURL returns the URL of the manifest for a token.
@@ -195,10 +199,13 @@ func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 		rule().WithAPIGroups("").WithResources("secrets").
 			WithVerbs("get", "list", "watch", "create", "update", "patch", "delete"),
 		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithVerbs("create"),
-		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithResourceNames(protocol.LeaderLease, protocol.NodeAgentLease).
+		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithResourceNames(protocol.LeaderLease,
+			protocol.NodeAgentLease).
 			WithVerbs("get", "update", "delete"),
-		rule().WithAPIGroups("apps").WithResources("deployments").WithResourceNames(protocol.AgentName).WithVerbs("get", "watch", "patch"),
-		rule().WithAPIGroups("apps").WithResources("daemonsets").WithResourceNames(protocol.NodeAgentName, protocol.DirectName).WithVerbs(daemonSets...),
+		rule().WithAPIGroups("apps").WithResources("deployments").WithResourceNames(protocol.AgentName).WithVerbs("get",
+			"watch", "patch"),
+		rule().WithAPIGroups("apps").WithResources("daemonsets").WithResourceNames(protocol.NodeAgentName,
+			protocol.DirectName).WithVerbs(daemonSets...),
 	)
 }
 
@@ -212,7 +219,8 @@ func roleRef(kind string) *rbacv1ac.RoleRefApplyConfiguration {
 }
 
 func subject() *rbacv1ac.SubjectApplyConfiguration {
-	return rbacv1ac.Subject().WithKind("ServiceAccount").WithNamespace(protocol.AgentNamespace).WithName(protocol.AgentName)
+	return rbacv1ac.Subject().WithKind("ServiceAccount").WithNamespace(
+		protocol.AgentNamespace).WithName(protocol.AgentName)
 }
 
 func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {

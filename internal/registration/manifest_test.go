@@ -51,7 +51,9 @@ func manifestInput(t testing.TB) registration.ManifestInput {
 	t.Helper()
 	return registration.ManifestInput{
 		Image: "registry.example.com/drover:v1", Trust: v1.TrustPinned, Token: strings.Repeat("t", 40),
-		Settings: protocol.Settings{Servers: []string{"https://hub.example.com", "https://10.0.0.1:8443"}, CABundle: bundle(t)},
+		Settings: protocol.Settings{
+			Servers: []string{"https://hub.example.com", "https://10.0.0.1:8443"}, CABundle: bundle(t),
+		},
 	}
 }
 
@@ -117,11 +119,13 @@ func TestManifestPinsTheCA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(secret.Data[protocol.KeyToken]) != in.Token || string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
+	if string(secret.Data[protocol.KeyToken]) != in.Token ||
+		string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
 		t.Errorf("secret %v, want the token and the CA bundle", secret.Data)
 	}
 	e := env(deployment)
-	if e[protocol.EnvCAChecksum] != sums[0] || e[protocol.EnvTrust] != "Pinned" || e[protocol.EnvServer] != "https://hub.example.com,https://10.0.0.1:8443" {
+	if e[protocol.EnvCAChecksum] != sums[0] || e[protocol.EnvTrust] != "Pinned" ||
+		e[protocol.EnvServer] != "https://hub.example.com,https://10.0.0.1:8443" {
 		t.Errorf("environment %v, want the checksum, Pinned and both URLs", e)
 	}
 	if strings.Contains(deployment.String(), in.Token) {
@@ -151,12 +155,14 @@ func TestManifestWithPinnedTrustNeedsABundle(t *testing.T) {
 
 // CVE-2026-44939, CVE-2025-59823: input from a caller must never be interpreted as YAML.
 func TestManifestEscapesItsInput(t *testing.T) {
-	const evil = "x\"'\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: evil}\n# {{ . }} ${HOME} &a *a !!binary \x00\t\u2028"
+	const evil = "x\"'\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: evil}\n# {{ . }} ${HOME} &a *a !!binary " +
+		"\x00\t\u2028"
 	in := manifestInput(t)
 	plain := objects(t, in)
 	in.Image, in.Token, in.Settings.Servers = evil, evil, []string{evil}
 	in.Agent = v1.Agent{
-		PriorityClassName: evil, NodeSelector: map[string]string{evil: evil}, Env: []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: evil}, {Name: "GODEBUG", Value: evil}},
+		PriorityClassName: evil, NodeSelector: map[string]string{evil: evil}, Env: []v1.AgentEnv{{Name: "HTTPS_PROXY",
+			Value: evil}, {Name: "GODEBUG", Value: evil}},
 		Tolerations: []corev1.Toleration{{Key: evil}},
 	}
 	all := objects(t, in)
@@ -173,7 +179,8 @@ func TestManifestEscapesItsInput(t *testing.T) {
 		string(the[*corev1.Secret](t, all).Data[protocol.KeyToken]) != evil {
 		t.Error("the manifest changes the input, want it unchanged")
 	}
-	if pod := deployment.Spec.Template.Spec; env(deployment)["HTTPS_PROXY"] != evil || pod.PriorityClassName != evil || pod.NodeSelector[evil] != evil {
+	if pod := deployment.Spec.Template.Spec; env(deployment)["HTTPS_PROXY"] != evil || pod.PriorityClassName != evil ||
+		pod.NodeSelector[evil] != evil {
 		t.Error("the manifest changes the Cluster's spec.agent, want it unchanged")
 	}
 	if _, there := env(deployment)["GODEBUG"]; there {
@@ -187,8 +194,10 @@ func TestAgentDeployment(t *testing.T) {
 	pod := d.Spec.Template.Spec
 	t.Run("it prefers control plane nodes, tolerates their taints, and spreads", func(t *testing.T) {
 		node, apart := pod.Affinity.NodeAffinity, pod.Affinity.PodAntiAffinity
-		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(node.PreferredDuringSchedulingIgnoredDuringExecution) != 1 ||
-			apart.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(apart.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil ||
+			len(node.PreferredDuringSchedulingIgnoredDuringExecution) != 1 ||
+			apart.RequiredDuringSchedulingIgnoredDuringExecution != nil ||
+			len(apart.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
 			t.Errorf("affinity %v, want replicas to prefer other nodes, not to require them", pod.Affinity)
 		}
 		for _, taint := range []corev1.Taint{
@@ -196,34 +205,41 @@ func TestAgentDeployment(t *testing.T) {
 			{Key: "node-role.kubernetes.io/etcd", Effect: corev1.TaintEffectNoExecute},
 			{Key: "CriticalAddonsOnly", Value: "true", Effect: corev1.TaintEffectNoExecute},
 		} {
-			if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) }) {
+			if !slices.ContainsFunc(pod.Tolerations,
+				func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) }) {
 				t.Errorf("the pod does not tolerate %v, want it tolerated", taint)
 			}
 		}
 	})
-	t.Run("a replica on a node that is lost is replaced within a minute, unless the user says otherwise", func(t *testing.T) {
-		lost := func(pod corev1.PodSpec) map[string]int64 {
-			seconds := map[string]int64{}
-			for _, t := range pod.Tolerations {
-				if t.TolerationSeconds != nil && t.Effect == corev1.TaintEffectNoExecute {
-					seconds[t.Key] = *t.TolerationSeconds
+	t.Run("a replica on a node that is lost is replaced within a minute, unless the user says otherwise",
+		func(t *testing.T) {
+			lost := func(pod corev1.PodSpec) map[string]int64 {
+				seconds := map[string]int64{}
+				for _, t := range pod.Tolerations {
+					if t.TolerationSeconds != nil && t.Effect == corev1.TaintEffectNoExecute {
+						seconds[t.Key] = *t.TolerationSeconds
+					}
 				}
+				return seconds
 			}
-			return seconds
-		}
-		if got := lost(pod); got[corev1.TaintNodeNotReady] != 30 || got[corev1.TaintNodeUnreachable] != 30 {
-			t.Errorf("the pod stays on a lost node for %v seconds, want 30", got)
-		}
-		long, own := int64(600), in
-		own.Agent.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &long}}
-		if got := lost(the[*appsv1.Deployment](t, objects(t, own)).Spec.Template.Spec); got[corev1.TaintNodeNotReady] != 30 || got[corev1.TaintNodeUnreachable] != 600 {
-			t.Errorf("the pod stays on a lost node for %v seconds, want the user's 600 on an unreachable node", got)
-		}
-	})
+			if got := lost(pod); got[corev1.TaintNodeNotReady] != 30 || got[corev1.TaintNodeUnreachable] != 30 {
+				t.Errorf("the pod stays on a lost node for %v seconds, want 30", got)
+			}
+			long, own := int64(600), in
+			own.Agent.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists,
+				Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &long}}
+			if got := lost(the[*appsv1.Deployment](t,
+				objects(t, own)).Spec.Template.Spec); got[corev1.TaintNodeNotReady] != 30 ||
+				got[corev1.TaintNodeUnreachable] != 600 {
+				t.Errorf("the pod stays on a lost node for %v seconds, want the user's 600 on an unreachable node", got)
+			}
+		})
 	t.Run("new pods start before old pods stop, and the agent chooses the number of replicas", func(t *testing.T) {
 		rolling := d.Spec.Strategy.RollingUpdate
-		if d.Spec.Replicas != nil || d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || rolling.MaxSurge.IntValue() != 1 || rolling.MaxUnavailable.IntValue() != 0 {
-			t.Errorf("replicas %v, annotations %v, strategy %v, want the agent to choose the replicas and a surge", d.Spec.Replicas, d.Annotations, d.Spec.Strategy)
+		if d.Spec.Replicas != nil || d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes ||
+			rolling.MaxSurge.IntValue() != 1 || rolling.MaxUnavailable.IntValue() != 0 {
+			t.Errorf("replicas %v, annotations %v, strategy %v, want the agent to choose the replicas and a surge",
+				d.Spec.Replicas, d.Annotations, d.Spec.Strategy)
 		}
 		three, set := int32(3), in
 		set.Agent.Replicas = &three
@@ -279,7 +295,8 @@ func TestAgentDeployment(t *testing.T) {
 func TestManifestAdmitsNodeAgentsToTheNodeNetwork(t *testing.T) {
 	in := manifestInput(t)
 	const enforce = "pod-security.kubernetes.io/enforce"
-	for nodeAgent, want := range map[bool]struct{ level, annotation string }{false: {"restricted", ""}, true: {"privileged", "true"}} {
+	for nodeAgent, want := range map[bool]struct{ level, annotation string }{false: {"restricted", ""},
+		true: {"privileged", "true"}} {
 		in.Agent.NodeAgent = nodeAgent
 		all := objects(t, in)
 		namespace, d := the[*corev1.Namespace](t, all), the[*appsv1.Deployment](t, all)
@@ -287,7 +304,8 @@ func TestManifestAdmitsNodeAgentsToTheNodeNetwork(t *testing.T) {
 			t.Errorf("nodeAgent %t: labels %v, annotations %v, want %+v", nodeAgent, namespace.Labels, d.Annotations, want)
 		}
 		if pod := d.Spec.Template.Spec; pod.HostNetwork {
-			t.Errorf("nodeAgent %t: the Deployment's pods are on the nodes' network, want only those of the DaemonSet there", nodeAgent)
+			t.Errorf("nodeAgent %t: the Deployment's pods are on the nodes' network, want only those of the DaemonSet there",
+				nodeAgent)
 		}
 	}
 }
@@ -301,7 +319,8 @@ func TestWebhookAccountCanReadOnlyTwoSecrets(t *testing.T) {
 	if level := the[*corev1.Namespace](t, all).Labels["pod-security.kubernetes.io/enforce"]; level != "privileged" {
 		t.Errorf("the namespace has the level %s, want one that admits pods to the nodes' network", level)
 	}
-	if d := the[*appsv1.Deployment](t, all); d.Annotations[v1.AnnotationDirectAccess] != "APIServer" || d.Spec.Template.Spec.HostNetwork {
+	if d := the[*appsv1.Deployment](t, all); d.Annotations[v1.AnnotationDirectAccess] != "APIServer" ||
+		d.Spec.Template.Spec.HostNetwork {
 		t.Errorf("the Deployment has the annotations %v and host network %t", d.Annotations, d.Spec.Template.Spec.HostNetwork)
 	}
 	var rules []rbacv1.PolicyRule
@@ -313,7 +332,8 @@ func TestWebhookAccountCanReadOnlyTwoSecrets(t *testing.T) {
 				rules = append(rules, o.Rules...)
 			}
 		case *rbacv1.RoleBinding:
-			if slices.ContainsFunc(o.Subjects, func(s rbacv1.Subject) bool { return s.Name == protocol.DirectName }) && o.RoleRef.Name != protocol.DirectName {
+			if slices.ContainsFunc(o.Subjects, func(s rbacv1.Subject) bool { return s.Name == protocol.DirectName }) &&
+				o.RoleRef.Name != protocol.DirectName {
 				t.Errorf("the webhook's account also has the role %s, want no other", o.RoleRef.Name)
 			}
 		case *rbacv1.ClusterRoleBinding:
@@ -324,13 +344,15 @@ func TestWebhookAccountCanReadOnlyTwoSecrets(t *testing.T) {
 			accounts++
 		}
 	}
-	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{protocol.DirectSecret, protocol.DirectAuthority}, Verbs: []string{"get", "watch"}}}
+	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"},
+		ResourceNames: []string{protocol.DirectSecret, protocol.DirectAuthority}, Verbs: []string{"get", "watch"}}}
 	if !reflect.DeepEqual(rules, want) || accounts != 2 {
 		t.Errorf("the rights are %v for %d accounts, want %v", rules, accounts, want)
 	}
 	in.Agent.Profile = v1.ProfileReadOnly
 	manifest, err := new(registration.Manifests).Manifest(in)
-	if err != nil || bytes.Contains(manifest, []byte(protocol.DirectSecret)) || bytes.Contains(manifest, []byte("privileged")) {
+	if err != nil || bytes.Contains(manifest, []byte(protocol.DirectSecret)) ||
+		bytes.Contains(manifest, []byte("privileged")) {
 		t.Errorf("a ReadOnly agent has the webhook (%v), want none", err)
 	}
 }
@@ -341,7 +363,8 @@ func FuzzManifest(f *testing.F) {
 	f.Add("a\n---\nb: c", "\"", "'\u2028|-")
 	f.Add("image", "\xd7\x6d\xf8", "https://hub") // 1234 in base64
 	f.Fuzz(func(t *testing.T, image, token, server string) {
-		manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{Image: image, Token: token, Trust: v1.TrustPinned,
+		manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{Image: image, Token: token,
+			Trust:    v1.TrustPinned,
 			Settings: protocol.Settings{Servers: []string{server}, CABundle: ca}})
 		if err != nil {
 			return
@@ -352,7 +375,8 @@ func FuzzManifest(f *testing.F) {
 		}
 		var secret corev1.Secret
 		if err := yaml.UnmarshalStrict(all[6], &secret); err != nil || string(secret.Data[protocol.KeyToken]) != token {
-			t.Errorf("the Secret %s contains the token %q, want %q (%v)", secret.Name, secret.Data[protocol.KeyToken], token, err)
+			t.Errorf("the Secret %s contains the token %q, want %q (%v)", secret.Name, secret.Data[protocol.KeyToken], token,
+				err)
 		}
 	})
 }
@@ -408,7 +432,8 @@ func testRightsListed(t *testing.T, profile v1.AgentProfile, golden string) {
 		t.Errorf("the Role is in namespace %q, want the agent's", got)
 	}
 	account := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: protocol.AgentNamespace, Name: protocol.AgentName}}
-	bound := map[string][]rbacv1.Subject{"drover-agent, drover-agent": account, "drover-agent/drover-agent, drover-agent": account}
+	bound := map[string][]rbacv1.Subject{"drover-agent, drover-agent": account,
+		"drover-agent/drover-agent, drover-agent": account}
 	if profile == v1.ProfileReadOnly {
 		bound["view, drover-agent-view"] = []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: protocol.Viewer}}
 	}

@@ -41,7 +41,8 @@ func kubectl(t *testing.T, config *rest.Config, stdin []byte, args ...string) (s
 	}
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters["member"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	kubeconfig.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	kubeconfig.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData,
+		ClientKeyData: config.KeyData}
 	kubeconfig.Contexts["member"] = &clientcmdapi.Context{Cluster: "member", AuthInfo: "admin"}
 	kubeconfig.CurrentContext = "member"
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -76,16 +77,21 @@ func TestManifestInAMember(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the import command takes over an agent that another tool applied, or that has changed its Deployment, without a warning", func(t *testing.T) {
-		command, found := strings.CutPrefix(strings.Split(registration.Command("https://hub", v1.TrustSystem, ""), " | ")[1], "kubectl ")
+	t.Run("the import command takes over an agent that another tool applied, or that has changed its Deployment, "+
+		"without a warning", func(t *testing.T) {
+		command, found := strings.CutPrefix(strings.Split(registration.Command("https://hub", v1.TrustSystem, ""), " | ")[1],
+			"kubectl ")
 		if command, _, _ = strings.Cut(command, " ;;"); !found {
 			t.Fatalf("the command is %q, want a kubectl command", command)
 		}
-		if out, err := kubectl(t, env.Config, manifest, "apply", "--server-side", "--force-conflicts", "--field-manager", "kustomize-controller", "-f", "-"); err != nil {
+		if out, err := kubectl(t, env.Config, manifest, "apply", "--server-side", "--force-conflicts", "--field-manager",
+			"kustomize-controller", "-f", "-"); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}}
-		changed := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"other"}]`))
+		agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace,
+			Name: protocol.AgentName}}
+		changed := client.RawPatch(types.JSONPatchType,
+			[]byte(`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"other"}]`))
 		if err := env.Client.Patch(t.Context(), agent, changed, client.FieldOwner(protocol.AgentName)); err != nil {
 			t.Fatal(err)
 		}
@@ -93,25 +99,30 @@ func TestManifestInAMember(t *testing.T) {
 		if err != nil || strings.Contains(strings.ToLower(out), "warning") {
 			t.Errorf("got %v, want no error and no warning: %s", err, out)
 		}
-		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil || agent.Spec.Template.Spec.Containers[0].Image == "other" {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil ||
+			agent.Spec.Template.Spec.Containers[0].Image == "other" {
 			t.Errorf("the Deployment still belongs to another tool (%v), want the manifest's", err)
 		}
 	})
 	t.Run("the token and the CA arrive in the Secret", func(t *testing.T) {
 		secret := &corev1.Secret{}
-		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.RegistrationSecret}, secret); err != nil {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace,
+			Name: protocol.RegistrationSecret}, secret); err != nil {
 			t.Fatal(err)
 		}
-		if string(secret.Data[protocol.KeyToken]) != in.Token || string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
+		if string(secret.Data[protocol.KeyToken]) != in.Token ||
+			string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
 			t.Error("the Secret's token or CA differs from the manifest, want them equal")
 		}
 	})
 	t.Run("the agent's pod is admitted under the pod security level of its namespace", func(t *testing.T) {
 		deployment := &appsv1.Deployment{}
-		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}, deployment); err != nil {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.AgentName},
+			deployment); err != nil {
 			t.Fatal(err)
 		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: "agent"}, Spec: deployment.Spec.Template.Spec}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: "agent"},
+			Spec: deployment.Spec.Template.Spec}
 		if err := env.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
 			t.Error(err)
 		}
@@ -120,7 +131,8 @@ func TestManifestInAMember(t *testing.T) {
 			t.Error("a forbidden pod was admitted, so the level is not enforced and this test proves nothing")
 		}
 	})
-	t.Run("CVE-2024-5042, CVE-2024-9779: the agent has the rights that it needs and no others", func(t *testing.T) { testRights(t, env, fullRights()) })
+	t.Run("CVE-2024-5042, CVE-2024-9779: the agent has the rights that it needs and no others",
+		func(t *testing.T) { testRights(t, env, fullRights()) })
 	t.Run("a ReadOnly agent has the rights to read and no others", func(t *testing.T) {
 		in.Agent.Profile = v1.ProfileReadOnly
 		manifest, err := new(registration.Manifests).Manifest(in)
@@ -136,7 +148,8 @@ func TestManifestInAMember(t *testing.T) {
 			t.Fatal(err)
 		}
 		view.Rules = []rbacv1.PolicyRule{
-			{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get"}}, {APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}},
+			{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get"}}, {APIGroups: []string{""},
+				Resources: []string{"pods/log"}, Verbs: []string{"get"}},
 		}
 		if err := env.Client.Update(t.Context(), view); err != nil {
 			t.Fatal(err)
@@ -178,16 +191,21 @@ const (
 )
 
 func at(verb, group, resource, subresource, namespace, name string) authorizationv1.ResourceAttributes {
-	return authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource, Namespace: namespace, Name: name}
+	return authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource,
+		Namespace: namespace, Name: name}
 }
 
 func fullRights() map[string]right {
 	return map[string]right{
-		"impersonate a user":                    {at("impersonate", "", "users", "", "", "github:alice"), true},
-		"impersonate a group":                   {at("impersonate", "", "groups", "", "", "github:acme"), true},
-		"impersonate a UID":                     {at("impersonate", authn, "uids", "", "", "42"), true},
-		"impersonate an extra of any key":       {at("impersonate", authn, "userextras", "drover.dev/session", "", "x"), true},
-		"impersonate a ServiceAccount":          {at("impersonate", "", "serviceaccounts", "", "kube-system", "default"), true},
+		"impersonate a user":  {at("impersonate", "", "users", "", "", "github:alice"), true},
+		"impersonate a group": {at("impersonate", "", "groups", "", "", "github:acme"), true},
+		"impersonate a UID":   {at("impersonate", authn, "uids", "", "", "42"), true},
+		"impersonate an extra of any key": {
+			at("impersonate", authn, "userextras", "drover.dev/session", "", "x"), true,
+		},
+		"impersonate a ServiceAccount": {
+			at("impersonate", "", "serviceaccounts", "", "kube-system", "default"), true,
+		},
 		"list nodes":                            {at("list", "", "nodes", "", "", ""), true},
 		"watch pods":                            {at("watch", "", "pods", "", "", ""), true},
 		"learn the UID of kube-system":          {at("get", "", "namespaces", "", "", "kube-system"), true},
@@ -204,23 +222,33 @@ func fullRights() map[string]right {
 		"evict a pod":                           {at("create", "", "pods", "eviction", "default", "x"), true},
 		"create the Job of a plan":              {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), true},
 		"read why the pod of a plan is waiting": {at("list", "", "events", "", v1.PlansNamespace, ""), true},
-		"install the schema of plans":           {at("create", extensions, "customresourcedefinitions", "", "", "plans."+v1.Group), true},
-		"install another schema":                {at("create", extensions, "customresourcedefinitions", "", "", "x.example.org"), false},
-		"create the account of plans":           {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "drover-plan"), true},
-		"create another account":                {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "x"), false},
-		"replace another ClusterRole":           {at("update", rbac, "clusterroles", "", "", "cluster-admin"), false},
-		"bind a role":                           {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), true},
-		"escalate its own role":                 {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), true},
-		"create a token of a ServiceAccount":    {at("create", "", "serviceaccounts", "token", "kube-system", "default"), false},
-		"create a ClusterRoleBinding":           {at("create", rbac, "clusterrolebindings", "", "", ""), true},
-		"deliver a quota":                       {at("patch", "", "resourcequotas", "", "web", "x"), true},
-		"deliver a guard":                       {at("create", admission, "validatingadmissionpolicies", "", "", ""), true},
-		"create a webhook":                      {at("create", admission, "validatingwebhookconfigurations", "", "", ""), false},
-		"create a namespace":                    {at("create", "", "namespaces", "", "", ""), true},
-		"pass the guard for sets":               {at("manage", v1.Group, "sets", "", "", ""), true},
-		"pass the guard for namespaces":         {at("manage-namespaces", v1.Group, "projects", "", "", "web"), true},
-		"pass the guard for pod security":       {at("updatepsa", v1.Group, "projects", "", "", "web"), true},
-		"create a workload":                     {at("create", "apps", "deployments", "", "default", ""), false},
+		"install the schema of plans": {
+			at("create", extensions, "customresourcedefinitions", "", "", "plans."+v1.Group), true,
+		},
+		"install another schema": {
+			at("create", extensions, "customresourcedefinitions", "", "", "x.example.org"), false,
+		},
+		"create the account of plans": {
+			at("create", "", "serviceaccounts", "", v1.PlansNamespace, "drover-plan"), true,
+		},
+		"create another account":      {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "x"), false},
+		"replace another ClusterRole": {at("update", rbac, "clusterroles", "", "", "cluster-admin"), false},
+		"bind a role":                 {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), true},
+		"escalate its own role":       {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), true},
+		"create a token of a ServiceAccount": {
+			at("create", "", "serviceaccounts", "token", "kube-system", "default"), false,
+		},
+		"create a ClusterRoleBinding": {at("create", rbac, "clusterrolebindings", "", "", ""), true},
+		"deliver a quota":             {at("patch", "", "resourcequotas", "", "web", "x"), true},
+		"deliver a guard":             {at("create", admission, "validatingadmissionpolicies", "", "", ""), true},
+		"create a webhook": {
+			at("create", admission, "validatingwebhookconfigurations", "", "", ""), false,
+		},
+		"create a namespace":              {at("create", "", "namespaces", "", "", ""), true},
+		"pass the guard for sets":         {at("manage", v1.Group, "sets", "", "", ""), true},
+		"pass the guard for namespaces":   {at("manage-namespaces", v1.Group, "projects", "", "", "web"), true},
+		"pass the guard for pod security": {at("updatepsa", v1.Group, "projects", "", "", "web"), true},
+		"create a workload":               {at("create", "apps", "deployments", "", "default", ""), false},
 	}
 }
 
@@ -269,7 +297,8 @@ func viewerRights() map[string]right {
 
 // testRights applies the manifest and asks the API server what the agent's ServiceAccount is allowed to do.
 func testRights(t *testing.T, env *testkit.Env, rights map[string]right) {
-	testRightsOf(t, env, "system:serviceaccount:"+own+":"+protocol.AgentName, rights, "system:serviceaccounts", "system:serviceaccounts:"+own)
+	testRightsOf(t, env, "system:serviceaccount:"+own+":"+protocol.AgentName, rights, "system:serviceaccounts",
+		"system:serviceaccounts:"+own)
 }
 
 // testRightsOf asks what a user is allowed to do. The API server needs a moment to notice a change.

@@ -36,32 +36,48 @@ func constrained(t *testing.T, env *testkit.Env) {
 	meta := metav1.ObjectMeta{Name: "restricted-v2"}
 	rule := admissionregistrationv1.NamedRuleWithOperations{}
 	rule.Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Create}
-	rule.Rule = admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}
+	rule.Rule = admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+		Resources: []string{"pods"}}
 	user := func(of string) string {
-		return of + ".?securityContext.?runAsUser.optMap(u, u >= variables.first && u < variables.first + variables.size).orValue(true)"
+		return of + ".?securityContext.?runAsUser.optMap(u, u >= variables.first && u < variables.first + " +
+			"variables.size).orValue(true)"
 	}
-	env.Apply(t, &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{rule}},
-		Variables: []admissionregistrationv1.Variable{
-			{Name: "range", Expression: "namespaceObject.metadata.annotations['" + uidRange + "'].split('/')"},
-			{Name: "first", Expression: "int(variables.range[0])"},
-			{Name: "size", Expression: "int(variables.range[1])"},
-		},
-		Validations: []admissionregistrationv1.Validation{
-			{Expression: user("object.spec") + " && object.spec.containers.all(c, " + user("c") + ")", Message: "the user is not in the namespace's range"},
-			{Expression: "!object.spec.?hostNetwork.orValue(false) && !object.spec.?hostPID.orValue(false)", Message: "the host's network and processes are not allowed"},
-			{Expression: "object.spec.containers.all(c, !c.?securityContext.?privileged.orValue(false))", Message: "privileged containers are not allowed"},
-		},
-	}})
-	env.Apply(t, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: meta.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}})
+	env.Apply(t, &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta,
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{rule},
+			},
+			Variables: []admissionregistrationv1.Variable{
+				{Name: "range", Expression: "namespaceObject.metadata.annotations['" + uidRange + "'].split('/')"},
+				{Name: "first", Expression: "int(variables.range[0])"},
+				{Name: "size", Expression: "int(variables.range[1])"},
+			},
+			Validations: []admissionregistrationv1.Validation{
+				{
+					Expression: user("object.spec") + " && object.spec.containers.all(c, " + user("c") + ")",
+					Message:    "the user is not in the namespace's range",
+				},
+				{
+					Expression: "!object.spec.?hostNetwork.orValue(false) && !object.spec.?hostPID.orValue(false)",
+					Message:    "the host's network and processes are not allowed",
+				},
+				{
+					Expression: "object.spec.containers.all(c, !c.?securityContext.?privileged.orValue(false))",
+					Message:    "privileged containers are not allowed",
+				},
+			},
+		}})
+	env.Apply(t, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta,
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: meta.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}})
 }
 
 // agentPod returns the pod of an agent's manifest in a namespace.
 func agentPod(t *testing.T, namespace string) *corev1.Pod {
 	t.Helper()
 	manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
-		Image: "drover:v1", Trust: v1.TrustSystem, Token: strings.Repeat("t", 40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
+		Image: "drover:v1", Trust: v1.TrustSystem, Token: strings.Repeat("t",
+			40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -17,11 +17,14 @@ import (
 // clusterRights returns the objects that grant an agent its rights beyond its own namespace.
 func clusterRights(profile v1.AgentProfile) []any {
 	rules := append(reporting(), removing()...)
-	objects := []any{nil, rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRoleRef(roleRef("ClusterRole")).WithSubjects(subject())}
+	objects := []any{nil, rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRoleRef(
+		roleRef("ClusterRole")).WithSubjects(subject())}
 	if profile == v1.ProfileReadOnly {
 		view := rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind("ClusterRole").WithName("view")
 		viewer := rbacv1ac.Subject().WithKind(rbacv1.UserKind).WithAPIGroup(rbacv1.GroupName).WithName(protocol.Viewer)
-		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(protocol.AgentLabels()).WithRoleRef(view).WithSubjects(viewer))
+		objects = append(objects,
+			rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(
+				protocol.AgentLabels()).WithRoleRef(view).WithSubjects(viewer))
 		rules = append(rules, viewing())
 	} else {
 		rules = slices.Concat(rules, impersonating(), delivering(), planning())
@@ -37,13 +40,16 @@ func directRights(in ManifestInput) []any {
 	if !in.direct() {
 		return nil
 	}
-	role := rbacv1ac.Role(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).WithRules(rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("secrets").
+	role := rbacv1ac.Role(protocol.DirectName,
+		protocol.AgentNamespace).WithLabels(
+		protocol.AgentLabels()).WithRules(rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("secrets").
 		WithResourceNames(protocol.DirectSecret, protocol.DirectAuthority).WithVerbs("get", "watch"))
 	return []any{
 		corev1ac.ServiceAccount(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()), role,
 		rbacv1ac.RoleBinding(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
 			WithRoleRef(rbacv1ac.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("Role").WithName(protocol.DirectName)).
-			WithSubjects(rbacv1ac.Subject().WithKind(rbacv1.ServiceAccountKind).WithNamespace(protocol.AgentNamespace).WithName(protocol.DirectName)),
+			WithSubjects(rbacv1ac.Subject().WithKind(rbacv1.ServiceAccountKind).WithNamespace(
+				protocol.AgentNamespace).WithName(protocol.DirectName)),
 	}
 }
 
@@ -62,7 +68,8 @@ func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
 func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(protocol.AgentNamespace).WithVerbs("get", "delete"),
+		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(protocol.AgentNamespace).WithVerbs("get",
+			"delete"),
 		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles", "clusterrolebindings").
 			WithResourceNames(protocol.AgentName, protocol.AgentViewBinding).WithVerbs("get", "update", "patch", "delete"),
 	}
@@ -71,7 +78,8 @@ func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 // viewing returns the rule to impersonate the viewer. A ReadOnly agent sends the requests of all users as this one
 // user.
 func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
-	return rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
+	return rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("users").
+		WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
 
 // impersonating returns the rules to impersonate the users whose requests the agent forwards.
@@ -89,11 +97,14 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule().WithAPIGroups("").WithResources("namespaces").WithVerbs("get", "list", "watch", "create", "patch"), // never delete
+		// never delete
+		rule().WithAPIGroups("").WithResources("namespaces").WithVerbs("get", "list", "watch", "create", "patch"),
 		rule().WithAPIGroups("").WithResources("limitranges", "resourcequotas", "secrets").WithVerbs(deliver...),
 		rule().WithAPIGroups("networking.k8s.io").WithResources("networkpolicies").WithVerbs(deliver...),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterrolebindings", "rolebindings").WithVerbs(deliver...),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles").WithVerbs(append(deliver, "bind", "escalate")...),
+		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterrolebindings",
+			"rolebindings").WithVerbs(deliver...),
+		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles").WithVerbs(append(deliver, "bind",
+			"escalate")...),
 		rule().WithAPIGroups("admissionregistration.k8s.io").
 			WithResources("validatingadmissionpolicies", "validatingadmissionpolicybindings").WithVerbs(deliver...),
 		rule().WithAPIGroups(v1.Group).WithResources("sets").WithVerbs("manage"),
@@ -106,10 +117,13 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule().WithAPIGroups("apiextensions.k8s.io").WithResources("customresourcedefinitions").WithResourceNames("plans."+v1.Group).
+		rule().WithAPIGroups("apiextensions.k8s.io").WithResources(
+			"customresourcedefinitions").WithResourceNames("plans."+v1.Group).
 			WithVerbs("get", "create", "patch", "delete"),
-		rule().WithAPIGroups("").WithResources("serviceaccounts").WithResourceNames("drover-plan").WithVerbs("get", "create", "patch"),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("roles").WithResourceNames("drover-plan").WithVerbs("get", "create", "patch"),
+		rule().WithAPIGroups("").WithResources("serviceaccounts").WithResourceNames("drover-plan").WithVerbs("get", "create",
+			"patch"),
+		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("roles").WithResourceNames("drover-plan").WithVerbs(
+			"get", "create", "patch"),
 		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(v1.PlansNamespace).WithVerbs("delete"),
 		rule().WithAPIGroups(v1.Group).WithResources("plans").WithVerbs("get", "list", "watch", "create", "patch", "delete"),
 		rule().WithAPIGroups(v1.Group).WithResources("plans/status").WithVerbs("patch"),

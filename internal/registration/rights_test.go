@@ -18,7 +18,8 @@ import (
 func lacking(rules []rbacv1ac.PolicyRuleApplyConfiguration, group, resource string, verbs ...string) []string {
 	return slices.DeleteFunc(verbs, func(verb string) bool {
 		return slices.ContainsFunc(rules, func(r rbacv1ac.PolicyRuleApplyConfiguration) bool {
-			return len(r.ResourceNames) == 0 && slices.Contains(r.APIGroups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
+			return len(r.ResourceNames) == 0 && slices.Contains(r.APIGroups, group) && slices.Contains(r.Resources, resource) &&
+				slices.Contains(r.Verbs, verb)
 		})
 	})
 }
@@ -43,16 +44,20 @@ func TestAgentHasTheRightsForAllKindsInSets(t *testing.T) {
 			verbs = append(verbs, "delete")
 		}
 		if got := lacking(rules[v1.ProfileFull], group, kind.Resource, verbs...); len(got) > 0 {
-			t.Errorf("sets contain objects of the kind %s, but the agent lacks the verbs %v: add them to delivering", kind.Name, got)
+			t.Errorf("sets contain objects of the kind %s, but the agent lacks the verbs %v: add them to delivering", kind.Name,
+				got)
 		}
-		if got := lacking(rules[v1.ProfileReadOnly], group, kind.Resource, "create", "update", "patch", "delete"); len(got) < 4 {
-			t.Errorf("a ReadOnly agent lacks only %v of the rights to change objects of the kind %s, want it to lack all", got, kind.Name)
+		if got := lacking(rules[v1.ProfileReadOnly], group, kind.Resource, "create", "update", "patch",
+			"delete"); len(got) < 4 {
+			t.Errorf("a ReadOnly agent lacks only %v of the rights to change objects of the kind %s, want it to lack all", got,
+				kind.Name)
 		}
 	}
 	if got := lacking(rules[v1.ProfileFull], "", "namespaces", "delete"); len(got) == 0 {
 		t.Error("the agent may delete any namespace, want only its own")
 	}
-	if got := lacking(rules[v1.ProfileFull], "rbac.authorization.k8s.io", "clusterroles", "bind", "escalate"); len(got) > 0 {
+	if got := lacking(rules[v1.ProfileFull], "rbac.authorization.k8s.io", "clusterroles", "bind",
+		"escalate"); len(got) > 0 {
 		t.Errorf("sets grant rights that the agent does not have, but it lacks the verbs %v on ClusterRoles", got)
 	}
 }

@@ -124,7 +124,8 @@ const maxMark = 256
 // CachedKinds returns the values of the label v1.LabelSecretKind whose Secrets the manager keeps in memory. Users may
 // write any other values.
 func CachedKinds() []string {
-	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent, v1.SecretKindHostPlan}
+	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent,
+		v1.SecretKindHostPlan}
 }
 
 // cachedMetadata returns the metadata of those Secrets that the manager reads.
@@ -233,7 +234,8 @@ func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	if len(owners) > 0 {
 		found = "it belongs to the object with the UID " + strings.Join(owners[:min(len(owners), 4)], ", ")
 	}
-	return fmt.Sprintf("%s, but Drover's Secret belongs to the %s, which has the UID %s", found, kindOf(owner), owner.GetUID())
+	return fmt.Sprintf("%s, but Drover's Secret belongs to the %s, which has the UID %s", found, kindOf(owner),
+		owner.GetUID())
 }
 
 // ownLabels returns the labels that mark a Secret of the given kind as belonging to a Cluster or Host. member is its
@@ -314,7 +316,8 @@ func (id *AgentIdentity) knownAs(uid string) bool {
 func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 	key, err := base64.StdEncoding.DecodeString(string(secret.Data[keyPublicKey]))
 	if err != nil || len(key) != ed25519.PublicKeySize {
-		return nil, fmt.Errorf("secret %s/%s: %s is not an Ed25519 public key in base64", secret.Namespace, secret.Name, keyPublicKey)
+		return nil, fmt.Errorf("secret %s/%s: %s is not an Ed25519 public key in base64", secret.Namespace, secret.Name,
+			keyPublicKey)
 	}
 	joined, _ := time.Parse(time.RFC3339, string(secret.Data[keyJoined])) // the zero time means long ago
 	return &AgentIdentity{

@@ -23,8 +23,10 @@ import (
 // to date.
 func applied(manifest string) (*corev1.Secret, func(*corev1.Secret) bool) {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid"}}
-	want := registration.ApplySecret(cluster, registration.Token{Value: strings.Repeat("t", 40), Created: time.Unix(1_800_000_000, 0)},
-		registration.Content{ManifestURL: "https://hub/v1/import/t.yaml", Command: "kubectl apply", Manifest: []byte(manifest)})
+	want := registration.ApplySecret(cluster, registration.Token{Value: strings.Repeat("t", 40),
+		Created: time.Unix(1_800_000_000, 0)},
+		registration.Content{ManifestURL: "https://hub/v1/import/t.yaml", Command: "kubectl apply",
+			Manifest: []byte(manifest)})
 	secret := &corev1.Secret{Data: want.Data}
 	secret.Labels, secret.Annotations = want.Labels, want.Annotations
 	return secret.DeepCopy(), func(s *corev1.Secret) bool { return registration.UpToDate(s, want) }
@@ -58,7 +60,8 @@ func TestTrim(t *testing.T) {
 		for _, kind := range registration.CachedKinds() {
 			secret := &corev1.Secret{Data: map[string][]byte{}}
 			secret.Labels, secret.Annotations = map[string]string{v1.LabelSecretKind: kind}, map[string]string{}
-			for _, key := range []string{"token", "public-key", "cluster-uid", "token-hash", "owner-uid", "joined", "former-owner-uid"} {
+			for _, key := range []string{"token", "public-key", "cluster-uid", "token-hash", "owner-uid", "joined",
+				"former-owner-uid"} {
 				secret.Data[key] = make([]byte, 100<<10)
 			}
 			for _, key := range []string{"token-hash", "token-created", "token-used", "plan-digest", "plan-note", "other"} {
@@ -67,7 +70,8 @@ func TestTrim(t *testing.T) {
 			for i := range 3000 {
 				secret.Labels["example.com/"+strconv.Itoa(i)] = "x"
 				secret.Finalizers = append(secret.Finalizers, "example.com/"+strconv.Itoa(i))
-				secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: strings.Repeat("x", i), UID: "x"})
+				secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{APIVersion: v1.GroupVersion.String(),
+					Kind: "Cluster", Name: strings.Repeat("x", i), UID: "x"})
 			}
 			raw, err := json.Marshal(trim(t, secret))
 			if err != nil || len(raw) > 8<<10 {
@@ -89,12 +93,20 @@ func TestUpToDate(t *testing.T) {
 		change func(*corev1.Secret)
 		want   bool
 	}{
-		"as it was applied":                        {func(*corev1.Secret) {}, true},
-		"with another manager's key":               {func(s *corev1.Secret) { s.Data["more"] = []byte("more") }, true},
-		"with another manifest":                    {func(s *corev1.Secret) { s.Data[registration.KeyManifest] = []byte("other") }, false},
-		"with another command":                     {func(s *corev1.Secret) { s.Data[registration.KeyCommand] = []byte("other") }, false},
-		"with another token":                       {func(s *corev1.Secret) { s.Data[registration.KeyToken] = []byte("other") }, false},
-		"without its manifest":                     {func(s *corev1.Secret) { delete(s.Data, registration.KeyManifest) }, false},
+		"as it was applied":          {func(*corev1.Secret) {}, true},
+		"with another manager's key": {func(s *corev1.Secret) { s.Data["more"] = []byte("more") }, true},
+		"with another manifest": {
+			func(s *corev1.Secret) { s.Data[registration.KeyManifest] = []byte("other") }, false,
+		},
+		"with another command": {
+			func(s *corev1.Secret) { s.Data[registration.KeyCommand] = []byte("other") }, false,
+		},
+		"with another token": {
+			func(s *corev1.Secret) { s.Data[registration.KeyToken] = []byte("other") }, false,
+		},
+		"without its manifest": {
+			func(s *corev1.Secret) { delete(s.Data, registration.KeyManifest) }, false,
+		},
 		"without an annotation":                    {func(s *corev1.Secret) { s.Annotations = nil }, false},
 		"without a label, if it is still Drover's": {func(s *corev1.Secret) { delete(s.Labels, v1.LabelCluster) }, false},
 		"with a user's digest in place of the manifest": {func(s *corev1.Secret) {

@@ -136,7 +136,8 @@ func (s *Server) findManifest(ctx context.Context, cluster types.NamespacedName,
 func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	token, ok := bearer(r)
 	if !ok {
-		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "exactly one header \"Authorization: Bearer <join token>\" is required"))
+		writeRefusal(w, http.StatusUnauthorized,
+			refuse(v1.ReasonTokenInvalid, "exactly one header \"Authorization: Bearer <join token>\" is required"))
 		return
 	}
 	response, err := s.register(w, r, token)
@@ -169,7 +170,8 @@ var errMalformed = errors.New("the body is not a register request")
 
 func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterRequest, error) {
 	var request protocol.RegisterRequest
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // a writer without deadlines is a test's
+	// a writer without deadlines is a test's
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	tooLarge := (*http.MaxBytesError)(nil)
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxBody))
 	if errors.As(err, &tooLarge) {
@@ -183,7 +185,8 @@ func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterReque
 
 // join decides about a join from the present state of the API server, and writes the result. If two agents race for one
 // token, one of them gets a conflict, and join decides again.
-func (s *Server) join(ctx context.Context, token string, request protocol.RegisterRequest) (*protocol.RegisterResponse, error) {
+func (s *Server) join(ctx context.Context, token string, request protocol.RegisterRequest) (*protocol.RegisterResponse,
+	error) {
 	const attempts = 3
 	var conflict error
 	for range attempts {
@@ -196,7 +199,8 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 			return nil, err
 		}
 		if secret.ResourceVersion != "" && !Ours(secret, found.name.Name, v1.SecretKindAgent) {
-			refusal := refuse(v1.ReasonSecretConflict, "Secret %s exists on the hub and is not Drover's; rename or delete it", AgentSecret(found.name))
+			refusal := refuse(v1.ReasonSecretConflict, "Secret %s exists on the hub and is not Drover's; rename or delete it",
+				AgentSecret(found.name))
 			s.Refused(found.name, refusal.Reason, refusal.Message)
 			return nil, refusal
 		}
@@ -204,7 +208,8 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 			return nil, err
 		}
 		join, refusal := DecideJoin(JoinInput{
-			Cluster: found.name.String(), OwnerUID: found.owner.GetUID(), Token: found.token, Current: current, Request: request, Now: s.Now(),
+			Cluster: found.name.String(), OwnerUID: found.owner.GetUID(), Token: found.token, Current: current, Request: request,
+			Now: s.Now(),
 		})
 		if refusal != nil {
 			s.Refused(found.name, refusal.Reason, refusal.Message)
@@ -223,7 +228,9 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 			s.Log.Info("agent joined", "cluster", found.name, "clusterUID", join.Identity.ClusterUID)
 		}
 		return &protocol.RegisterResponse{
-			Cluster:  protocol.ClusterRef{Namespace: found.name.Namespace, Name: found.name.Name, UID: string(found.owner.GetUID())},
+			Cluster: protocol.ClusterRef{
+				Namespace: found.name.Namespace, Name: found.name.Name, UID: string(found.owner.GetUID()),
+			},
 			Audience: s.Audience(),
 			Settings: s.Settings(),
 		}, nil
@@ -267,11 +274,13 @@ func (s *Server) answer(w http.ResponseWriter, err error, doing string) {
 	case errors.Is(err, errUnknownToken):
 		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s", err))
 	case errors.Is(err, protocol.ErrConnectToken):
-		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s; check the clock of the agent's machine", err))
+		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s; check the clock of the agent's machine",
+			err))
 	case errors.Is(err, errMalformed):
 		writeRefusal(w, http.StatusBadRequest, refuse(v1.ReasonTokenInvalid, "%s", err))
 	case errors.As(err, &tooLarge):
-		writeRefusal(w, http.StatusRequestEntityTooLarge, refuse(v1.ReasonTokenInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		writeRefusal(w, http.StatusRequestEntityTooLarge, refuse(v1.ReasonTokenInvalid, "the body is larger than %d bytes",
+			tooLarge.Limit))
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "2")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)

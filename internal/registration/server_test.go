@@ -46,7 +46,8 @@ func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 // startCache starts a cache like the manager's, against a real API server.
 func startCache(t *testing.T, env *testkit.Env) cache.Cache {
 	t.Helper()
-	cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ManagerConfig, server: {urls: [\"https://hub.example.com\"]}}"))
+	cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ManagerConfig, server: {urls: " +
+		"[\"https://hub.example.com\"]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,8 @@ func startCache(t *testing.T, env *testkit.Env) cache.Cache {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.IndexField(t.Context(), &corev1.Secret{}, registration.TokenHashIndex, registration.IndexTokenHash); err != nil {
+	if err := c.IndexField(t.Context(), &corev1.Secret{}, registration.TokenHashIndex,
+		registration.IndexTokenHash); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.GetInformer(t.Context(), &v1.Cluster{}); err != nil {
@@ -101,7 +103,9 @@ func newWorld(t *testing.T, env *testkit.Env, c cache.Cache) *world {
 	w := &world{Env: env, t: t, cache: c, clock: testkit.NewClock(), namespace: env.Workspace(t)}
 	ca := bundle(t)
 	w.server = &registration.Server{
-		Cache: c, Live: env.Client, Writer: env.Client, Audience: func() string { return audience }, Now: w.clock.Now, Log: w.logger(),
+		Cache: c, Live: env.Client, Writer: env.Client, Audience: func() string {
+			return audience
+		}, Now: w.clock.Now, Log: w.logger(),
 		Settings: func() protocol.Settings {
 			return protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: ca}
 		},
@@ -184,7 +188,8 @@ func (w *world) applySecret(cluster *v1.Cluster, token registration.Token) {
 	}
 	key := w.name(cluster.Name)
 	w.cached(registration.RegistrationSecret(key), &corev1.Secret{}, func(o client.Object) bool {
-		return string(o.(*corev1.Secret).Data[registration.KeyToken]) == token.Value && o.GetOwnerReferences()[0].UID == cluster.UID
+		return string(o.(*corev1.Secret).Data[registration.KeyToken]) == token.Value &&
+			o.GetOwnerReferences()[0].UID == cluster.UID
 	})
 	w.cached(key, &v1.Cluster{}, func(o client.Object) bool { return o.GetUID() == cluster.UID })
 }
@@ -262,9 +267,11 @@ func (w *world) join(token string, key ed25519.PrivateKey, member string) protoc
 }
 
 // connectToken returns the token with which an agent connects.
-func (w *world) connectToken(key ed25519.PrivateKey, response protocol.RegisterResponse, change func(*protocol.ConnectClaims)) string {
+func (w *world) connectToken(key ed25519.PrivateKey, response protocol.RegisterResponse,
+	change func(*protocol.ConnectClaims)) string {
 	w.t.Helper()
-	claims := protocol.ConnectClaims{ID: rand.Text(), Audience: response.Audience, Cluster: response.Cluster, ClusterUID: memberUID, IssuedAt: w.clock.Now()}
+	claims := protocol.ConnectClaims{ID: rand.Text(), Audience: response.Audience, Cluster: response.Cluster,
+		ClusterUID: memberUID, IssuedAt: w.clock.Now()}
 	change(&claims)
 	token, err := protocol.SignConnectToken(key, claims)
 	if err != nil {
@@ -294,32 +301,32 @@ func TestRegistrationServer(t *testing.T) {
 	env := testkit.Shared(t)
 	c := startCache(t, env)
 	for name, test := range map[string]func(*world){
-		"an agent joins, retries and connects":                                          testJoin,
-		"missing, malformed and unknown tokens get the same response":                   testUnknownTokens,
-		"an agent belongs to one Cluster at a time":                                     testElsewhere,
-		"an expired token is refused":                                                   testExpiredToken,
-		"a second cluster with a used token is refused and reported":                    testSecondCluster,
-		"a new token lets a rebuilt member join its Cluster again":                      testRebuiltMember,
-		"a token that two Clusters share identifies neither of them":                    testSharedToken,
-		"a Cluster that is being deleted accepts no agent":                              testDeleting,
-		"bodies that are not a request are refused":                                     testBodies,
-		"exactly one of many clusters that race for a token wins":                       testRace,
-		"a client that hammers with a used token is rate limited":                       testHammering,
-		"an agent Secret that cannot be parsed identifies no agent":                     testUnreadableIdentity,
-		"the manifest is served to clients with a usable token":                         testImport,
-		"query parameters are refused":                                                  testImportQuery,
-		"a connect token is accepted once":                                              testReplay,
-		"a connect token that opened a tunnel at another replica is refused":            testReplayElsewhere,
-		"connect tokens for others are refused":                                         testForeignConnectTokens,
-		"a recreated Cluster refuses the former agent":                                  testRecreated,
-		"an agent must be adopted again after each restore": testAdopted,
-		"a user's Secret in place of the agent's is reported on the Cluster":            testForeignAgent,
-		"the Secret of a token is guarded before an agent joins with it":                testClaimedToken,
-		"a token whose Secret was deleted in the meantime lets no agent join":           testDeletedToken,
-		"an agent that was revoked is refused":                                          testRevoked,
-		"an agent that has just joined connects although the cache lags":                testCacheLag,
-		"forged connect tokens cost the API server little":                              testForgedTokens,
-		"an API server that does not respond is reported as such":                       testUnavailable,
+		"an agent joins, retries and connects":                                testJoin,
+		"missing, malformed and unknown tokens get the same response":         testUnknownTokens,
+		"an agent belongs to one Cluster at a time":                           testElsewhere,
+		"an expired token is refused":                                         testExpiredToken,
+		"a second cluster with a used token is refused and reported":          testSecondCluster,
+		"a new token lets a rebuilt member join its Cluster again":            testRebuiltMember,
+		"a token that two Clusters share identifies neither of them":          testSharedToken,
+		"a Cluster that is being deleted accepts no agent":                    testDeleting,
+		"bodies that are not a request are refused":                           testBodies,
+		"exactly one of many clusters that race for a token wins":             testRace,
+		"a client that hammers with a used token is rate limited":             testHammering,
+		"an agent Secret that cannot be parsed identifies no agent":           testUnreadableIdentity,
+		"the manifest is served to clients with a usable token":               testImport,
+		"query parameters are refused":                                        testImportQuery,
+		"a connect token is accepted once":                                    testReplay,
+		"a connect token that opened a tunnel at another replica is refused":  testReplayElsewhere,
+		"connect tokens for others are refused":                               testForeignConnectTokens,
+		"a recreated Cluster refuses the former agent":                        testRecreated,
+		"an agent must be adopted again after each restore":                   testAdopted,
+		"a user's Secret in place of the agent's is reported on the Cluster":  testForeignAgent,
+		"the Secret of a token is guarded before an agent joins with it":      testClaimedToken,
+		"a token whose Secret was deleted in the meantime lets no agent join": testDeletedToken,
+		"an agent that was revoked is refused":                                testRevoked,
+		"an agent that has just joined connects although the cache lags":      testCacheLag,
+		"forged connect tokens cost the API server little":                    testForgedTokens,
+		"an API server that does not respond is reported as such":             testUnavailable,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env, c)) })
 	}
@@ -364,7 +371,8 @@ func testUnknownTokens(w *world) {
 			w.t.Errorf("%s: got %s, want %s as for any other", name, got.body, first.body)
 		}
 	}
-	w.want(w.send(http.MethodPost, protocol.PathRegister, "", strings.NewReader("{}")), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+	w.want(w.send(http.MethodPost, protocol.PathRegister, "", strings.NewReader("{}")), http.StatusUnauthorized,
+		v1.ReasonTokenInvalid)
 	if w.refusals() != "" {
 		w.t.Errorf("a client without a token is reported on %s, want on none", w.refusals())
 	}
@@ -379,7 +387,8 @@ func testExpiredToken(w *world) {
 func testSecondCluster(w *world) {
 	token, key := w.cluster("member", asIs), testkit.Key(w.t)
 	response := w.join(token, key, memberUID)
-	w.want(w.register(token, request(testkit.Key(w.t), token, "intruder-uid")), http.StatusForbidden, v1.ReasonIdentityMismatch)
+	w.want(w.register(token, request(testkit.Key(w.t), token, "intruder-uid")), http.StatusForbidden,
+		v1.ReasonIdentityMismatch)
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonTokenUsed)
 	if got := w.refusals(); got != "member IdentityMismatch, member TokenUsed" {
 		w.t.Errorf("reported %q, want IdentityMismatch and then TokenUsed", got)
@@ -399,7 +408,8 @@ func testRebuiltMember(w *world) {
 	w.want(w.connect(w.connectToken(former, response, asIs)), http.StatusOK, "") // a new token alone revokes no agent
 	rebuilt := testkit.Key(w.t)
 	w.join(renewed.Value, rebuilt, "rebuilt-uid")
-	w.want(w.connect(w.connectToken(rebuilt, response, func(c *protocol.ConnectClaims) { c.ClusterUID = "rebuilt-uid" })), http.StatusOK, "")
+	w.want(w.connect(w.connectToken(rebuilt, response, func(c *protocol.ConnectClaims) { c.ClusterUID = "rebuilt-uid" })),
+		http.StatusOK, "")
 	w.want(w.connect(w.connectToken(former, response, asIs)), http.StatusGone, v1.ReasonAwaitingAgent)
 }
 
@@ -408,7 +418,8 @@ func testSharedToken(w *world) {
 	choose := func(token *registration.Token) { token.Value = shared }
 	w.cluster("a", choose)
 	w.cluster("b", choose)
-	w.want(w.register(shared, request(testkit.Key(w.t), shared, memberUID)), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+	w.want(w.register(shared, request(testkit.Key(w.t), shared, memberUID)), http.StatusUnauthorized,
+		v1.ReasonTokenInvalid)
 	w.want(w.send(http.MethodGet, protocol.PathImport+shared+".yaml", "", nil), http.StatusNotFound, "")
 }
 
@@ -430,7 +441,8 @@ func testDeleting(w *world) {
 	w.cached(w.name("member"), &v1.Cluster{}, func(o client.Object) bool { return o.GetDeletionTimestamp() != nil })
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonRemoving)
 	w.want(w.send(http.MethodGet, protocol.PathImport+token+".yaml", "", nil), http.StatusGone, "")
-	if err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("member")), &corev1.Secret{}); !apierrors.IsNotFound(err) {
+	if err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("member")),
+		&corev1.Secret{}); !apierrors.IsNotFound(err) {
 		w.t.Errorf("read the agent's Secret: %v, want no agent to have joined", err)
 	}
 }
@@ -465,12 +477,14 @@ func testBodies(w *world) {
 		body string
 		code int
 	}{
-		"larger than 1 MiB": {`{"clusterUID":"` + strings.Repeat("x", protocol.MaxBody) + `"}`, http.StatusRequestEntityTooLarge},
-		"an unknown field":  {strings.Replace(string(good), "{", `{"image":"evil",`, 1), http.StatusBadRequest},
-		"two values":        {string(good) + string(good), http.StatusBadRequest},
-		"not JSON":          {"hello", http.StatusBadRequest},
-		"nested endlessly":  {strings.Repeat("[", 500_000), http.StatusBadRequest},
-		"empty":             {"", http.StatusBadRequest},
+		"larger than 1 MiB": {
+			`{"clusterUID":"` + strings.Repeat("x", protocol.MaxBody) + `"}`, http.StatusRequestEntityTooLarge,
+		},
+		"an unknown field": {strings.Replace(string(good), "{", `{"image":"evil",`, 1), http.StatusBadRequest},
+		"two values":       {string(good) + string(good), http.StatusBadRequest},
+		"not JSON":         {"hello", http.StatusBadRequest},
+		"nested endlessly": {strings.Repeat("[", 500_000), http.StatusBadRequest},
+		"empty":            {"", http.StatusBadRequest},
 	} {
 		if got := w.send(http.MethodPost, protocol.PathRegister, token, strings.NewReader(tc.body)); got.code != tc.code {
 			w.t.Errorf("%s: %d %s, want another code", name, got.code, got.body)
@@ -544,8 +558,9 @@ func (w *world) former(name string) {
 		w.t.Fatal(err)
 	}
 	secret := &corev1.Secret{}
-	registration.WriteIdentity(secret, cluster, registration.AgentIdentity{PublicKey: publicKey(testkit.Key(w.t)), ClusterUID: "former-uid",
-		TokenHash: registration.HashToken("former"), OwnerUID: cluster.UID, Joined: w.clock.Now()})
+	registration.WriteIdentity(secret, cluster, registration.AgentIdentity{PublicKey: publicKey(testkit.Key(w.t)),
+		ClusterUID: "former-uid",
+		TokenHash:  registration.HashToken("former"), OwnerUID: cluster.UID, Joined: w.clock.Now()})
 	w.Apply(w.t, secret)
 }
 
@@ -583,7 +598,8 @@ func testUnreadableIdentity(w *world) {
 	secret := &corev1.Secret{}
 	registration.WriteIdentity(secret, cluster, registration.AgentIdentity{PublicKey: []byte("not a key")})
 	w.Apply(w.t, secret)
-	response := protocol.RegisterResponse{Audience: audience, Cluster: protocol.ClusterRef{Namespace: w.namespace, Name: "member", UID: string(cluster.UID)}}
+	response := protocol.RegisterResponse{Audience: audience, Cluster: protocol.ClusterRef{Namespace: w.namespace,
+		Name: "member", UID: string(cluster.UID)}}
 	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusGone, v1.ReasonAwaitingAgent)
 	response = w.join(token, key, memberUID)
 	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
@@ -594,7 +610,8 @@ func testImport(w *world) {
 	path := protocol.PathImport + token + ".yaml"
 	got := w.send(http.MethodGet, path, "", nil)
 	if got.code != http.StatusOK || got.body != "the manifest" || got.header.Get("Cache-Control") != "no-store" {
-		w.t.Errorf("response %d %q, cache %q, want 200, the manifest, and no-store", got.code, got.body, got.header.Get("Cache-Control"))
+		w.t.Errorf("response %d %q, cache %q, want 200, the manifest, and no-store", got.code, got.body,
+			got.header.Get("Cache-Control"))
 	}
 	if head := w.send(http.MethodHead, path, "", nil); head.code != http.StatusOK || head.body != "" {
 		w.t.Errorf("HEAD: %d %q, want 200 without a body", head.code, head.body)
@@ -604,7 +621,8 @@ func testImport(w *world) {
 			w.t.Errorf("%s: %d, want 405", method, got.code)
 		}
 	}
-	for _, other := range []string{token, token + ".yml", token + ".yaml.yaml", registration.NewToken() + ".yaml", "short.yaml", ".yaml", token + "%00.yaml", "x/" + token + ".yaml"} {
+	for _, other := range []string{token, token + ".yml", token + ".yaml.yaml", registration.NewToken() + ".yaml",
+		"short.yaml", ".yaml", token + "%00.yaml", "x/" + token + ".yaml"} {
 		if got := w.send(http.MethodGet, protocol.PathImport+other, "", nil); got.code != http.StatusNotFound {
 			w.t.Errorf("%q: %d, want 404", strings.ReplaceAll(other, token, "<token>"), got.code)
 		}
@@ -613,11 +631,13 @@ func testImport(w *world) {
 	refused := func(path, because string) {
 		w.t.Helper()
 		got := w.send(http.MethodGet, path, "", nil)
-		if got.code != http.StatusGone || !strings.HasPrefix(got.body, because) || !strings.HasSuffix(got.body, "-registration for a new one\n") {
+		if got.code != http.StatusGone || !strings.HasPrefix(got.body, because) ||
+			!strings.HasSuffix(got.body, "-registration for a new one\n") {
 			w.t.Errorf("response %d %q, want 410 with %q and what to do", got.code, got.body, because)
 		}
 	}
-	refused(protocol.PathImport+used+".yaml", "the join token of cluster "+w.namespace+"/used was already used; delete its Secret ")
+	refused(protocol.PathImport+used+".yaml",
+		"the join token of cluster "+w.namespace+"/used was already used; delete its Secret ")
 	w.clock.Advance(24 * time.Hour)
 	refused(path, "the join token of cluster "+w.namespace+"/member expired at ")
 }
@@ -626,7 +646,8 @@ func testImport(w *world) {
 func testImportQuery(w *world) {
 	path := protocol.PathImport + w.cluster("member", asIs) + ".yaml"
 	for _, query := range []string{"?authImage=evil%0A---%0Akind:%20Pod", "?", "?x", "?image=a&image=b"} {
-		if got := w.send(http.MethodGet, path+query, "", nil); got.code != http.StatusBadRequest || strings.Contains(got.body, "manifest") {
+		if got := w.send(http.MethodGet, path+query, "", nil); got.code != http.StatusBadRequest ||
+			strings.Contains(got.body, "manifest") {
 			w.t.Errorf("%s: %d %s, want 400 and no manifest", query, got.code, got.body)
 		}
 	}
@@ -648,7 +669,8 @@ func testReplayElsewhere(w *world) {
 	key := testkit.Key(w.t)
 	response := w.join(w.cluster("member", asIs), key, memberUID)
 	w.server.TokenUsed(registration.KeyID(key.Public().(ed25519.PublicKey)), "elsewhere", w.clock.Now().Add(time.Minute))
-	w.want(w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.ID = "elsewhere" })), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+	w.want(w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.ID = "elsewhere" })),
+		http.StatusUnauthorized, v1.ReasonTokenInvalid)
 	w.want(w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.ID = "here" })), http.StatusOK, "")
 }
 
@@ -663,15 +685,30 @@ func testForeignConnectTokens(w *world) {
 		code   int
 		reason string
 	}{
-		"a's key for b":                     {w.connectToken(a, responseB, asIs), http.StatusGone, v1.ReasonAwaitingAgent},
-		"a's key for an unknown Cluster":    {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" }), http.StatusGone, v1.ReasonAwaitingAgent},
-		"a's key for an invalid name":       {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "../a" }), http.StatusGone, v1.ReasonAwaitingAgent},
-		"another hub":                       {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Audience = "drover-hub:other" }), http.StatusUnauthorized, v1.ReasonTokenInvalid},
-		"another member":                    {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.ClusterUID = "copied" }), http.StatusForbidden, v1.ReasonIdentityMismatch},
-		"an agent whose clock is a day off": {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.IssuedAt = c.IssuedAt.Add(24 * time.Hour) }), http.StatusUnauthorized, v1.ReasonTokenInvalid},
-		"a join token":                      {w.cluster("c", asIs), http.StatusUnauthorized, v1.ReasonTokenInvalid},
-		"garbage":                           {"garbage", http.StatusUnauthorized, v1.ReasonTokenInvalid},
-		"nothing":                           {"", http.StatusUnauthorized, v1.ReasonTokenInvalid},
+		"a's key for b": {w.connectToken(a, responseB, asIs), http.StatusGone, v1.ReasonAwaitingAgent},
+		"a's key for an unknown Cluster": {
+			w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" }), http.StatusGone,
+			v1.ReasonAwaitingAgent,
+		},
+		"a's key for an invalid name": {
+			w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "../a" }), http.StatusGone,
+			v1.ReasonAwaitingAgent,
+		},
+		"another hub": {
+			w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Audience = "drover-hub:other" }),
+			http.StatusUnauthorized, v1.ReasonTokenInvalid,
+		},
+		"another member": {
+			w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.ClusterUID = "copied" }), http.StatusForbidden,
+			v1.ReasonIdentityMismatch,
+		},
+		"an agent whose clock is a day off": {
+			w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.IssuedAt = c.IssuedAt.Add(24 * time.Hour) }),
+			http.StatusUnauthorized, v1.ReasonTokenInvalid,
+		},
+		"a join token": {w.cluster("c", asIs), http.StatusUnauthorized, v1.ReasonTokenInvalid},
+		"garbage":      {"garbage", http.StatusUnauthorized, v1.ReasonTokenInvalid},
+		"nothing":      {"", http.StatusUnauthorized, v1.ReasonTokenInvalid},
 	} {
 		if got := w.connect(tc.token); got.code != tc.code || got.reason != tc.reason {
 			w.t.Errorf("%s: %d %s, want another code or reason", name, got.code, got.body)
@@ -679,7 +716,8 @@ func testForeignConnectTokens(w *world) {
 	}
 	told := strings.Split(w.refusals(), ", ")
 	slices.Sort(told)
-	if want := []string{"a IdentityMismatch", "a TokenInvalid", "a TokenInvalid", "b AwaitingAgent"}; !slices.Equal(told, want) {
+	if want := []string{"a IdentityMismatch", "a TokenInvalid", "a TokenInvalid", "b AwaitingAgent"}; !slices.Equal(told,
+		want) {
 		w.t.Errorf("reported %q, want %q", told, want)
 	}
 }
@@ -687,7 +725,8 @@ func testForeignConnectTokens(w *world) {
 func testRecreated(w *world) {
 	key := testkit.Key(w.t)
 	former := w.join(w.cluster("member", asIs), key, memberUID)
-	if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "member"}}); err != nil {
+	if err := w.Client.Delete(w.t.Context(),
+		&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "member"}}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.cluster("member", asIs) // the former Cluster's Secrets are still there, because the garbage collector has not run
@@ -696,7 +735,8 @@ func testRecreated(w *world) {
 	if err := w.Client.Get(w.t.Context(), w.name("member"), cluster); err != nil {
 		w.t.Fatal(err)
 	}
-	w.want(w.connect(w.connectToken(key, former, func(c *protocol.ConnectClaims) { c.Cluster.UID = string(cluster.UID) })), http.StatusForbidden, v1.ReasonIdentityMismatch)
+	w.want(w.connect(w.connectToken(key, former, func(c *protocol.ConnectClaims) { c.Cluster.UID = string(cluster.UID) })),
+		http.StatusForbidden, v1.ReasonIdentityMismatch)
 	if got := w.refusals(); got != "member IdentityMismatch, member IdentityMismatch" {
 		w.t.Errorf("reported %q, want IdentityMismatch twice", got)
 	}
@@ -708,12 +748,14 @@ func testAdopted(w *world) {
 	agent := registration.AgentSecret(w.name("member"))
 	restore := func() *v1.Cluster {
 		w.t.Helper()
-		if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "member"}}); err != nil {
+		if err := w.Client.Delete(w.t.Context(),
+			&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "member"}}); err != nil {
 			w.t.Fatal(err)
 		}
 		w.cluster("member", asIs)
 		cluster, secret := &v1.Cluster{}, &corev1.Secret{}
-		if err := errors.Join(w.Client.Get(w.t.Context(), w.name("member"), cluster), w.Client.Get(w.t.Context(), agent, secret)); err != nil {
+		if err := errors.Join(w.Client.Get(w.t.Context(), w.name("member"), cluster),
+			w.Client.Get(w.t.Context(), agent, secret)); err != nil {
 			w.t.Fatal(err)
 		}
 		secret.OwnerReferences = nil
@@ -749,12 +791,15 @@ func testAdopted(w *world) {
 		got := w.connect(w.connectToken(key, first, asIs))
 		w.want(got, http.StatusOK, "")
 		w.want(w.connect(w.connectToken(stranger, first, asIs)), http.StatusGone, v1.ReasonAwaitingAgent)
-		w.want(w.connect(w.connectToken(key, first, func(c *protocol.ConnectClaims) { c.ClusterUID = "another" })), http.StatusForbidden, v1.ReasonIdentityMismatch)
-		w.want(w.connect(w.connectToken(key, first, func(c *protocol.ConnectClaims) { c.Audience = "drover-hub:another" })), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+		w.want(w.connect(w.connectToken(key, first, func(c *protocol.ConnectClaims) { c.ClusterUID = "another" })),
+			http.StatusForbidden, v1.ReasonIdentityMismatch)
+		w.want(w.connect(w.connectToken(key, first, func(c *protocol.ConnectClaims) { c.Audience = "drover-hub:another" })),
+			http.StatusUnauthorized, v1.ReasonTokenInvalid)
 	}
 	token := w.cluster("other", asIs)
 	asks := request(stranger, token, memberUID)
-	asks.Current = &protocol.CurrentCluster{Cluster: first.Cluster, Proof: ed25519.Sign(key, protocol.ProofPayload(token, memberUID))}
+	asks.Current = &protocol.CurrentCluster{Cluster: first.Cluster,
+		Proof: ed25519.Sign(key, protocol.ProofPayload(token, memberUID))}
 	w.want(w.register(token, asks), http.StatusForbidden, v1.ReasonAlreadyImported)
 }
 
@@ -764,7 +809,8 @@ func testElsewhere(w *world) {
 	token := w.cluster("second", asIs)
 	asks := func(prover ed25519.PrivateKey) protocol.RegisterRequest {
 		r := request(next, token, memberUID)
-		r.Current = &protocol.CurrentCluster{Cluster: response.Cluster, Proof: ed25519.Sign(prover, protocol.ProofPayload(token, memberUID))}
+		r.Current = &protocol.CurrentCluster{Cluster: response.Cluster,
+			Proof: ed25519.Sign(prover, protocol.ProofPayload(token, memberUID))}
 		return r
 	}
 	w.want(w.register(token, asks(key)), http.StatusForbidden, v1.ReasonAlreadyImported)
@@ -772,7 +818,8 @@ func testElsewhere(w *world) {
 		w.t.Errorf("reported %q, want AlreadyImported for the second", got)
 	}
 	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
-	if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "first"}}); err != nil {
+	if err := w.Client.Delete(w.t.Context(),
+		&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "first"}}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.want(w.register(token, asks(key)), http.StatusOK, "") // it has moved
@@ -853,16 +900,20 @@ func testForgedTokens(w *world) {
 	before := live.reads.Load()
 	w.want(w.connect(w.connectToken(forger, response, asIs)), http.StatusGone, v1.ReasonAwaitingAgent)
 	exists := live.reads.Load() - before
-	w.want(w.connect(w.connectToken(forger, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" })), http.StatusGone, v1.ReasonAwaitingAgent)
+	w.want(w.connect(w.connectToken(forger, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" })),
+		http.StatusGone, v1.ReasonAwaitingAgent)
 	if absent := live.reads.Load() - before - exists; absent != exists {
-		w.t.Errorf("an existing Cluster costs %d reads and a missing one %d, want the same number, so that the time discloses nothing", exists, absent)
+		w.t.Errorf("an existing Cluster costs %d reads and a missing one %d, want the same number, so that the time "+
+			"discloses nothing", exists, absent)
 	}
 	var last reply
 	for i := range 300 {
-		last = w.connect(w.connectToken(forger, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = fmt.Sprintf("guess-%d", i) }))
+		last = w.connect(w.connectToken(forger, response,
+			func(c *protocol.ConnectClaims) { c.Cluster.Name = fmt.Sprintf("guess-%d", i) }))
 	}
 	if last.code != http.StatusServiceUnavailable || last.header.Get("Retry-After") == "" {
-		w.t.Errorf("after 300 forged tokens: status %d, Retry-After %q, want to be told to retry", last.code, last.header.Get("Retry-After"))
+		w.t.Errorf("after 300 forged tokens: status %d, Retry-After %q, want to be told to retry", last.code,
+			last.header.Get("Retry-After"))
 	}
 	if n := live.reads.Load(); n > 110 {
 		w.t.Errorf("300 forged tokens caused %d reads from the API server, want few", n)
@@ -870,7 +921,8 @@ func testForgedTokens(w *world) {
 	w.want(w.connect(w.connectToken(known, response, asIs)), http.StatusOK, "") // the cache knows it
 	cached := w.server.Cache
 	w.server.Cache = lagging{cached}
-	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusOK, "") // the first lookup after its join does not count
+	// the first lookup after its join does not count
+	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusOK, "")
 	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusServiceUnavailable, "")
 	w.clock.Advance(2 * time.Second) // the agent waited as it was told, and the attack has ended
 	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusOK, "")

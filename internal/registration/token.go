@@ -68,7 +68,8 @@ func (t Token) Expires() time.Time { return t.Created.Add(t.TTL) }
 func (t Token) Usable(cluster string, now time.Time) *RefusalError {
 	switch {
 	case t.Used:
-		return refuse(v1.ReasonTokenUsed, "the join token of %s was already used; delete its Secret %s for a new one", called(cluster), secretName(cluster))
+		return refuse(v1.ReasonTokenUsed, "the join token of %s was already used; delete its Secret %s for a new one",
+			called(cluster), secretName(cluster))
 	case !now.Before(t.Expires()):
 		return refuse(v1.ReasonTokenExpired, "the join token of %s expired at %s; delete its Secret %s for a new one",
 			called(cluster), t.Expires().UTC().Format(time.RFC3339), secretName(cluster))

@@ -28,7 +28,8 @@ func TestNewTokensAreRandom(t *testing.T) {
 		token := registration.NewToken()
 		raw, err := base64.RawURLEncoding.DecodeString(token)
 		if err != nil || len(raw) != 32 || seen[token] || !registration.ValidToken(token) {
-			t.Fatalf("got a token of %d bytes, error %v, seen before %t, want a new token of 32 bytes", len(raw), err, seen[token])
+			t.Fatalf("got a token of %d bytes, error %v, seen before %t, want a new token of 32 bytes", len(raw), err,
+				seen[token])
 		}
 		seen[token] = true
 	}
@@ -89,7 +90,9 @@ func TestReadToken(t *testing.T) {
 			s.Data[registration.KeyToken] = []byte(strings.Repeat("x", 40))
 			return s
 		}(), v1.ReasonTokenExpired},
-		"without annotations": {&corev1.Secret{Data: map[string][]byte{registration.KeyToken: []byte(token.Value)}}, v1.ReasonTokenExpired},
+		"without annotations": {
+			&corev1.Secret{Data: map[string][]byte{registration.KeyToken: []byte(token.Value)}}, v1.ReasonTokenExpired,
+		},
 		"with an invalid date": {func() *corev1.Secret {
 			s := write(token)
 			s.Annotations[v1.Group+"/token-created"] = "tomorrow"
@@ -107,7 +110,8 @@ func TestReadToken(t *testing.T) {
 
 func TestIdentitySecretRoundTrip(t *testing.T) {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod-eu", UID: "uid"}}
-	want := registration.AgentIdentity{PublicKey: publicKey(testkit.Key(t)), ClusterUID: memberUID, TokenHash: "hash", OwnerUID: "uid", Joined: now}
+	want := registration.AgentIdentity{PublicKey: publicKey(testkit.Key(t)), ClusterUID: memberUID, TokenHash: "hash",
+		OwnerUID: "uid", Joined: now}
 	secret := &corev1.Secret{}
 	registration.WriteIdentity(secret, cluster, want)
 	got, err := registration.ReadIdentity(secret)

@@ -182,16 +182,19 @@ func TestEndWatch(t *testing.T) {
 	t.Parallel()
 	cut := errors.New("cut")
 	for name, run := range map[string]func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome{
-		"between two events, the watch ends at once": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"between two events, the watch ends at once": func(t *testing.T, end func(), w *io.PipeWriter,
+			ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, "{}\n")
 			end()
 			return outcome{text: "{}\n", err: nil}
 		},
-		"before the first event, the watch ends at once": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"before the first event, the watch ends at once": func(t *testing.T, end func(), w *io.PipeWriter,
+			ended <-chan outcome) outcome {
 			end()
 			return outcome{text: "", err: nil}
 		},
-		"within an event, the watch ends after it, without any part of the next": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"within an event, the watch ends after it, without any part of the next": func(t *testing.T, end func(),
+			w *io.PipeWriter, ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, `{"a":`)
 			end()
 			synctest.Wait()
@@ -201,22 +204,26 @@ func TestEndWatch(t *testing.T) {
 			_, _ = io.WriteString(w, "1}\n{\"b\":")
 			return outcome{text: "{\"a\":1}\n", err: nil}
 		},
-		"an event that is not completed is broken off": func(t *testing.T, end func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"an event that is not completed is broken off": func(t *testing.T, end func(), w *io.PipeWriter,
+			ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, `{"a":`)
 			end()
 			return outcome{text: `{"a":`, err: ErrBrokenOff, after: watchPatience}
 		},
-		"a source that fails between two events ends the watch cleanly": func(t *testing.T, _ func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"a source that fails between two events ends the watch cleanly": func(t *testing.T, _ func(), w *io.PipeWriter,
+			ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, "{}\n")
 			_ = w.CloseWithError(cut)
 			return outcome{text: "{}\n", err: nil}
 		},
-		"a source that fails within an event is an error": func(t *testing.T, _ func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"a source that fails within an event is an error": func(t *testing.T, _ func(), w *io.PipeWriter,
+			ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, "{}\n{")
 			_ = w.CloseWithError(cut)
 			return outcome{text: "{}\n{", err: cut}
 		},
-		"a failure that is not excused is an error": func(t *testing.T, _ func(), w *io.PipeWriter, ended <-chan outcome) outcome {
+		"a failure that is not excused is an error": func(t *testing.T, _ func(), w *io.PipeWriter,
+			ended <-chan outcome) outcome {
 			_, _ = io.WriteString(w, "{}\n")
 			_ = w.CloseWithError(io.ErrNoProgress)
 			return outcome{text: "{}\n", err: io.ErrNoProgress}

@@ -34,9 +34,11 @@ func testCVE2025_23388(t *testing.T, w *world) {
 		"closed":  `{"publicKey":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}`,
 	} {
 		claims := nested[:min(len(nested), 30_000)] // as much as fits into a header
-		token := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA","typ":"JWT"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + "." +
+		token := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA","typ":"JWT"}`)) + "." +
+			base64.RawURLEncoding.EncodeToString([]byte(claims)) + "." +
 			base64.RawURLEncoding.EncodeToString(make([]byte, 64))
-		header := base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".e30." + base64.RawURLEncoding.EncodeToString(make([]byte, 64))
+		header := base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".e30." +
+			base64.RawURLEncoding.EncodeToString(make([]byte, 64))
 		for _, request := range []struct{ method, path, bearer string }{
 			{http.MethodPost, protocol.PathRegister, ""},
 			{http.MethodPost, protocol.PathRegister, "unknown-token-of-thirty-two-characters"},
@@ -55,7 +57,8 @@ func testCVE2025_23388(t *testing.T, w *world) {
 			if request.path == "/metrics" {
 				base = w.at(t, "metrics").base
 			}
-			req, err := http.NewRequestWithContext(t.Context(), request.method, "https://"+base+request.path, strings.NewReader(nested))
+			req, err := http.NewRequestWithContext(t.Context(), request.method, "https://"+base+request.path,
+				strings.NewReader(nested))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +74,8 @@ func testCVE2025_23388(t *testing.T, w *world) {
 			raw, _ := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
 			if resp.StatusCode < 400 || resp.StatusCode >= 500 || len(raw) > 4<<10 {
-				t.Errorf("%s: %s %s: %d with %d bytes, want a short refusal", name, request.method, request.path, resp.StatusCode, len(raw))
+				t.Errorf("%s: %s %s: %d with %d bytes, want a short refusal", name, request.method, request.path, resp.StatusCode,
+					len(raw))
 			}
 		}
 	}
@@ -88,7 +92,8 @@ func testCVE2023_22650(t *testing.T, w *world) {
 	token, demoted, stayer := w.reader("leaver"), w.reader("demoted"), w.reader("stayer")
 	watches := []<-chan error{w.watch(t, c, m.path, token), w.watch(t, c, m.path, demoted)}
 	sh, goesOn := w.shell(t, m.path, demoted), w.watch(t, c, m.path, stayer)
-	if err := w.Client.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: w.roleOf("demoted")}}); err != nil {
+	if err := w.Client.Delete(t.Context(),
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: w.roleOf("demoted")}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.send(c, http.MethodGet, "/k8s/local/version", token); got.code != http.StatusOK {

@@ -33,7 +33,8 @@ type states[L client.ObjectList] struct {
 // newConditionStates returns a collector for the named metric. It counts Clusters by the status and the reason of one
 // condition. status is the name of the label for the condition's status.
 func newConditionStates(reader client.Reader, condition, name, status string) prometheus.Collector {
-	help := fmt.Sprintf("Clusters by status and reason of their condition %s. Every replica counts all Clusters.", condition)
+	help := fmt.Sprintf("Clusters by status and reason of their condition %s. Every replica counts all Clusters.",
+		condition)
 	return states[*v1.ClusterList]{
 		Reader: reader, desc: prometheus.NewDesc(name, help, []string{status, "reason"}, nil),
 		new: func() *v1.ClusterList { return &v1.ClusterList{} },
@@ -51,7 +52,8 @@ func newConditionStates(reader client.Reader, condition, name, status string) pr
 
 // newPlanStates returns a collector that counts the Plans for members.
 func newPlanStates(reader client.Reader) prometheus.Collector {
-	const help = "Plans for members by the reason of their condition Complete, and by whether they are stalled. Every replica counts all Plans."
+	const help = "Plans for members by the reason of their condition Complete, and by whether they are stalled. Every " +
+		"replica counts all Plans."
 	return states[*v1.PlanList]{
 		Reader: reader, desc: prometheus.NewDesc("drover_plans", help, []string{"reason", "stalled"}, nil),
 		new: func() *v1.PlanList { return &v1.PlanList{} },

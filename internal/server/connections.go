@@ -70,7 +70,7 @@ func (c *connections) leaveLocked(holder string) {
 	}
 }
 
-// countedConn is a connection and its holder: an address, a user, or nobody for an agent's tunnel.
+// countedConn is a connection and its holder: an address or a user, or "" for an agent's tunnel.
 type countedConn struct {
 	net.Conn
 	all    *connections
@@ -124,8 +124,10 @@ func heldByAgent(ctx context.Context) {
 	}
 }
 
-// heldByUser counts the connections of authenticated users for these users.
-func heldByUser(authenticate func(*http.Request) (identity.Identity, error)) func(*http.Request) (identity.Identity, error) {
+// heldByUser counts the connections of an authenticated user toward the limit of that user.
+func heldByUser(
+	authenticate func(*http.Request) (identity.Identity, error),
+) func(*http.Request) (identity.Identity, error) {
 	return func(r *http.Request) (identity.Identity, error) {
 		id, err := authenticate(r)
 		if conn, ok := r.Context().Value(connectionKey{}).(*countedConn); ok && err == nil && id.Valid() {

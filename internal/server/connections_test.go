@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// port returns a server whose port accepts three connections from one address, or of one user. A path with "agent" or
-// "user" makes the client one.
+// port returns a server whose port accepts three connections from one address, or of one user. A client counts as an
+// agent or as a user if the path of its request says so.
 func port(t *testing.T) (address string, refused func() int) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,7 +44,8 @@ func port(t *testing.T) (address string, refused func() int) {
 		return identity.Identity{}, errors.New("unknown")
 	})
 	server := &http.Server{
-		ConnContext: withConnection, TLSConfig: &tls.Config{Certificates: []tls.Certificate{*cert}}, ReadHeaderTimeout: time.Minute,
+		ConnContext: withConnection, TLSConfig: &tls.Config{Certificates: []tls.Certificate{*cert}},
+		ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/agent" {
 				heldByAgent(r.Context())
@@ -115,7 +116,8 @@ func TestConnectionsFromOneAddressAreLimited(t *testing.T) {
 					}
 				}
 			}
-			for _, user := range []string{"system:serviceaccount:ci:a", "system:serviceaccount:ci:b", "system:serviceaccount:ci:c"} {
+			for _, user := range []string{"system:serviceaccount:ci:a", "system:serviceaccount:ci:b",
+				"system:serviceaccount:ci:c"} {
 				if err := open(t, address, "/user/"+user, h2); err != nil {
 					t.Fatalf("%s: %v, want it accepted", user, err)
 				}

@@ -76,7 +76,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 // pause waits for a fixed time, because there is no event that shows that others have noticed.
 func pause(d time.Duration) { <-time.After(d) }
 
-// moveAgents lets agents open tunnels to other replicas, while requests in progress go on in the present tunnels.
+// moveAgents moves agents to other replicas. Requests in progress continue in the existing tunnels.
 func (s *Server) moveAgents() {
 	if s.Stop.Others == nil || s.Stop.Others() == 0 {
 		return
@@ -86,13 +86,15 @@ func (s *Server) moveAgents() {
 	begun := time.Now()
 	moved, stayed := s.Members.Move(ctx, s.Stop.Sessions+keepBeyond)
 	s.telemetry.movedAgents(moved, stayed)
-	s.Log.Info("agents moved to other replicas", "moved", moved, "stayed", stayed, "took", time.Since(begun).Round(time.Millisecond).String())
+	s.Log.Info("agents moved to other replicas", "moved", moved, "stayed", stayed, "took",
+		time.Since(begun).Round(time.Millisecond).String())
 }
 
 // cut ends the requests that have not ended in time.
 func (s *Server) cut() {
 	left := s.Stop.Calls.Counts()
-	s.Log.Info("time is up for the requests in progress", "requests", left.Requests, "watches", left.Watches, "sessions", left.Sessions)
+	s.Log.Info("time is up for the requests in progress", "requests", left.Requests, "watches", left.Watches, "sessions",
+		left.Sessions)
 	s.Stop.Calls.Cut()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()

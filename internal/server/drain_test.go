@@ -91,7 +91,8 @@ func (m *mover) await(t *testing.T, wanted func(members.State) bool) {
 func (m *mover) Target(context.Context, error) (*link.Target, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	dialer := tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: m.w.roots(), InsecureSkipVerify: m.server != "https://"+m.w.base}, Config: tunnel.Config{DrainTimeout: time.Second}}
+	dialer := tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: m.w.roots(),
+		InsecureSkipVerify: m.server != "https://"+m.w.base}, Config: tunnel.Config{DrainTimeout: time.Second}}
 	return &link.Target{
 		Servers: []string{m.server},
 		Dial: func(ctx context.Context, url string, header http.Header) (link.Serve, error) {
@@ -173,7 +174,8 @@ func (m *mover) elsewhere(t *testing.T) *members.Registry {
 
 // reader returns the token of a user who can reach members.
 func (w *world) reader(name string) string {
-	return w.user(name, rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
+	return w.user(name, rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"},
+		Verbs: []string{"get"}})
 }
 
 // watch starts a watch and returns when it has begun. The channel receives how the watch ended: nil if it ended between
@@ -181,7 +183,8 @@ func (w *world) reader(name string) string {
 func (w *world) watch(t *testing.T, c *http.Client, path, bearer string) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.base+path+"/api/v1/pods?watch=true", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.base+path+"/api/v1/pods?watch=true",
+		nil)
 	if err != nil {
 		ended <- err
 		return ended
@@ -228,13 +231,16 @@ type shell struct {
 
 func (w *world) shell(t *testing.T, path, bearer string) *shell {
 	t.Helper()
-	conn, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots(), NextProtos: []string{"http/1.1"}}}).DialContext(t.Context(), "tcp", w.base)
+	conn, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots(),
+		NextProtos: []string{"http/1.1"}}}).DialContext(t.Context(), "tcp", w.base)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	s := &shell{t: t, conn: conn.(*tls.Conn), read: bufio.NewReader(conn)}
-	_, _ = io.WriteString(conn, "GET "+path+"/api/v1/namespaces/a/pods/b/exec HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nAuthorization: Bearer "+bearer+"\r\n\r\n")
+	_, _ = io.WriteString(conn,
+		"GET "+path+"/api/v1/namespaces/a/pods/b/exec HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: "+
+			"SPDY/3.1\r\nAuthorization: Bearer "+bearer+"\r\n\r\n")
 	resp, err := http.ReadResponse(s.read, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("upgrade: %+v, %v, want 101", resp, err)
@@ -275,7 +281,8 @@ func testMove(t *testing.T, w *world) {
 		sending.Go(func() {
 			for pace.Wait(ctx) == nil {
 				sent.Add(1)
-				if got := w.send(c, http.MethodGet, m.path+"/api/v1/pods", user); got.code != http.StatusOK || got.body != "answer" {
+				if got := w.send(c, http.MethodGet, m.path+"/api/v1/pods", user); got.code != http.StatusOK ||
+					got.body != "answer" {
 					failed.Add(1)
 					t.Errorf("got %d %s, want 200 and \"answer\"", got.code, got.body)
 				}
@@ -346,7 +353,8 @@ func TestStop(t *testing.T) {
 		}
 		return nil
 	})
-	if got := w.raw("GET "+protocol.PathConnect, "Authorization: Bearer "+w.connectToken(m.key, m.joined)+"\r\n"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
+	if got := w.raw("GET "+protocol.PathConnect, "Authorization: Bearer "+w.connectToken(m.key,
+		m.joined)+"\r\n"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
 		t.Errorf("a new agent got %d %v, want 503 with Retry-After", got.code, got.header)
 	}
 	if got := w.send(w.client(true), http.MethodGet, m.path+"/api/v1/pods", user); got.code != http.StatusOK {
@@ -376,7 +384,8 @@ func TestStop(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the replica stopped with %v, want no error", err)
 	}
-	if took, least := time.Since(begun), w.server.Stop.Delay+w.server.Stop.Sessions; took < least || watch.Took() > least+10*time.Second {
+	if took, least := time.Since(begun), w.server.Stop.Delay+w.server.Stop.Sessions; took < least ||
+		watch.Took() > least+10*time.Second {
 		t.Errorf("the replica stopped after %s, want the delay, the time for sessions and a moment", took)
 	}
 	if sh.says("afterwards") == nil {
@@ -394,7 +403,8 @@ func TestAgentRevokedDuringAStop(t *testing.T) {
 	}
 	// controllers.Setup does this, but with a name that a process can use only once.
 	everywhere := false
-	err := ctrl.NewControllerManagedBy(w.manager).Named("revocation-"+w.namespace).For(&v1.Cluster{}).Owns(&corev1.Secret{}, builder.MatchEveryOwner).
+	err := ctrl.NewControllerManagedBy(w.manager).Named("revocation-"+w.namespace).For(&v1.Cluster{}).Owns(
+		&corev1.Secret{}, builder.MatchEveryOwner).
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).Complete(revoker)
 	if err != nil {
 		t.Fatal(err)
@@ -414,7 +424,8 @@ func TestAgentRevokedDuringAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := registration.AgentSecret(m.name)
-	if err := w.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}); err != nil {
+	if err := w.Client.Delete(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}); err != nil {
 		t.Fatal(err)
 	}
 	watch := testkit.StartStopwatch()
@@ -434,7 +445,8 @@ func TestIdleStop(t *testing.T) {
 	stop := w.start()
 	w.moves(t, "member")
 	w.send(w.client(true), http.MethodGet, "/healthz", "")
-	silent, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}).DialContext(t.Context(), "tcp", w.base)
+	silent, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13,
+		RootCAs: w.roots()}}).DialContext(t.Context(), "tcp", w.base)
 	if err != nil {
 		t.Fatal(err)
 	}

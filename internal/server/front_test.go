@@ -49,9 +49,13 @@ func TestFrontProxiesThatTerminateTLS(t *testing.T) {
 		// the line that it logs when its own check has found the hub ready; until then it may not use the hub
 		checked string
 	}{
-		"HAProxy": {"haproxy", "haproxy.cfg", func(_, config string) []string { return []string{"-db", "-f", config} }, func(string) []string { return nil }, "Health check for server hub/manager succeeded"},
+		"HAProxy": {
+			"haproxy", "haproxy.cfg", func(_, config string) []string { return []string{"-db", "-f", config} },
+			func(string) []string { return nil }, "Health check for server hub/manager succeeded",
+		},
 		"nginx": {"nginx", "nginx.conf", func(dir, config string) []string {
-			return []string{"-p", dir, "-c", config, "-e", "stderr", "-g", "daemon off; master_process off; pid " + filepath.Join(dir, "pid") + "; error_log stderr;"}
+			return []string{"-p", dir, "-c", config, "-e", "stderr", "-g", "daemon off; master_process off; pid " +
+				filepath.Join(dir, "pid") + "; error_log stderr;"}
 		}, func(dir string) []string {
 			own := "http {\n access_log off;\n" // the folders that are compiled in belong to root
 			for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
@@ -72,7 +76,8 @@ func TestFrontProxiesThatTerminateTLS(t *testing.T) {
 			dir := t.TempDir()
 			address := w.front(t, dir, filepath.Join("../../docs/operations/front", front.config), front.edit(dir)...)
 			log := filepath.Join(dir, "log")
-			process, err := lab.Command{Path: program, Args: front.args(dir, filepath.Join(dir, front.config)), LogFile: log}.Start()
+			process, err := lab.Command{Path: program, Args: front.args(dir, filepath.Join(dir, front.config)),
+				LogFile: log}.Start()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +169,8 @@ func testFront(t *testing.T, w *world) {
 // upload posts a body of the given size and returns the size that the member reports.
 func (w *world) upload(t *testing.T, c *http.Client, path, bearer string, size int) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+w.base+path, strings.NewReader(strings.Repeat("x", size)))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+w.base+path,
+		strings.NewReader(strings.Repeat("x", size)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +192,8 @@ var errNoEvent = errors.New("the first event did not arrive")
 // silence follows a watch that sends one event and then nothing, and returns how it ended.
 func (w *world) silence(t *testing.T, path, bearer string) error {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.base+path+"/api/v1/silent?watch=true", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.base+path+"/api/v1/silent?watch=true",
+		nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,12 +230,14 @@ func (w *world) front(t *testing.T, dir, config string, edits ...string) (addres
 	if err != nil {
 		t.Fatal(err)
 	}
-	edits = append(edits, "/etc/front", dir, "drover.drover-system.svc:443", w.base, "bind :443", "bind "+address, "listen 443", "listen "+address, "maxconn 20000", "maxconn 200", "worker_connections 10000", "worker_connections 200",
+	edits = append(edits, "/etc/front", dir, "drover.drover-system.svc:443", w.base, "bind :443", "bind "+address,
+		"listen 443", "listen "+address, "maxconn 20000", "maxconn 200", "worker_connections 10000", "worker_connections 200",
 		"60s", fmt.Sprintf("%ds", int(frontIdle.Seconds())))
 	for i := 0; i < len(edits); i += 2 {
 		text = []byte(strings.ReplaceAll(string(text), edits[i], edits[i+1]))
 	}
-	for name, content := range map[string][]byte{"tls.pem": slices.Concat(chain, key), "ca.crt": w.ca.Cert, filepath.Base(config): text} {
+	for name, content := range map[string][]byte{"tls.pem": slices.Concat(chain, key), "ca.crt": w.ca.Cert,
+		filepath.Base(config): text} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}

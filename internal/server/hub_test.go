@@ -73,12 +73,14 @@ func newWorld(t *testing.T) *world {
 // newReplica returns one of several hub ports that share an API server. more is additional configuration.
 func newReplica(t *testing.T, env *testkit.Env, namespace string, ca trust.KeyPair, more string) *world {
 	t.Helper()
-	w := &world{Env: env, t: t, address: make(chan string, 1), namespace: namespace, ca: ca, operators: map[string]string{}}
+	w := &world{Env: env, t: t, address: make(chan string, 1), namespace: namespace, ca: ca,
+		operators: map[string]string{}}
 	if !strings.Contains(more, "server:") {
 		more += `, server: {listen: "127.0.0.1:0", urls: ["https://127.0.0.1"]}`
 	}
 	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, "+
-		"health: {listen: \"127.0.0.1:0\"}, metrics: {listen: \"127.0.0.1:0\"}, leaderElection: {enabled: false}, %s}", w.namespace, more))
+		"health: {listen: \"127.0.0.1:0\"}, metrics: {listen: \"127.0.0.1:0\"}, leaderElection: {enabled: false}, %s}",
+		w.namespace, more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,12 +168,14 @@ func (w *world) roots() *x509.CertPool {
 
 // client returns a client that uses HTTP/2 if h2 is set, and otherwise HTTP/1.1. It does not follow redirects.
 func (w *world) client(h2 bool) *http.Client {
-	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}, ForceAttemptHTTP2: h2}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()},
+		ForceAttemptHTTP2: h2}
 	if !h2 {
 		transport.TLSClientConfig.NextProtos = []string{"http/1.1"}
 	}
 	w.t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // response is a response of the hub.
@@ -206,13 +210,15 @@ func (w *world) send(c *http.Client, method, path, bearer string) response {
 // raw sends a request line unchanged. The client of net/http would clean it up first.
 func (w *world) raw(line string, headers ...string) response {
 	w.t.Helper()
-	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots(), NextProtos: []string{"http/1.1"}}}
+	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots(),
+		NextProtos: []string{"http/1.1"}}}
 	conn, err := dialer.DialContext(w.t.Context(), "tcp", w.base)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, line+" HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n"+strings.Join(headers, "")+"\r\n"); err != nil {
+	if _, err := io.WriteString(conn, line+" HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n"+strings.Join(headers,
+		"")+"\r\n"); err != nil {
 		w.t.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -257,12 +263,14 @@ func (w *world) cluster(name string) string {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 	w.Apply(w.t, cluster)
 	token := registration.Token{Value: w.secret(registration.NewToken()), Created: time.Now()}
-	if err := w.Client.Apply(w.t.Context(), registration.ApplySecret(cluster, token, registration.Content{Manifest: []byte("manifest")}),
+	if err := w.Client.Apply(w.t.Context(),
+		registration.ApplySecret(cluster, token, registration.Content{Manifest: []byte("manifest")}),
 		client.FieldOwner("drover")); err != nil {
 		w.t.Fatal(err)
 	}
 	testkit.Eventually(w.t, 10*time.Second, func(context.Context) error {
-		if got := w.send(w.client(true), http.MethodGet, protocol.PathImport+token.Value+".yaml", ""); got.code != http.StatusOK {
+		if got := w.send(w.client(true), http.MethodGet, protocol.PathImport+token.Value+".yaml",
+			""); got.code != http.StatusOK {
 			return fmt.Errorf("the token is not known yet: %d", got.code)
 		}
 		return nil
@@ -281,7 +289,8 @@ func (w *world) register(token string, key ed25519.PrivateKey, uid string) (prot
 	var response protocol.RegisterResponse
 	var code int
 	testkit.Eventually(w.t, 10*time.Second, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+w.base+protocol.PathRegister, bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+w.base+protocol.PathRegister,
+			bytes.NewReader(body))
 		if err != nil {
 			return err
 		}
@@ -310,7 +319,8 @@ func (w *world) register(token string, key ed25519.PrivateKey, uid string) (prot
 // connectToken returns a token for one connect.
 func (w *world) connectToken(key ed25519.PrivateKey, joined protocol.RegisterResponse) string {
 	w.t.Helper()
-	token, err := protocol.SignConnectToken(key, protocol.ConnectClaims{ID: rand.Text(), Audience: joined.Audience, Cluster: joined.Cluster,
+	token, err := protocol.SignConnectToken(key, protocol.ConnectClaims{ID: rand.Text(), Audience: joined.Audience,
+		Cluster:    joined.Cluster,
 		ClusterUID: "member-uid", IssuedAt: time.Now()})
 	if err != nil {
 		w.t.Fatal(err)
@@ -414,7 +424,8 @@ func testReady(t *testing.T, w *world) {
 }
 
 func testCACerts(t *testing.T, w *world) {
-	if got := w.send(w.client(true), http.MethodGet, protocol.PathCACerts, ""); got.code != http.StatusOK || got.body != string(w.ca.Cert) {
+	if got := w.send(w.client(true), http.MethodGet, protocol.PathCACerts, ""); got.code != http.StatusOK ||
+		got.body != string(w.ca.Cert) {
 		t.Errorf("response %d %s, want 200 with the CA", got.code, got.body)
 	}
 }
@@ -460,7 +471,8 @@ func testPathTricks(t *testing.T, w *world) {
 	} {
 		got := w.raw("GET " + target)
 		var status metav1.Status
-		if err := json.Unmarshal([]byte(got.body), &status); err != nil || status.Kind != "Status" || got.code/100 != 4 || int(status.Code) != got.code {
+		if err := json.Unmarshal([]byte(got.body), &status); err != nil || status.Kind != "Status" || got.code/100 != 4 ||
+			int(status.Code) != got.code {
 			t.Errorf("%s: %d %s, want a Status with a code of 4xx", target, got.code, got.body)
 		}
 		if got.header.Get("Location") != "" {
@@ -481,7 +493,8 @@ func testALPN(t *testing.T, w *world) {
 }
 
 func testOldTLS(t *testing.T, w *world) {
-	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: w.roots()}}
+	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12,
+		RootCAs: w.roots()}}
 	conn, err := dialer.DialContext(t.Context(), "tcp", w.base)
 	if err == nil {
 		_ = conn.Close()
@@ -493,7 +506,8 @@ func testOldTLS(t *testing.T, w *world) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(other.Cert)
-	_, err = (&tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}}).Dial(t.Context(), "wss://"+w.base+protocol.PathConnect, http.Header{})
+	_, err = (&tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}}).Dial(t.Context(),
+		"wss://"+w.base+protocol.PathConnect, http.Header{})
 	var unknown x509.UnknownAuthorityError
 	if !errors.As(err, &unknown) {
 		t.Errorf("an agent that pins another CA got %v, want a certificate error", err)
@@ -501,7 +515,8 @@ func testOldTLS(t *testing.T, w *world) {
 }
 
 func testLargeHeader(t *testing.T, w *world) {
-	for size, want := range map[int]int{32 << 10: http.StatusOK, 90 << 10: http.StatusRequestHeaderFieldsTooLarge, 128 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+	for size, want := range map[int]int{32 << 10: http.StatusOK, 90 << 10: http.StatusRequestHeaderFieldsTooLarge,
+		128 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 		filler := strings.Repeat("x", size)
 		if got := w.raw("GET /healthz", "X-Filler: "+filler+"\r\n"); got.code != want {
 			t.Errorf("%d bytes: %d, want %d", size, got.code, want)
@@ -521,7 +536,8 @@ func testLargeHeader(t *testing.T, w *world) {
 			t.Errorf("%d bytes by %s: %d, want %d over HTTP/2", size, resp.Proto, resp.StatusCode, want)
 		}
 	}
-	if got := w.raw("GET /healthz", "X-Filler: "+strings.Repeat("x", 512<<10)+"\r\n"); got.code != http.StatusRequestHeaderFieldsTooLarge {
+	if got := w.raw("GET /healthz",
+		"X-Filler: "+strings.Repeat("x", 512<<10)+"\r\n"); got.code != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("512 KiB: %d, want 431", got.code)
 	}
 }
@@ -531,12 +547,15 @@ func testMetrics(t *testing.T, w *world) {
 	scrape := w.at(t, "metrics")
 	stranger := w.user("stranger")
 	reader := w.user("metrics-reader", rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}})
-	for token, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, stranger: http.StatusForbidden, reader: http.StatusOK} {
-		if got := scrape.send(c, http.MethodGet, "/metrics", token); got.code != want || (want == http.StatusOK) != strings.Contains(got.body, "go_goroutines") {
+	for token, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized,
+		stranger: http.StatusForbidden, reader: http.StatusOK} {
+		if got := scrape.send(c, http.MethodGet, "/metrics", token); got.code != want ||
+			(want == http.StatusOK) != strings.Contains(got.body, "go_goroutines") {
 			t.Errorf("%d, want %d", got.code, want)
 		}
 	}
-	for line, want := range map[string]int{"DELETE /metrics": http.StatusMethodNotAllowed, "GET /healthz": http.StatusNotFound, "GET /k8s/local/version": http.StatusNotFound} {
+	for line, want := range map[string]int{"DELETE /metrics": http.StatusMethodNotAllowed,
+		"GET /healthz": http.StatusNotFound, "GET /k8s/local/version": http.StatusNotFound} {
 		if got := scrape.raw(line); got.code != want {
 			t.Errorf("%s: %d, want %d", line, got.code, want)
 		}
@@ -547,10 +566,12 @@ func testAgent(t *testing.T, w *world) {
 	const path = "/api/v1/namespaces"
 	key, c := testkit.Key(t), w.client(true)
 	joinToken := w.cluster("member")
-	user := w.user("proxy-user", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
+	user := w.user("proxy-user", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"},
+		Verbs: []string{"get"}})
 	at := func(cluster string) string { return "/k8s/clusters/" + w.namespace + "/" + cluster + path }
 
-	if got := w.send(c, http.MethodGet, at("absent"), user); got.code != http.StatusNotFound || !strings.Contains(got.body, `"Status"`) {
+	if got := w.send(c, http.MethodGet, at("absent"), user); got.code != http.StatusNotFound ||
+		!strings.Contains(got.body, `"Status"`) {
 		t.Errorf("an unknown cluster got %d %s, want 404", got.code, got.body)
 	}
 	seen := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
@@ -564,7 +585,8 @@ func testAgent(t *testing.T, w *world) {
 	}
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the cache needs a moment
 		got := w.send(c, http.MethodGet, at("member"), user)
-		if got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "2026-01-02T03:04:05Z") {
+		if got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" ||
+			!strings.Contains(got.body, "2026-01-02T03:04:05Z") {
 			return fmt.Errorf("not connected: %d %s", got.code, got.body)
 		}
 		return nil
@@ -574,7 +596,8 @@ func testAgent(t *testing.T, w *world) {
 		t.Fatalf("join: %d, want 200", code)
 	}
 	w.agent(key, joined)
-	if got := w.send(c, http.MethodGet, at("member"), user); got.code != http.StatusOK || got.body != "the member's answer to "+protocol.PathKubernetes+path {
+	if got := w.send(c, http.MethodGet, at("member"), user); got.code != http.StatusOK ||
+		got.body != "the member's answer to "+protocol.PathKubernetes+path {
 		t.Errorf("connected: %d %s, want the member's answer", got.code, got.body)
 	}
 	if got := w.send(c, http.MethodGet, at("member"), w.user("outsider")); got.code != http.StatusForbidden {
@@ -590,8 +613,10 @@ func testAgent(t *testing.T, w *world) {
 func testBrowser(t *testing.T, w *world) {
 	key := testkit.Key(t)
 	joined, _ := w.register(w.cluster("browsed"), key, "member-uid")
-	got := w.raw("GET "+protocol.PathConnect, "Authorization: Bearer "+w.connectToken(key, joined)+"\r\n", "Origin: https://evil.example.com\r\n",
-		"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "+tunnel.Subprotocol+"\r\n")
+	got := w.raw("GET "+protocol.PathConnect, "Authorization: Bearer "+w.connectToken(key, joined)+"\r\n",
+		"Origin: https://evil.example.com\r\n",
+		"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+
+			"AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "+tunnel.Subprotocol+"\r\n")
 	if got.code != http.StatusForbidden {
 		t.Errorf("answer %d %s, want 403", got.code, got.body)
 	}
@@ -605,7 +630,8 @@ func testRefusalEvent(t *testing.T, w *world) {
 	if _, code := w.register(token, testkit.Key(t), "intruder-uid"); code != http.StatusForbidden {
 		t.Fatalf("the intruder got %d, want 403", code)
 	}
-	if got := w.server.Members.State(types.NamespacedName{Namespace: w.namespace, Name: "contested"}).Refusal; got == nil || got.Reason != v1.ReasonIdentityMismatch {
+	if got := w.server.Members.State(types.NamespacedName{Namespace: w.namespace,
+		Name: "contested"}).Refusal; got == nil || got.Reason != v1.ReasonIdentityMismatch {
 		t.Errorf("the fleet reports %+v, want the refusal", got)
 	}
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
@@ -617,7 +643,8 @@ func testRefusalEvent(t *testing.T, w *world) {
 			if strings.Contains(e.String(), token) {
 				t.Error("an event contains the token, want none")
 			}
-			if e.Regarding.Name == "contested" && e.Reason == v1.ReasonIdentityMismatch && strings.Contains(e.Note, "intruder-uid") {
+			if e.Regarding.Name == "contested" && e.Reason == v1.ReasonIdentityMismatch &&
+				strings.Contains(e.Note, "intruder-uid") {
 				return nil
 			}
 		}
@@ -645,7 +672,8 @@ func testStop(t *testing.T, w *world, stop func() error) {
 	if took > lastWords+time.Second {
 		t.Errorf("stopping took %s although no request was in progress", took)
 	}
-	conn, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}).DialContext(t.Context(), "tcp", w.base)
+	conn, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13,
+		RootCAs: w.roots()}}).DialContext(t.Context(), "tcp", w.base)
 	if err == nil {
 		_ = conn.Close()
 		t.Error("the port is still open, want it closed")

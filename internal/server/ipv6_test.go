@@ -27,7 +27,8 @@ func TestIPv6(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := testkit.Shared(t)
-	w := newReplica(t, env, env.Workspace(t), ca, `drain: {delay: 0s, sessions: 1s}, server: {listen: "[::1]:0", urls: ["https://[::1]"]}`)
+	w := newReplica(t, env, env.Workspace(t), ca,
+		`drain: {delay: 0s, sessions: 1s}, server: {listen: "[::1]:0", urls: ["https://[::1]"]}`)
 	stop := w.start()
 	if !strings.HasPrefix(w.base, "[::1]:") {
 		t.Fatalf("the hub listens on %s, want an IPv6 address", w.base)

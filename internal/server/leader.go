@@ -107,7 +107,8 @@ func (l *Leader) Start(ctx context.Context) error {
 	elected, released := make(chan context.Context, 1), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l.lock, Name: leaseName, ReleaseOnCancel: true,
-		LeaseDuration: l.election.LeaseDuration.Duration, RenewDeadline: l.election.RenewDeadline.Duration, RetryPeriod: l.election.RetryPeriod.Duration,
+		LeaseDuration: l.election.LeaseDuration.Duration, RenewDeadline: l.election.RenewDeadline.Duration,
+		RetryPeriod: l.election.RetryPeriod.Duration,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(held context.Context) { elected <- held },
 			OnStoppedLeading: func() { close(released) },
@@ -116,7 +117,8 @@ func (l *Leader) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("elect a leader: %w", err)
 	}
-	electing, release := context.WithCancel(logr.NewContext(context.WithoutCancel(ctx), l.GetLogger().WithName("leaderelection")))
+	electing, release := context.WithCancel(logr.NewContext(context.WithoutCancel(ctx),
+		l.GetLogger().WithName("leaderelection")))
 	defer func() {
 		release()
 		<-released

@@ -32,7 +32,9 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
-	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}}", namespace))
+	cfg, err := config.Parse(fmt.Appendf(nil,
+		"{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}}",
+		namespace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +115,8 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 		}
 		return nil
 	})
-	if err := mgr.GetClient().Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "nothing"}, &corev1.Secret{}); err == nil || len(ended) > 0 {
+	if err := mgr.GetClient().Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "nothing"},
+		&corev1.Secret{}); err == nil || len(ended) > 0 {
 		t.Errorf("the cache returned %v, and %d replicas ended, want NotFound and none", err, len(ended))
 	}
 	close(end)
@@ -132,8 +135,9 @@ func TestLostLeaseEndsTheReplica(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
-	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}, "+
-		"leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 200ms}}", namespace))
+	cfg, err := config.Parse(fmt.Appendf(nil,
+		"{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}, "+
+			"leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 200ms}}", namespace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,8 +198,9 @@ func TestRestoredLeaseEndsTheReplica(t *testing.T) {
 			t.Parallel()
 			env := testkit.Shared(t)
 			namespace := env.Workspace(t)
-			cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}, "+
-				"leaderElection: {retryPeriod: 200ms}}", namespace))
+			cfg, err := config.Parse(fmt.Appendf(nil,
+				"{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}, "+
+					"leaderElection: {retryPeriod: 200ms}}", namespace))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,14 +216,19 @@ func TestRestoredLeaseEndsTheReplica(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := leader.Add(manager.RunnableFunc(func(ctx context.Context) error { <-ctx.Done(); return nil })); err != nil {
+			if err := leader.Add(manager.RunnableFunc(func(ctx context.Context) error {
+				<-ctx.Done()
+				return nil
+			})); err != nil {
 				t.Fatal(err)
 			}
 			leases := kubernetes.NewForConfigOrDie(env.Config).CoordinationV1().Leases(namespace)
 			if other {
 				holder, now, duration := "another replica", metav1.NowMicro(), int32(3600)
-				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName, Annotations: map[string]string{v1.AnnotationTerms: "4/a/200"}},
-					Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, AcquireTime: &now, RenewTime: &now, LeaseDurationSeconds: &duration}}
+				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName,
+					Annotations: map[string]string{v1.AnnotationTerms: "4/a/200"}},
+					Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, AcquireTime: &now, RenewTime: &now,
+						LeaseDurationSeconds: &duration}}
 				if _, err := leases.Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}

@@ -32,10 +32,13 @@ type tunnelMetrics struct {
 // newTunnelMetrics registers the metrics of one hub. Each scrape reads members.
 func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *tunnelMetrics {
 	m := &tunnelMetrics{
-		ended:       counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
-		refused:     counters("drover_agents_refused_total", "Agents with a cluster's token or key that were refused, by reason.", "reason"),
-		bytes:       counters("drover_tunnel_bytes_total", "Bytes through tunnels, without TLS, by direction as seen from the hub.", "direction"),
-		hops:        counters("drover_peer_requests_total", "Requests sent to members through another replica, by result.", "result"),
+		ended: counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
+		refused: counters("drover_agents_refused_total",
+			"Agents with a cluster's token or key that were refused, by reason.", "reason"),
+		bytes: counters("drover_tunnel_bytes_total",
+			"Bytes through tunnels, without TLS, by direction as seen from the hub.", "direction"),
+		hops: counters("drover_peer_requests_total", "Requests sent to members through another replica, by result.",
+			"result"),
 		http2Errors: counters("drover_tunnel_http2_errors_total", "HTTP/2 errors in tunnels, by kind.", "kind"),
 		pings: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_tunnel_ping_seconds",
 			Help: "Round trips of keepalive pings.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 9)}),
@@ -47,17 +50,19 @@ func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *
 			connected, _ := members.LocalSize()
 			return float64(connected)
 		}),
-		gauge("drover_members_known", "Members with an open tunnel to any replica, as known to this replica.", func() float64 {
-			known, _ := members.Size()
-			return float64(known)
-		}),
+		gauge("drover_members_known", "Members with an open tunnel to any replica, as known to this replica.",
+			func() float64 {
+				known, _ := members.Size()
+				return float64(known)
+			}),
 		gauge("drover_tunnels", "Open tunnels to this replica.", func() float64 {
 			_, tunnels := members.LocalSize()
 			return float64(tunnels)
 		}),
-		gauge("drover_tunnel_streams", "Requests in progress in tunnels, including watches and upgraded connections.", func() float64 {
-			return float64(members.Streams())
-		}))
+		gauge("drover_tunnel_streams", "Requests in progress in tunnels, including watches and upgraded connections.",
+			func() float64 {
+				return float64(members.Streams())
+			}))
 	return m
 }
 
@@ -86,11 +91,13 @@ func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 // Deliveries registers metrics of the delivery store's messages, and returns the observer that updates them. Only the
 // leader's metrics have values.
 func (s *Server) Deliveries() delivery.Observer {
-	sent := counters("drover_sets_sent_total", "Sets that were sent to members or removed there, by verb and result.", "verb", "result")
+	sent := counters("drover_sets_sent_total", "Sets that were sent to members or removed there, by verb and result.",
+		"verb", "result")
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_set_seconds",
 		Help: "How long an agent took to apply or remove a set.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 10)})
 	awaited := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "drover_sets_awaited",
-		Help: "The first owners that the leader has not reconciled since its start. No set without an owner is removed until all are reconciled."}, []string{"kind", "workspace", "owner"})
+		Help: "The first owners that the leader has not reconciled since its start. No set without an owner is removed " +
+			"until all are reconciled."}, []string{"kind", "workspace", "owner"})
 	s.telemetry.registry.MustRegister(sent, took, awaited)
 	return delivery.Observer{
 		Sent: func(verb, result string, d time.Duration) {
@@ -119,6 +126,7 @@ func (t *telemetry) openAudit(cfg config.Audit, logger logr.Logger) (*audit.Log,
 	}
 	return audit.Open(cfg.Settings(), audit.Observer{
 		Written: counter("drover_audit_lines_total", "Lines of the audit log that were written."),
-		Dropped: counter("drover_audit_dropped_total", "Lines missing from the audit log because there was no room or they could not be written."),
+		Dropped: counter("drover_audit_dropped_total",
+			"Lines missing from the audit log because there was no room or they could not be written."),
 	}, logger)
 }

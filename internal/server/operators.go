@@ -32,7 +32,8 @@ func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.
 	probes, scrapes := http.NewServeMux(), http.NewServeMux()
 	s.probes(ctx, probes)
 	scrapes.Handle("GET /metrics", metrics)
-	secured := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Trust.GetCertificate, NextProtos: []string{"http/1.1"}}
+	secured := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Trust.GetCertificate,
+		NextProtos: []string{"http/1.1"}}
 	return errors.Join(
 		s.addOperator(ctx, mgr, "health", cfg.Health.Listen, probes, nil),
 		s.addOperator(ctx, mgr, "metrics", cfg.Metrics.Listen, s.Audit.Wrap(scrapes), secured),
@@ -40,7 +41,8 @@ func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.
 }
 
 // addOperator adds one of these ports. It uses TLS if secured is set.
-func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, address string, handler http.Handler, secured *tls.Config) error {
+func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, address string, handler http.Handler,
+	secured *tls.Config) error {
 	if address == config.ListenNowhere {
 		return nil
 	}
@@ -48,13 +50,15 @@ func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, addres
 	if err != nil {
 		return fmt.Errorf("listen on %s for %s: %w", address, name, err)
 	}
-	listener = newConnections(operatorConnectionsShare, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(listener, operatorConnections))
+	listener = newConnections(operatorConnectionsShare,
+		s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(listener, operatorConnections))
 	if secured != nil {
 		listener = tls.NewListener(listener, secured)
 	}
 	s.Log.Info("serving operators", "port", name, "address", listener.Addr().String())
 	return mgr.Add(&manager.Server{Name: name, Listener: listener, ShutdownTimeout: new(lastWords), Server: &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout, IdleTimeout: idleTimeout,
+		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout,
+		IdleTimeout:    idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: quietLog(s.Log),
 	}})
 }

@@ -71,7 +71,8 @@ func TestFloodOfThePortDelaysNoProbeAndNoScrape(t *testing.T) {
 	reader := w.user("scraper", rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}})
 	answered := func(t *testing.T) {
 		t.Helper()
-		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusOK, "/metrics": http.StatusNotFound, "/v1/cacerts": http.StatusNotFound} {
+		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusOK,
+			"/metrics": http.StatusNotFound, "/v1/cacerts": http.StatusNotFound} {
 			testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 				if got, err := w.probe(t, path); got != want {
 					return fmt.Errorf("%s: %d %w, want %d", path, got, err, want)

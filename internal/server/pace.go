@@ -43,7 +43,8 @@ type handshakePace struct {
 
 func newPace(refused func()) *handshakePace {
 	cores := runtime.GOMAXPROCS(0)
-	return &handshakePace{refused: refused, agents: newLane(agentsPerCore*cores, paceBurst, agentsPatience), others: newLane(othersPerCore*cores, paceBurst, othersPatience)}
+	return &handshakePace{refused: refused, agents: newLane(agentsPerCore*cores, paceBurst, agentsPatience),
+		others: newLane(othersPerCore*cores, paceBurst, othersPatience)}
 }
 
 // addressQueue admits a number of handshakes per second. Each handshake takes one of burst seats and returns it after a
@@ -56,7 +57,8 @@ type addressQueue struct {
 func newLane(perSecond, burst int, patience time.Duration) *addressQueue {
 	// The queue is as long as it can be served in time.
 	bounds := limit.Bounds{All: burst, Queue: perSecond * int(patience/time.Second), Wait: patience}
-	return &addressQueue{gate: limit.NewGate(bounds, limit.Observer{}), hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
+	return &addressQueue{gate: limit.NewGate(bounds, limit.Observer{}),
+		hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
 }
 
 func (l *addressQueue) enter(ctx context.Context, address string) error {

@@ -45,7 +45,8 @@ func TestSoundsLikeAgent(t *testing.T) {
 func handshake(t *testing.T, p *handshakePace, cert *tls.Certificate, protocols ...string) error {
 	t.Helper()
 	near, far := net.Pipe()
-	server := tls.Server(near, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13, GetConfigForClient: p.configFor})
+	server := tls.Server(near, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13,
+		GetConfigForClient: p.configFor})
 	client := tls.Client(far, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}) // only the server matters here
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience*10*time.Second)
 	defer cancel()
@@ -167,7 +168,8 @@ func TestFleetThatReturnsAfterAnOutageIsAdmittedWithoutRefusals(t *testing.T) {
 		}
 		all.Wait()
 		if took := time.Since(begun); refused.Load() > 0 || took > protocol.LongestWait+agentsPatience {
-			t.Errorf("%d of %d were refused, and the last was admitted after %s, want none and %s", refused.Load(), fleet, took, protocol.LongestWait+agentsPatience)
+			t.Errorf("%d of %d were refused, and the last was admitted after %s, want none and %s", refused.Load(), fleet, took,
+				protocol.LongestWait+agentsPatience)
 		}
 		time.Sleep(time.Second) // until the last seats are returned
 	})

@@ -86,10 +86,13 @@ func BenchmarkRequest(b *testing.B) {
 	agent := startPart(b, "agent", "BENCH_HUB="+agents, "BENCH_BACKEND="+backend.address)
 	own, bearer, _ := strings.Cut(agent.address, " ")
 	for _, atOnce := range []int{1, 16} {
-		for _, way := range []struct{ name, base string }{{"direct", backend.address}, {"hub", user + "/k8s/clusters/bench/member"}, {"agent", own}} {
-			for _, what := range []struct{ name, path string }{{"GET", "/api/v1/namespaces/a/configmaps/b"}, {"LIST", "/api/v1/namespaces"}} {
+		for _, way := range []struct{ name, base string }{{"direct", backend.address},
+			{"hub", user + "/k8s/clusters/bench/member"}, {"agent", own}} {
+			for _, what := range []struct{ name, path string }{{"GET", "/api/v1/namespaces/a/configmaps/b"},
+				{"LIST", "/api/v1/namespaces"}} {
 				b.Run(fmt.Sprintf("%s/%s/%d", what.name, way.name, atOnce), func(b *testing.B) {
-					client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+					client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+						TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 					defer client.CloseIdleConnections()
 					benchGet(b, client, way.base+what.path, bearer)
 					parts := map[string]*part{"manager": manager, "agent": agent, "backend": backend}
@@ -233,7 +236,8 @@ func benchBackend(t *testing.T) string {
 
 // benchAgent forwards requests from the hub to the backend.
 func benchAgent(t *testing.T) string {
-	config := &rest.Config{Host: os.Getenv("BENCH_BACKEND"), BearerToken: "agent", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	config := &rest.Config{Host: os.Getenv("BENCH_BACKEND"), BearerToken: "agent",
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	transport, err := forward.Transport(config)
 	if err != nil {
 		t.Fatal(err)
@@ -298,17 +302,19 @@ func benchManager(t *testing.T) string {
 		t.Fatal(err)
 	}
 	s := &Server{
-		Trust: holder, Members: registry, Proxy: handler, Audit: log, Stop: Stop{Calls: request.NewGroup()}, Registration: &registration.Server{},
-		telemetry: observed, pace: newPace(observed.turnedAway.Inc), Tunnel: observed.tunnels.observe(tunnel.Config{}),
+		Trust: holder, Members: registry, Proxy: handler, Audit: log, Stop: Stop{Calls: request.NewGroup()},
+		Registration: &registration.Server{},
+		telemetry:    observed, pace: newPace(observed.turnedAway.Inc), Tunnel: observed.tunnels.observe(tunnel.Config{}),
 	}
-	return benchListen(t, s.port(s.handler(t.Context(), t.Context()))) + " wss" + strings.TrimPrefix(benchListen(t, s.port(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		session, err := tunnel.Accept(w, r, s.Tunnel)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "bench", Name: "member"}, Key: "k"}, session)
-	}))), "https")
+	return benchListen(t, s.port(s.handler(t.Context(), t.Context()))) + " wss" +
+		strings.TrimPrefix(benchListen(t, s.port(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			session, err := tunnel.Accept(w, r, s.Tunnel)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "bench", Name: "member"}, Key: "k"}, session)
+		}))), "https")
 }
 
 func benchListen(t *testing.T, server *http.Server) string {
@@ -325,8 +331,10 @@ type reviewing struct {
 	authenticationv1client.TokenReviewInterface
 }
 
-func (reviewing) Create(_ context.Context, review *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
-	review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "alice", UID: "1", Groups: []string{"dev", "system:authenticated"}}}
+func (reviewing) Create(_ context.Context, review *authenticationv1.TokenReview,
+	_ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	review.Status = authenticationv1.TokenReviewStatus{Authenticated: true,
+		User: authenticationv1.UserInfo{Username: "alice", UID: "1", Groups: []string{"dev", "system:authenticated"}}}
 	return review, nil
 }
 
@@ -335,7 +343,8 @@ type permitting struct {
 	authorizationv1client.SubjectAccessReviewInterface
 }
 
-func (permitting) Create(_ context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+func (permitting) Create(_ context.Context, review *authorizationv1.SubjectAccessReview,
+	_ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
 	review.Status.Allowed = true
 	return review, nil
 }

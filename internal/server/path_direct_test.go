@@ -38,14 +38,16 @@ func benchDirect(t *testing.T, kubernetes http.Handler) (address, bearer string)
 		t.Fatal(err)
 	}
 	raw, err := json.Marshal(protocol.DirectAccess{
-		Issuer: "https://hub", Audience: "https://hub/k8s/clusters/bench/member", Keys: published, Lifetime: 3600, ValidUntil: time.Now().Add(time.Hour), Host: "127.0.0.1",
+		Issuer: "https://hub", Audience: "https://hub/k8s/clusters/bench/member", Keys: published, Lifetime: 3600,
+		ValidUntil: time.Now().Add(time.Hour), Host: "127.0.0.1",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	api := agenttest.NewAPIServer(t)
 	api.Put(t, "/api/v1/namespaces/drover-agent/secrets/"+protocol.DirectSecret, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "drover-agent", Name: protocol.DirectSecret}, Data: map[string][]byte{protocol.DirectKey: raw},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "drover-agent",
+			Name: protocol.DirectSecret}, Data: map[string][]byte{protocol.DirectKey: raw},
 	})
 	client, err := kube.New(api.Config())
 	if err != nil {
@@ -55,7 +57,8 @@ func benchDirect(t *testing.T, kubernetes http.Handler) (address, bearer string)
 		t.Fatal(err)
 	}
 	go direct.New(direct.Options{
-		Secrets: client.Secrets("drover-agent"), Listen: address, Kubernetes: kubernetes, Changed: func() {}, Now: time.Now, Log: logr.Discard(),
+		Secrets: client.Secrets("drover-agent"), Listen: address, Kubernetes: kubernetes, Changed: func() {}, Now: time.Now,
+		Log: logr.Discard(),
 	}).Run(t.Context())
 	dialer := &tls.Dialer{NetDialer: &net.Dialer{}, Config: &tls.Config{InsecureSkipVerify: true}}
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // until it serves
@@ -66,7 +69,8 @@ func benchDirect(t *testing.T, kubernetes http.Handler) (address, bearer string)
 		return err
 	})
 	bearer, err = token.SignFor(time.Hour, key, token.Claims{
-		Issuer: "https://hub", Subject: "local:alice", Audience: jwt.Audience{"https://hub/k8s/clusters/bench/member"}, Session: "s", UID: "u",
+		Issuer: "https://hub", Subject: "local:alice", Audience: jwt.Audience{"https://hub/k8s/clusters/bench/member"},
+		Session: "s", UID: "u",
 	}, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,9 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, 
 	s.Peers = peer.New(peer.Options{
 		Listen: cfg.Peers.Listen, Members: s.Members.Replicas, Transports: s.Members.Transports, TLS: s.Trust.ReplicaTLS,
 		Find: find, Memory: s.Tunnel.Memory,
-		Calls: func(next http.Handler) http.Handler { return s.Stop.Calls.Handler(s.telemetry.hop(next)) }, Limiter: hops, Forwarded: forwarded, Log: s.Log.WithName("peers"),
+		Calls: func(next http.Handler) http.Handler {
+			return s.Stop.Calls.Handler(s.telemetry.hop(next))
+		}, Limiter: hops, Forwarded: forwarded, Log: s.Log.WithName("peers"),
 	})
 	s.telemetry.watchLinks(s.Peers.Links)
 	s.Stop.Links = s.Peers.Run

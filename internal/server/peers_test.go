@@ -26,7 +26,8 @@ import (
 func (w *world) connect(token string) error {
 	w.t.Helper()
 	dialer := tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}
-	conn, err := dialer.Dial(w.t.Context(), "wss://"+w.base+protocol.PathConnect, http.Header{"Authorization": {"Bearer " + token}})
+	conn, err := dialer.Dial(w.t.Context(), "wss://"+w.base+protocol.PathConnect,
+		http.Header{"Authorization": {"Bearer " + token}})
 	if err != nil {
 		return err
 	}
@@ -77,11 +78,13 @@ func TestTwoReplicas(t *testing.T) {
 	t.Run("a user reaches a member through either replica", func(t *testing.T) {
 		p.first.agent(key, joined)
 		known(p.second, 3)
-		rule := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}}
+		rule := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"},
+			Verbs: []string{"get"}}
 		user := p.first.user("replicas-user", rule)
 		for i, w := range []*world{p.first, p.second} {
 			path := "/k8s/clusters/" + name.Namespace + "/" + name.Name + "/version"
-			if got := w.send(w.client(true), http.MethodGet, path, user); got.code != http.StatusOK || got.body != "the member's answer to "+protocol.PathKubernetes+"/version" {
+			if got := w.send(w.client(true), http.MethodGet, path, user); got.code != http.StatusOK ||
+				got.body != "the member's answer to "+protocol.PathKubernetes+"/version" {
 				t.Errorf("through replica %d: %d %s, want the member's response", i, got.code, got.body)
 			}
 		}

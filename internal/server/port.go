@@ -50,7 +50,8 @@ const (
 // connections limits the connections to the port before anything is computed for them: first in total, then per
 // address.
 func (s *Server) connections(l net.Listener) net.Listener {
-	return newConnections(s.Connections.Source, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(smallBuffers{l}, s.Connections.All))
+	return newConnections(s.Connections.Source, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(smallBuffers{l},
+		s.Connections.All))
 }
 
 // smallBuffers accepts connections with small send buffers. Bytes that a user does not read are then held where
@@ -83,7 +84,10 @@ func (s *Server) port(handler http.Handler) *http.Server {
 		},
 		// This is how much of unread bodies one connection may hold. The library's default of 1 MiB, multiplied by the number
 		// of connections, is too much.
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow,
+			MaxReceiveBufferPerStream: uploadWindow,
+		},
 		ErrorLog: quietLog(s.Log),
 	}
 }
@@ -219,7 +223,8 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	peer := members.Peer{Cluster: agent.Cluster, Key: agent.KeyID, Instance: agent.Instance, NodeAgent: agent.NodeAgent, TokenID: agent.TokenID}
+	peer := members.Peer{Cluster: agent.Cluster, Key: agent.KeyID, Instance: agent.Instance, NodeAgent: agent.NodeAgent,
+		TokenID: agent.TokenID}
 	if after, err := s.Members.Admit(peer.Name()); err != nil {
 		w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())+1))
 		http.Error(w, err.Error(), http.StatusTooManyRequests)

@@ -28,14 +28,26 @@ func TestRequestsReachTheRightHandler(t *testing.T) {
 		users        bool // whether the proxy serves it
 		last         bool // whether the response is the last on its connection
 	}{
-		"a user's request reaches the proxy":                     {path: "/k8s/clusters/a/b/api", code: http.StatusTeapot, users: true},
-		"an unclean path reaches the proxy, unchanged":           {path: "/k8s/clusters//../healthz", code: http.StatusTeapot, users: true},
-		"a request to the hub's API reaches the proxy":           {path: "/k8s/local/api", code: http.StatusTeapot, users: true},
-		"a probe does not reach the proxy":                       {path: "/healthz", code: http.StatusOK},
-		"a stopping replica sends the last response":             {path: "/k8s/local/api", closing: true, code: http.StatusTeapot, users: true, last: true},
-		"a header that is too large goes no further":             {path: "/k8s/local/api", header: strings.Repeat("x", maxHeaderBytes), code: http.StatusRequestHeaderFieldsTooLarge},
-		"a path that belongs to neither is not found":            {path: "/k8s", code: http.StatusNotFound},
-		"a stopping replica also ends the connection of a probe": {path: "/healthz", closing: true, code: http.StatusOK, last: true},
+		"a user's request reaches the proxy": {
+			path: "/k8s/clusters/a/b/api", code: http.StatusTeapot, users: true,
+		},
+		"an unclean path reaches the proxy, unchanged": {
+			path: "/k8s/clusters//../healthz", code: http.StatusTeapot, users: true,
+		},
+		"a request to the hub's API reaches the proxy": {
+			path: "/k8s/local/api", code: http.StatusTeapot, users: true,
+		},
+		"a probe does not reach the proxy": {path: "/healthz", code: http.StatusOK},
+		"a stopping replica sends the last response": {
+			path: "/k8s/local/api", closing: true, code: http.StatusTeapot, users: true, last: true,
+		},
+		"a header that is too large goes no further": {
+			path: "/k8s/local/api", header: strings.Repeat("x", maxHeaderBytes), code: http.StatusRequestHeaderFieldsTooLarge,
+		},
+		"a path that belongs to neither is not found": {path: "/k8s", code: http.StatusNotFound},
+		"a stopping replica also ends the connection of a probe": {
+			path: "/healthz", closing: true, code: http.StatusOK, last: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +75,8 @@ func TestRequestsReachTheRightHandler(t *testing.T) {
 			w := httptest.NewRecorder()
 			s.handler(t.Context(), closing).ServeHTTP(w, r)
 			if w.Code != tc.code || served != tc.users || (w.Header().Get("Connection") == "close") != tc.last {
-				t.Errorf("got %d with %v, from the proxy %t; want %d, %t, the last response %t", w.Code, w.Header(), served, tc.code, tc.users, tc.last)
+				t.Errorf("got %d with %v, from the proxy %t; want %d, %t, the last response %t", w.Code, w.Header(), served,
+					tc.code, tc.users, tc.last)
 			}
 		})
 	}

@@ -154,7 +154,8 @@ var varying = regexp.MustCompile(`"(resourceVersion|uid|creationTimestamp|time)"
 	`system:serviceaccount:[a-z0-9:-]+|local:alice|default "[^"]*"|timestamp: "[^"]*"|\[\+\].*\n`)
 
 var comparedHeaders = []string{
-	"Content-Type", "Content-Encoding", "Allow", "Sec-Websocket-Protocol", "Sec-Websocket-Accept", "X-Content-Type-Options", "Vary",
+	"Content-Type", "Content-Encoding", "Allow", "Sec-Websocket-Protocol", "Sec-Websocket-Accept",
+	"X-Content-Type-Options", "Vary",
 }
 
 // TestEveryWayAnswersAsTheAPIServerDoes compares status, media type and body. docs/spec/member-api.md lists the
@@ -162,7 +163,8 @@ var comparedHeaders = []string{
 func TestEveryWayAnswersAsTheAPIServerDoes(t *testing.T) {
 	t.Parallel()
 	pods := rbacv1.PolicyRule{
-		APIGroups: []string{""}, Resources: []string{"pods", "pods/exec", "pods/log", "pods/proxy"}, Verbs: []string{"get", "create"},
+		APIGroups: []string{""}, Resources: []string{"pods", "pods/exec", "pods/log", "pods/proxy"}, Verbs: []string{"get",
+			"create"},
 	}
 	r := reach(t, objects, pods)
 	for _, q := range alike {

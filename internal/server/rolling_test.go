@@ -40,7 +40,8 @@ func newPair(t *testing.T) *pair {
 	}
 	namespace, peers := env.Workspace(t), []string{freeAddress(t), freeAddress(t)}
 	more := func(i int) string {
-		return fmt.Sprintf("drain: {delay: 2s, sessions: 6s}, peers: {listen: %q, addresses: [%q, %q]}", peers[i], peers[0], peers[1])
+		return fmt.Sprintf("drain: {delay: 2s, sessions: 6s}, peers: {listen: %q, addresses: [%q, %q]}", peers[i], peers[0],
+			peers[1])
 	}
 	p := &pair{first: newReplica(t, env, namespace, ca, more(0)), second: newReplica(t, env, namespace, ca, more(1))}
 	p.stopFirst = p.first.listen() // it is ready only when both are linked
@@ -139,10 +140,12 @@ func (l *load) request(c *http.Client) {
 	}
 	req.Header.Set("Authorization", "Bearer "+l.bearer)
 	var got httptrace.GotConnInfo
-	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { got = i }}))
+	req = req.WithContext(httptrace.WithClientTrace(req.Context(),
+		&httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { got = i }}))
 	resp, err := c.Do(req)
 	if err != nil {
-		l.fail("%s: %v (connection reused %t, idle for %s; %s)", method, err, got.Reused, got.IdleTime, time.Now().Format("05.000"))
+		l.fail("%s: %v (connection reused %t, idle for %s; %s)", method, err, got.Reused, got.IdleTime,
+			time.Now().Format("05.000"))
 		return
 	}
 	defer resp.Body.Close()
@@ -207,5 +210,6 @@ func TestRollingStop(t *testing.T) {
 	if _, tunnels := p.second.server.Members.LocalSize(); tunnels != 1 {
 		t.Errorf("%d tunnels at the second replica, want 1", tunnels)
 	}
-	t.Logf("stopped in %s; %d requests, %d watches ended, %d failures", time.Since(begun), l.sent.Load(), l.resumed.Load(), l.failed.Load())
+	t.Logf("stopped in %s; %d requests, %d watches ended, %d failures", time.Since(begun), l.sent.Load(), l.resumed.Load(),
+		l.failed.Load())
 }

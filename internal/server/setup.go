@@ -64,9 +64,10 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	bindings := bound(grants.Bound, connected.alike, time.Now)
 	audiences := identity.Audiences{Hub: cfg.Server.URLs, Clusters: proxy.PathClusters, Member: proxy.MemberOf}
 	users := users{
-		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences)).Authenticate,
-		authorize:    identity.Chain{bindings, access.ClusterProxy}.Authorize,
-		audiences:    audiences,
+		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(),
+			withStreams(audiences)).Authenticate,
+		authorize: identity.Chain{bindings, access.ClusterProxy}.Authorize,
+		audiences: audiences,
 	}
 	issuer, err := users.signIn(ctx, mgr, cfg, grants, logger.WithName("sign-in"))
 	if err != nil {
@@ -83,11 +84,13 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Trust:        holder,
 		Registration: newRegistration(mgr, cfg.AgentSettings(holder.Bundle), holder.Identity, registry.Admission, observed),
 		Members:      registry,
-		Tunnel:       observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable, ErrorLog: quietLog(logger)}),
-		Proxy:        handler,
-		SignIn:       issuer,
+		Tunnel: observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable,
+			ErrorLog: quietLog(logger)}),
+		Proxy:  handler,
+		SignIn: issuer,
 		Catalog: catalog.New(catalog.Catalog{
-			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings, Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
+			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings,
+			Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
 		}),
 		Changes: users.changes(mgr, access, observed),
 		Ready:   func() error { return cachesSynced(mgr, cfg) },
@@ -97,12 +100,14 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
 	}
-	server.join(mgr, cfg, hopLimits(limiter, limits, observed.proxy.limits()), func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
+	server.join(mgr, cfg, hopLimits(limiter, limits, observed.proxy.limits()),
+		func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
 	if err := observed.watchPolicies(mgr, clients.AdmissionregistrationV1(), logger.WithName("policies")); err != nil {
 		return nil, err
 	}
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
-	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(observed.scrapes(), users.authenticate, access.NonResource("get", "/metrics")))
+	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(observed.scrapes(), users.authenticate,
+		access.NonResource("get", "/metrics")))
 }
 
 // newRegistry returns the registry of members, with the limits of the configuration.
@@ -126,7 +131,8 @@ func (u *users) changes(mgr ctrl.Manager, access *identity.Access, observed *tel
 }
 
 // proxy returns the proxy for these users.
-func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetry, limiter *limit.Limiter, log logr.Logger) (*proxy.Handler, error) {
+func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetry, limiter *limit.Limiter,
+	log logr.Logger) (*proxy.Handler, error) {
 	return proxy.New(proxy.Options{
 		Authenticate: heldByUser(u.authenticate),
 		Authorize:    u.authorize,
@@ -161,7 +167,8 @@ func newRegistration(
 // addIndexes adds the indexes for lookups to the caches. It returns the index of grants, which finds the bindings of a
 // principal.
 func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex, registration.IndexTokenHash); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex,
+		registration.IndexTokenHash); err != nil {
 		return nil, fmt.Errorf("index join tokens: %w", err)
 	}
 	if err := index.Index(ctx, mgr.GetFieldIndexer()); err != nil {

@@ -30,7 +30,8 @@ type users struct {
 }
 
 // signIn adds sign-in at the hub. It returns the issuer of the users' tokens, or nil if it is not configured.
-func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config, grants *index.Grants, log logr.Logger) (*signin.Server, error) {
+func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config, grants *index.Grants,
+	log logr.Logger) (*signin.Server, error) {
 	var issuer *signin.Server
 	if !cfg.SignIn.On() {
 		return issuer, nil
@@ -39,7 +40,8 @@ func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config,
 		return nil, err
 	}
 	issuer = signin.New(signin.Options{
-		Issuer: cfg.SignIn.Issuer, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Now: time.Now, Log: log,
+		Issuer: cfg.SignIn.Issuer, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Now: time.Now,
+		Log: log,
 		Disabled: func(ctx context.Context, principal string) (bool, error) {
 			return index.Disabled(ctx, mgr.GetClient(), principal)
 		},
@@ -54,7 +56,8 @@ func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config,
 
 // directLifetime returns how long a user's token for direct access to a cluster is valid. It is 0 for a cluster without
 // direct access, and for a user whom the proxy would refuse.
-func directLifetime(clusters client.Reader, authorize func(context.Context, identity.Identity, types.NamespacedName) error) func(context.Context, identity.Identity, types.NamespacedName) (time.Duration, error) {
+func directLifetime(clusters client.Reader, authorize func(context.Context, identity.Identity,
+	types.NamespacedName) error) func(context.Context, identity.Identity, types.NamespacedName) (time.Duration, error) {
 	return func(ctx context.Context, id identity.Identity, name types.NamespacedName) (time.Duration, error) {
 		cluster := &v1.Cluster{}
 		if err := clusters.Get(ctx, name, cluster); err != nil {

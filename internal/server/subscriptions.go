@@ -30,5 +30,6 @@ func (t *telemetry) subscriptions() subscribe.Observer {
 	open := prometheus.NewGauge(prometheus.GaugeOpts{Name: "drover_subscriptions", Help: "Open streams of changes."})
 	ended := counters("drover_subscriptions_ended_total", "Streams of changes that have ended, by reason.", "why")
 	t.registry.MustRegister(open, ended)
-	return subscribe.Observer{Streams: func(n int) { open.Add(float64(n)) }, Ended: func(why string) { ended.WithLabelValues(why).Inc() }}
+	return subscribe.Observer{Streams: func(n int) { open.Add(float64(n)) },
+		Ended: func(why string) { ended.WithLabelValues(why).Inc() }}
 }

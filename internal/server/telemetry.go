@@ -67,9 +67,11 @@ func newTelemetry(
 func observe(tracer *tracing.Tracer, members *members.States, registry registry) *telemetry {
 	t := &telemetry{
 		registry: registry, tracer: tracer, tunnels: newTunnelMetrics(registry, members), proxy: newProxyMetrics(registry),
-		moved: counters("drover_agents_moved_total", "Agents asked to open their tunnel to another replica because this one stops.", "result"),
+		moved: counters("drover_agents_moved_total",
+			"Agents asked to open their tunnel to another replica because this one stops.", "result"),
 		turnedAway: prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_handshakes_refused_total",
-			Help: "Connections that were closed before their TLS handshake because too many were opened at once. Agents connect again."}),
+			Help: "Connections that were closed before their TLS handshake because too many were opened at once. Agents " +
+				"connect again."}),
 	}
 	registry.MustRegister(t.moved, t.turnedAway,
 		gauge("drover_stopping_seconds", "For how long this replica has been stopping, 0 while it is not.", func() float64 {
@@ -98,8 +100,10 @@ func (t *telemetry) hop(next http.Handler) http.Handler {
 // other replicas.
 func (t *telemetry) watchLinks(links func() (heard, hearing int)) {
 	t.registry.MustRegister(
-		gauge("drover_peers_heard", "Other replicas that tell this one of their members.", func() float64 { heard, _ := links(); return float64(heard) }),
-		gauge("drover_peers_hearing", "Other replicas that this one tells of its members.", func() float64 { _, hearing := links(); return float64(hearing) }),
+		gauge("drover_peers_heard", "Other replicas that tell this one of their members.",
+			func() float64 { heard, _ := links(); return float64(heard) }),
+		gauge("drover_peers_hearing", "Other replicas that this one tells of its members.",
+			func() float64 { _, hearing := links(); return float64(hearing) }),
 	)
 }
 
@@ -147,7 +151,8 @@ func gauge(name, help string, value func() float64) prometheus.GaugeFunc {
 type certificates struct{ *trust.Holder }
 
 func (certificates) desc() *prometheus.Desc {
-	return prometheus.NewDesc("drover_certificate_expiry_timestamp_seconds", "When a certificate of the hub expires, in seconds since 1970.", []string{"certificate"}, nil)
+	return prometheus.NewDesc("drover_certificate_expiry_timestamp_seconds",
+		"When a certificate of the hub expires, in seconds since 1970.", []string{"certificate"}, nil)
 }
 
 // Describe implements prometheus.Collector.

@@ -69,7 +69,8 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 	names := &listing{Registry: prometheus.NewRegistry()}
 	o := observe(nil, members.New(logr.Discard(), time.Now).States, names)
 	o.watchLinks(func() (heard, hearing int) { return 1, 2 })
-	o.watchServer(func() error { return nil }, holder, fake.NewClientBuilder().WithScheme(scheme).WithObjects(clusters...).Build())
+	o.watchServer(func() error { return nil }, holder,
+		fake.NewClientBuilder().WithScheme(scheme).WithObjects(clusters...).Build())
 	if _, err := o.openAudit(config.Audit{}, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
@@ -115,10 +116,12 @@ func TestMetrics(t *testing.T) {
 		known = append(known, family.GetName())
 	}
 	agents := httptest.NewRecorder()
-	new(direct.Endpoint).Metrics().ServeHTTP(agents, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	new(direct.Endpoint).Metrics().ServeHTTP(agents, httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+		"/metrics", nil))
 	list.names = append(list.names, metricName.FindAllString(agents.Body.String(), -1)...)
 	known = append(known, list.names...)
-	for _, file := range []string{"config/prometheus/rules.yaml", "config/prometheus/dashboard.json", "config/prometheus/rules_test.yaml"} {
+	for _, file := range []string{"config/prometheus/rules.yaml", "config/prometheus/dashboard.json",
+		"config/prometheus/rules_test.yaml"} {
 		t.Run("the manager has each metric that is used in "+file, func(t *testing.T) {
 			used := namesIn(t, file, known)
 			if len(used) < 10 {
@@ -171,7 +174,8 @@ func TestMetrics(t *testing.T) {
 			return found
 		}
 		alerts, runbooks := find(`(?m)^  - alert: (\w+)$`, string(rules)), find(`(?m)^### (Drover\w+)$`, string(docs))
-		links := slices.Compact(find(`runbook_url: https://github\.com/drover-dev/drover/blob/main/docs/operations/alerts\.md#(\w+)\n`, string(rules)))
+		links := slices.Compact(find(
+			`runbook_url: https://github\.com/drover-dev/drover/blob/main/docs/operations/alerts\.md#(\w+)\n`, string(rules)))
 		var anchors []string
 		for _, name := range runbooks {
 			anchors = append(anchors, strings.ToLower(name))
@@ -191,11 +195,19 @@ func TestProxyMetrics(t *testing.T) {
 		"a read of a member": {"GET", "/k8s/clusters/a/b/api/v1/pods", 200, "code=200,kind=read,target=member"},
 		"a write to the hub": {"POST", "/k8s/local/api/v1/namespaces/x/pods", 201, "code=201,kind=write,target=hub"},
 		"a watch":            {"GET", "/k8s/clusters/a/b/api/v1/pods?watch=1", 200, "code=200,kind=watch,target=member"},
-		"logs that are followed count as a watch":   {"GET", "/k8s/clusters/a/b/api/v1/namespaces/x/pods/p/log?follow=true", 200, "code=200,kind=watch,target=member"},
-		"an exec is a session":                      {"POST", "/k8s/clusters/a/b/api/v1/namespaces/x/pods/p/exec", 200, "code=200,kind=session,target=member"},
-		"a refused request counts as well":          {"GET", "/k8s/clusters/a", 404, "code=404,kind=read,target=member"},
-		"a code that does not exist adds no series": {"GET", "/k8s/clusters/a/b/version", 799, "code=other,kind=read,target=member"},
-		"an unknown method adds no series":          {"BREW", "/k8s/clusters/a/b/version", 405, "code=405,kind=write,target=member"},
+		"logs that are followed count as a watch": {
+			"GET", "/k8s/clusters/a/b/api/v1/namespaces/x/pods/p/log?follow=true", 200, "code=200,kind=watch,target=member",
+		},
+		"an exec is a session": {
+			"POST", "/k8s/clusters/a/b/api/v1/namespaces/x/pods/p/exec", 200, "code=200,kind=session,target=member",
+		},
+		"a refused request counts as well": {"GET", "/k8s/clusters/a", 404, "code=404,kind=read,target=member"},
+		"a code that does not exist adds no series": {
+			"GET", "/k8s/clusters/a/b/version", 799, "code=other,kind=read,target=member",
+		},
+		"an unknown method adds no series": {
+			"BREW", "/k8s/clusters/a/b/version", 405, "code=405,kind=write,target=member",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, list := seen(t)
@@ -244,23 +256,32 @@ func TestSplit(t *testing.T) {
 
 func TestScrape(t *testing.T) {
 	cluster := func(name string, conditions ...metav1.Condition) *v1.Cluster {
-		return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Status: v1.ClusterStatus{Conditions: conditions}}
+		return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name},
+			Status: v1.ClusterStatus{Conditions: conditions}}
 	}
 	lost := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1.ReasonTunnelLost}
-	unguarded := metav1.Condition{Type: v1.ConditionGuardsApplied, Status: metav1.ConditionFalse, Reason: v1.ReasonConflict}
-	waiting := metav1.Condition{Type: v1.ConditionAgentUpToDate, Status: metav1.ConditionFalse, Reason: v1.ReasonAgentWaiting}
-	restored := metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored}
-	stalled := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}, Status: v1.PlanStatus{Conditions: []metav1.Condition{
-		{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1.ReasonNodeFailed}, {Type: v1.ConditionStalled, Status: metav1.ConditionTrue}}}}
+	unguarded := metav1.Condition{Type: v1.ConditionGuardsApplied, Status: metav1.ConditionFalse,
+		Reason: v1.ReasonConflict}
+	waiting := metav1.Condition{Type: v1.ConditionAgentUpToDate, Status: metav1.ConditionFalse,
+		Reason: v1.ReasonAgentWaiting}
+	restored := metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse,
+		Reason: v1.ReasonHubRestored}
+	stalled := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"},
+		Status: v1.PlanStatus{Conditions: []metav1.Condition{
+			{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1.ReasonNodeFailed}, {Type: v1.ConditionStalled,
+				Status: metav1.ConditionTrue}}}}
 	stalled.Spec.ClusterName = "x"
 	own := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "own"}}
 	o, list := seen(t, cluster("x", lost, unguarded, waiting), cluster("y", lost), cluster("z", restored), stalled, own)
 	for _, want := range []string{
 		"drover_clusters ready=False,reason=TunnelLost 2", "drover_clusters ready=Unknown,reason=Pending 1",
 		"drover_cluster_guards applied=False,reason=Conflict 1", "drover_cluster_guards applied=Unknown,reason=Pending 2",
-		"drover_cluster_agents reason=AgentWaiting,up_to_date=False 1", "drover_cluster_agents reason=Pending,up_to_date=Unknown 2",
-		"drover_cluster_restores confirmed=False,reason=HubRestored 1", "drover_cluster_restores confirmed=Unknown,reason=Pending 2",
-		"drover_plans reason=NodeFailed,stalled=true 1", "drover_replica_ready  1", "drover_stopping_seconds  0", "drover_peers_heard  1", "drover_peers_hearing  2",
+		"drover_cluster_agents reason=AgentWaiting,up_to_date=False 1", "drover_cluster_agents " +
+			"reason=Pending,up_to_date=Unknown 2",
+		"drover_cluster_restores confirmed=False,reason=HubRestored 1", "drover_cluster_restores " +
+			"confirmed=Unknown,reason=Pending 2",
+		"drover_plans reason=NodeFailed,stalled=true 1", "drover_replica_ready  1", "drover_stopping_seconds  0",
+		"drover_peers_heard  1", "drover_peers_hearing  2",
 	} {
 		if !strings.Contains(testkit.Scrape(t, list), want+"\n") {
 			t.Errorf("%q is not in\n%s", want, testkit.Scrape(t, list))
@@ -315,7 +336,8 @@ func TestCertificates(t *testing.T) {
 	}
 	got := testkit.Scrape(t, registry)
 	for name, days := range map[string]int{"authority": 3650, "serving": 30} {
-		line := regexp.MustCompile("(?m)^drover_certificate_expiry_timestamp_seconds certificate=" + name + " (.*)$").FindStringSubmatch(got)
+		line := regexp.MustCompile("(?m)^drover_certificate_expiry_timestamp_seconds certificate=" + name +
+			" (.*)$").FindStringSubmatch(got)
 		if line == nil {
 			t.Errorf("want %s in\n%s", name, got)
 			continue

@@ -80,7 +80,8 @@ func newCollector(t *testing.T) *collector {
 
 func (c *collector) tracer(t *testing.T, service string, ratio float64) *tracing.Tracer {
 	t.Helper()
-	tracer, err := tracing.New(t.Context(), tracing.Options{Endpoint: c.URL, Ratio: ratio, Service: service, Log: logr.Discard()})
+	tracer, err := tracing.New(t.Context(), tracing.Options{Endpoint: c.URL, Ratio: ratio, Service: service,
+		Log: logr.Discard()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,15 +141,17 @@ func tracedReplicas(t *testing.T, c *collector) [2]tracedReplica {
 }
 
 // connectAgent connects the agent of a member with an API server to a replica.
-func connectAgent(t *testing.T, at *members.Registry, name types.NamespacedName, tracer *tracing.Tracer, apiServer string) {
+func connectAgent(t *testing.T, at *members.Registry, name types.NamespacedName, tracer *tracing.Tracer,
+	apiServer string) {
 	t.Helper()
 	base, err := url.Parse(apiServer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	forwarding := tracer.Continue(forward.New(t.Context(), base, &http.Transport{}, logr.Discard()), func(r *http.Request) tracing.About {
-		return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
-	})
+	forwarding := tracer.Continue(forward.New(t.Context(), base, &http.Transport{}, logr.Discard()),
+		func(r *http.Request) tracing.About {
+			return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
+		})
 	opened := testkit.OpenTunnel(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != protocol.PathReport {
 			forwarding.ServeHTTP(w, r)
@@ -158,7 +161,8 @@ func connectAgent(t *testing.T, at *members.Registry, name types.NamespacedName,
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
-	at.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"}, Key: "key", Instance: "a"}, opened.Session)
+	at.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"}, Key: "key",
+		Instance: "a"}, opened.Session)
 }
 
 // One request of a user goes all the way: hub, the replica with the tunnel, agent, API server.
@@ -203,11 +207,13 @@ func TestTraceCoversTheWholePath(t *testing.T) {
 	t.Cleanup(hub.Close)
 
 	const strangers = "4bf92f3577b34da6a3ce929d0e0e4736"
-	request, err := http.NewRequest(http.MethodGet, hub.URL+"/k8s/clusters/team-a/prod/api/v1/namespaces/x/secrets/hush?q=hush", nil)
+	request, err := http.NewRequest(http.MethodGet,
+		hub.URL+"/k8s/clusters/team-a/prod/api/v1/namespaces/x/secrets/hush?q=hush", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header = http.Header{"Authorization": {"Bearer hush"}, "Traceparent": {"00-" + strangers + "-00f067aa0ba902b7-01"}, "Tracestate": {"x=hush"}}
+	request.Header = http.Header{"Authorization": {"Bearer hush"},
+		"Traceparent": {"00-" + strangers + "-00f067aa0ba902b7-01"}, "Tracestate": {"x=hush"}}
 	response, err := hub.Client().Do(request)
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +243,8 @@ func TestTraceCoversTheWholePath(t *testing.T) {
 		t.Errorf("got span %+v, want only a link to the user's own trace", first)
 	}
 	header := <-arrived
-	if got, want := header.Get("Traceparent"), "00-"+last.TraceID+"-"+last.SpanID+"-01"; got != want || header.Get("Tracestate") != "" {
+	if got, want := header.Get("Traceparent"), "00-"+last.TraceID+"-"+last.SpanID+"-01"; got != want ||
+		header.Get("Tracestate") != "" {
 		t.Errorf("the API server got %q, want %q", got, want)
 	}
 	if strings.Contains(c.raw, "hush") {

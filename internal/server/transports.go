@@ -56,7 +56,8 @@ func (m transports) Transport(ctx context.Context, name types.NamespacedName) (h
 }
 
 func clonesRefusal(name types.NamespacedName) error {
-	return refusal.Unavailable(fmt.Sprintf("two clusters have the identity of cluster %q, for example because etcd or a machine was copied, "+
+	return refusal.Unavailable(fmt.Sprintf("two clusters have the identity of cluster %q, for example because etcd or "+
+		"a machine was copied, "+
 		"so the hub serves neither; kubectl describe cluster %s -n %s on the hub says what to do",
 		name, name.Name, name.Namespace)).About(name).RetryAt(time.Now().Add(clonesPatience))
 }

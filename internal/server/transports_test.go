@@ -61,7 +61,8 @@ func TestBindingAloneDoesNotOpenAReadOnlyMember(t *testing.T) {
 						report.Profile = string(tt.agent)
 					}
 					agent := testkit.ConnectAgent(t, report)
-					registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team", Name: "edge", UID: "uid"}, Key: "key"}, agent.Session)
+					registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team", Name: "edge", UID: "uid"}, Key: "key"},
+						agent.Session)
 					synctest.Wait()
 				}
 				id, err := identity.New(authenticationv1.UserInfo{Username: "alice"})

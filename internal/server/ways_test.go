@@ -128,7 +128,8 @@ func reach(t *testing.T, rules ...rbacv1.PolicyRule) *reached {
 			return nil
 		})
 	}
-	reaching := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}}
+	reaching := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"},
+		Verbs: []string{"get"}}
 	token := r.first.user("ways", reaching)
 	prefix := "/k8s/clusters/" + name.String()
 	r.directly = way{"directly", strings.TrimSuffix(base.String(), "/"), token}
@@ -358,7 +359,8 @@ func TestMemberServiceAccountIsImpersonatedOnEveryWay(t *testing.T) {
 			for name, as := range map[string]string{
 				"another account of the namespace":                    "system:serviceaccount:" + namespace + ":other",
 				"the account with the same name in another namespace": "system:serviceaccount:default:deployer",
-				"the agent's own account, although it was granted":    "system:serviceaccount:" + protocol.AgentNamespace + ":" + protocol.AgentName,
+				"the agent's own account, although it was granted": "system:serviceaccount:" + protocol.AgentNamespace + ":" +
+					protocol.AgentName,
 				"a system user":                      "system:admin",
 				"a system controller":                "system:kube-controller-manager",
 				"a name that resembles an account":   "system:serviceaccount:" + namespace,

@@ -56,7 +56,8 @@ func New(c Catalog) *Catalog {
 
 // Register adds the catalog's endpoints to a mux.
 func (c *Catalog) Register(mux *http.ServeMux) {
-	mux.Handle("GET "+PathWhoAmI, c.serve(func(_ context.Context, id identity.Identity, _ *http.Request) (any, error) { return whoAmI(id), nil }))
+	mux.Handle("GET "+PathWhoAmI,
+		c.serve(func(_ context.Context, id identity.Identity, _ *http.Request) (any, error) { return whoAmI(id), nil }))
 	mux.Handle("GET "+PathClusters, c.serve(c.clusters))
 }
 
@@ -76,7 +77,9 @@ func (c *Catalog) serve(answer func(context.Context, identity.Identity, *http.Re
 	})
 }
 
-func (c *Catalog) answer(r *http.Request, answer func(context.Context, identity.Identity, *http.Request) (any, error)) (any, error) {
+func (c *Catalog) answer(
+	r *http.Request, answer func(context.Context, identity.Identity, *http.Request) (any, error),
+) (any, error) {
 	id, err := c.Authenticate(r)
 	if err != nil {
 		return nil, err
@@ -108,6 +111,8 @@ func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Re
 func whoAmI(id identity.Identity) any {
 	return authenticationv1.SelfSubjectReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectReview"},
-		Status:   authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: id.User, UID: id.UID, Groups: id.Groups}},
+		Status: authenticationv1.SelfSubjectReviewStatus{
+			UserInfo: authenticationv1.UserInfo{Username: id.User, UID: id.UID, Groups: id.Groups},
+		},
 	}
 }

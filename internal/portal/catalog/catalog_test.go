@@ -60,7 +60,8 @@ func (r *rights) catalog(t testing.TB, objects []client.Object) *Catalog {
 			if req.Header.Get("Authorization") == "" {
 				return identity.Identity{}, refusal.Unauthorized("no token")
 			}
-			return identity.Identity{User: "local:alice", Groups: r.groups, Hub: authenticationv1.UserInfo{Username: "local:alice"}}, nil
+			return identity.Identity{User: "local:alice", Groups: r.groups,
+				Hub: authenticationv1.UserInfo{Username: "local:alice"}}, nil
 		},
 		Workspaces: func(who index.Principals) (map[string]index.Principals, error) {
 			found := map[string]index.Principals{}
@@ -124,17 +125,35 @@ func TestListContainsTheClustersThatTheUserCanReach(t *testing.T) {
 		incomplete bool
 		reviews    int
 	}{
-		"without a right, no Clusters":                                           {rights{}, "", nil, false, 4},
-		"a binding shows its Cluster":                                            {rights{bound: []string{"a/two"}}, "", []string{"a/two"}, false, 4},
-		"a right in a workspace shows its Clusters":                              {rights{proxy: []string{"a/"}}, "", []string{"a/one", "a/two"}, false, 4},
-		"a right everywhere shows all Clusters after one review":                 {rights{proxy: []string{"/"}}, "", all, false, 1},
-		"a binding and a right show the Clusters of both":                        {rights{bound: []string{"c/one"}, proxy: []string{"b/"}}, "", []string{"b/one", "c/one"}, false, 3},
-		"a right to one Cluster by name is not reviewed for all workspaces":      {rights{proxy: []string{"a/two"}}, "", nil, false, 4},
-		"a right to one Cluster by name counts if the query names the workspace": {rights{proxy: []string{"a/two"}}, "?namespace=a", []string{"a/two"}, false, 4},
-		"a binding in another workspace shows nothing in the named workspace":    {rights{bound: []string{"c/one"}}, "?namespace=a", nil, false, 4},
-		"a workspace that does not exist looks like one without rights":          {rights{}, "?namespace=x", nil, false, 0},
-		"Clusters with unknown bindings are not listed":                          {rights{bound: []string{"a/two"}, unknown: true}, "", nil, true, 4},
-		"failed reviews permit nothing, but bindings count":                      {rights{bound: []string{"a/two"}, failing: true}, "", []string{"a/two"}, true, 4},
+		"without a right, no Clusters": {rights{}, "", nil, false, 4},
+		"a binding shows its Cluster": {
+			rights{bound: []string{"a/two"}}, "", []string{"a/two"}, false, 4,
+		},
+		"a right in a workspace shows its Clusters": {
+			rights{proxy: []string{"a/"}}, "", []string{"a/one", "a/two"}, false, 4,
+		},
+		"a right everywhere shows all Clusters after one review": {
+			rights{proxy: []string{"/"}}, "", all, false, 1,
+		},
+		"a binding and a right show the Clusters of both": {
+			rights{bound: []string{"c/one"}, proxy: []string{"b/"}}, "", []string{"b/one", "c/one"}, false, 3,
+		},
+		"a right to one Cluster by name is not reviewed for all workspaces": {
+			rights{proxy: []string{"a/two"}}, "", nil, false, 4,
+		},
+		"a right to one Cluster by name counts if the query names the workspace": {
+			rights{proxy: []string{"a/two"}}, "?namespace=a", []string{"a/two"}, false, 4,
+		},
+		"a binding in another workspace shows nothing in the named workspace": {
+			rights{bound: []string{"c/one"}}, "?namespace=a", nil, false, 4,
+		},
+		"a workspace that does not exist looks like one without rights": {rights{}, "?namespace=x", nil, false, 0},
+		"Clusters with unknown bindings are not listed": {
+			rights{bound: []string{"a/two"}, unknown: true}, "", nil, true, 4,
+		},
+		"failed reviews permit nothing, but bindings count": {
+			rights{bound: []string{"a/two"}, failing: true}, "", []string{"a/two"}, true, 4,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, incomplete := listed(t, tt.rights.catalog(t, clusters(all...)), PathClusters+tt.query)
@@ -154,10 +173,12 @@ func TestListCanBeLimitedByLabels(t *testing.T) {
 	objects[1].SetLabels(map[string]string{"env": "prod"})
 	objects[2].SetLabels(map[string]string{"env": "prod"})
 	r := &rights{proxy: []string{"a/"}}
-	if got, _ := listed(t, r.catalog(t, objects), "/v1/clusters?labelSelector=env%3Dprod"); !slices.Equal(got, []string{"a/two"}) {
+	if got, _ := listed(t, r.catalog(t, objects), "/v1/clusters?labelSelector=env%3Dprod"); !slices.Equal(got,
+		[]string{"a/two"}) {
 		t.Errorf("got %v, want the reachable Clusters with the label", got)
 	}
-	if code, body := get(t, r.catalog(t, objects), "/v1/clusters?labelSelector=env%3D%3D%3Dx", "token"); code != http.StatusBadRequest || !strings.Contains(body, "labelSelector") {
+	if code, body := get(t, r.catalog(t, objects), "/v1/clusters?labelSelector=env%3D%3D%3Dx",
+		"token"); code != http.StatusBadRequest || !strings.Contains(body, "labelSelector") {
 		t.Errorf("%d %s, want 400", code, body)
 	}
 }
@@ -180,7 +201,8 @@ func TestNumberOfReviewsForAList(t *testing.T) {
 			r := rights{bound: []string{"w0/c0"}}
 			got, incomplete := listed(t, r.catalog(t, clusters(names...)), PathClusters+tt.query)
 			if len(r.reviews) != tt.reviews || incomplete != tt.incomplete || !slices.Equal(got, r.bound) {
-				t.Errorf("got %d reviews, incomplete %v, %d listed; want %d, %v, 1", len(r.reviews), incomplete, len(got), tt.reviews, tt.incomplete)
+				t.Errorf("got %d reviews, incomplete %v, %d listed; want %d, %v, 1", len(r.reviews), incomplete, len(got),
+					tt.reviews, tt.incomplete)
 			}
 		})
 	}
@@ -191,7 +213,8 @@ func TestGroupsWithoutABindingAreNotLookedUp(t *testing.T) {
 	for i := range 1000 {
 		r.groups = append(r.groups, fmt.Sprintf("ldap:g%d", i))
 	}
-	if _, incomplete := listed(t, r.catalog(t, clusters("a/one", "b/one")), PathClusters); incomplete || !reflect.DeepEqual(r.asked, [][]string{{"ldap:g0"}}) {
+	if _, incomplete := listed(t, r.catalog(t, clusters("a/one", "b/one")), PathClusters); incomplete ||
+		!reflect.DeepEqual(r.asked, [][]string{{"ldap:g0"}}) {
 		t.Errorf("bindings were looked up %d times, want once, for one group", len(r.asked))
 	}
 }
@@ -208,7 +231,8 @@ func TestCatalogRefusesAnonymousRequests(t *testing.T) {
 	if len(r.reviews) > 0 {
 		t.Errorf("an unknown user caused the reviews %v, want none", r.reviews)
 	}
-	if code, body := get(t, c, PathWhoAmI, "token"); code != http.StatusOK || !strings.Contains(body, `"username":"local:alice"`) || !strings.Contains(body, "SelfSubjectReview") {
+	if code, body := get(t, c, PathWhoAmI, "token"); code != http.StatusOK ||
+		!strings.Contains(body, `"username":"local:alice"`) || !strings.Contains(body, "SelfSubjectReview") {
 		t.Errorf("the user got %d %s", code, body)
 	}
 }
@@ -217,7 +241,8 @@ func TestCatalogRefusesAnonymousRequests(t *testing.T) {
 func BenchmarkList(b *testing.B) {
 	list := &v1.ClusterList{}
 	for i := range 10_000 {
-		list.Items = append(list.Items, v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("w%d", i/100), Name: fmt.Sprintf("c%d", i)}})
+		list.Items = append(list.Items,
+			v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("w%d", i/100), Name: fmt.Sprintf("c%d", i)}})
 	}
 	bound := map[string]index.Principals{}
 	for i := range 100 {
@@ -258,16 +283,31 @@ func TestDirectAddressHasTheRightCA(t *testing.T) {
 		endpoint v1.AuthorizedEndpoint
 		want     *Direct
 	}{
-		"none":                                {v1.AuthorizedEndpoint{}, nil},
-		"no address, with a mode":             {v1.AuthorizedEndpoint{Mode: v1.AuthorizedEndpointAPIServer}, nil},
-		"the agent":                           {v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAgent}, &Direct{Server: "https://a", CABundle: "agent"}},
-		"the agent, as the default mode":      {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given"}, &Direct{Server: "https://a", CABundle: "agent"}},
-		"the agent, with a given certificate": {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", TLSSecretName: "tls"}, &Direct{Server: "https://a", CABundle: "given"}},
-		"the API server":                      {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", Mode: v1.AuthorizedEndpointAPIServer}, &Direct{Server: "https://a", CABundle: "given", Mode: "APIServer"}},
-		"the API server, with no CA":          {v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAPIServer}, &Direct{Server: "https://a", Mode: "APIServer"}},
+		"none":                    {v1.AuthorizedEndpoint{}, nil},
+		"no address, with a mode": {v1.AuthorizedEndpoint{Mode: v1.AuthorizedEndpointAPIServer}, nil},
+		"the agent": {
+			v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAgent},
+			&Direct{Server: "https://a", CABundle: "agent"},
+		},
+		"the agent, as the default mode": {
+			v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given"}, &Direct{Server: "https://a", CABundle: "agent"},
+		},
+		"the agent, with a given certificate": {
+			v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", TLSSecretName: "tls"},
+			&Direct{Server: "https://a", CABundle: "given"},
+		},
+		"the API server": {
+			v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", Mode: v1.AuthorizedEndpointAPIServer},
+			&Direct{Server: "https://a", CABundle: "given", Mode: "APIServer"},
+		},
+		"the API server, with no CA": {
+			v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAPIServer},
+			&Direct{Server: "https://a", Mode: "APIServer"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := shown(&v1.Cluster{Spec: v1.ClusterSpec{AuthorizedEndpoint: tt.endpoint}, Status: v1.ClusterStatus{DirectAuthority: "agent"}}).Direct
+			got := shown(&v1.Cluster{Spec: v1.ClusterSpec{AuthorizedEndpoint: tt.endpoint},
+				Status: v1.ClusterStatus{DirectAuthority: "agent"}}).Direct
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}

@@ -81,10 +81,12 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 		return nil, refusal.Unavailable("the hub has not read all bindings yet; try again").Because(err)
 	}
 	var clusters v1.ClusterList
-	if err := c.Clusters.List(ctx, &clusters, client.InNamespace(q.workspace), client.MatchingLabelsSelector{Selector: q.selector}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.Clusters.List(ctx, &clusters, client.InNamespace(q.workspace),
+		client.MatchingLabelsSelector{Selector: q.selector}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, refusal.Unavailable("the hub could not list its Clusters; try again").Because(err)
 	}
-	a := &clusterListing{Catalog: c, id: id, bound: bound, named: q.workspace != "", known: map[types.NamespacedName]bool{}}
+	a := &clusterListing{Catalog: c, id: id, bound: bound, named: q.workspace != "",
+		known: map[types.NamespacedName]bool{}}
 	a.Items = []Cluster{}
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
@@ -103,7 +105,8 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 }
 
 func shown(cluster *v1.Cluster) Cluster {
-	out := Cluster{Namespace: cluster.Namespace, Name: cluster.Name, Ready: metav1.ConditionUnknown, Version: cluster.Status.Version}
+	out := Cluster{Namespace: cluster.Namespace, Name: cluster.Name, Ready: metav1.ConditionUnknown,
+		Version: cluster.Status.Version}
 	if ready := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); ready != nil {
 		out.Ready, out.Reason = ready.Status, ready.Reason
 	}

@@ -26,12 +26,28 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 		meta map[string]any
 		want string
 	}{
-		"none of the hub's labels": {map[string]any{"ownerReferences": owners("uid-of-the-cluster")}, "its label cluster.drover.dev/cluster is missing and not next"},
-		"another cluster":          {map[string]any{"labels": labels("other", "registration"), "ownerReferences": owners("uid-of-the-cluster")}, "its label cluster.drover.dev/cluster is other and not next"},
-		"another kind":             {map[string]any{"labels": labels("next", "agent"), "ownerReferences": owners("uid-of-the-cluster")}, "its label cluster.drover.dev/secret is agent and not registration"},
-		"no owner":                 {map[string]any{"labels": labels("next", "registration")}, "it does not belong to this Cluster"},
-		"a former owner":           {map[string]any{"labels": labels("next", "registration"), "ownerReferences": owners("former")}, "it does not belong to this Cluster"},
-		"the hub's":                {map[string]any{"labels": labels("next", "registration"), "ownerReferences": owners("uid-of-the-cluster")}, ""},
+		"none of the hub's labels": {
+			map[string]any{"ownerReferences": owners("uid-of-the-cluster")},
+			"its label cluster.drover.dev/cluster is missing and not next",
+		},
+		"another cluster": {
+			map[string]any{"labels": labels("other", "registration"), "ownerReferences": owners("uid-of-the-cluster")},
+			"its label cluster.drover.dev/cluster is other and not next",
+		},
+		"another kind": {
+			map[string]any{"labels": labels("next", "agent"), "ownerReferences": owners("uid-of-the-cluster")},
+			"its label cluster.drover.dev/secret is agent and not registration",
+		},
+		"no owner": {
+			map[string]any{"labels": labels("next", "registration")}, "it does not belong to this Cluster",
+		},
+		"a former owner": {
+			map[string]any{"labels": labels("next", "registration"), "ownerReferences": owners("former")},
+			"it does not belong to this Cluster",
+		},
+		"the hub's": {
+			map[string]any{"labels": labels("next", "registration"), "ownerReferences": owners("uid-of-the-cluster")}, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.mu.Lock()
@@ -39,7 +55,8 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 			f.mu.Unlock()
 			next := cluster("next", "False", "AwaitingAgent", "")
 			status := next["object"].(map[string]any)["status"].(map[string]any)
-			status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Registered", "status": "False", "reason": "AwaitingAgent"})
+			status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Registered", "status": "False",
+				"reason": "AwaitingAgent"})
 			f.send(next)
 			sees(t, p, "button: next")
 			p.Evaluate(`document.querySelector("button.main").click(); `+painted, nil)
@@ -53,7 +70,8 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 				sees(t, p, "StaticText: The Cluster is created. The Secret next-registration was not created by the hub: "+tt.want)
 				var shown bool
 				if p.Evaluate(`document.querySelector("dialog").textContent.includes("`+command+`")`, &shown); shown {
-					t.Errorf("the page shows the command of a Secret that the hub did not create, want only the reason why it does not")
+					t.Errorf("the page shows the command of a Secret that the hub did not create, want only the " +
+						"reason why it does not")
 				}
 			}
 			p.Evaluate(`document.querySelector("dialog").close()`, nil)

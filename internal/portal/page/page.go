@@ -24,13 +24,15 @@ const Path = "/ui/"
 
 // policy lets the page load its own files and send requests to its own hub, and nothing else: no inline scripts, no
 // frames, no forms.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 //go:embed static
 var static embed.FS
 
 // types are the media types of files. The operating system may have other media types for them.
-var types = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+var types = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".js": "text/javascript; charset=utf-8"}
 
 // file is a served file, with the ETag that browsers use to detect changes.
 type file struct {

@@ -37,7 +37,8 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 	if w := ask("/", ""); w.Code != http.StatusFound || w.Header().Get("Location") != Path {
 		t.Errorf("the root got %d to %q, want a redirect to the page", w.Code, w.Header().Get("Location"))
 	}
-	for path, kind := range map[string]string{"": "text/html", "style.css": "text/css", "app.js": "text/javascript", "index.html": "text/html"} {
+	for path, kind := range map[string]string{"": "text/html", "style.css": "text/css", "app.js": "text/javascript",
+		"index.html": "text/html"} {
 		w := ask(Path+path, "")
 		if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || w.Body.Len() == 0 {
 			t.Errorf("%q got %d %q", path, w.Code, w.Header())
@@ -62,7 +63,8 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 // lines.
 func TestPageStaysSmall(t *testing.T) {
 	lines := 0
-	unsafe := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\("on|localStorage|document\.cookie|https?://[a-z]`)
+	unsafe := regexp.MustCompile(
+		`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\("on|localStorage|document\.cookie|https?://[a-z]`)
 	entries, err := fs.ReadDir(static, "static")
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +75,9 @@ func TestPageStaysSmall(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines += bytes.Count(content, []byte("\n"))
-		if types[strings.TrimPrefix(entry.Name(), strings.TrimRight(entry.Name(), "abcdefghijklmnopqrstuvwxyz"))] == "" && !slices.ContainsFunc([]string{".html", ".css", ".js"}, func(end string) bool { return strings.HasSuffix(entry.Name(), end) }) {
+		if types[strings.TrimPrefix(entry.Name(), strings.TrimRight(entry.Name(), "abcdefghijklmnopqrstuvwxyz"))] == "" &&
+			!slices.ContainsFunc([]string{".html", ".css", ".js"},
+				func(end string) bool { return strings.HasSuffix(entry.Name(), end) }) {
 			t.Errorf("%s has no media type", entry.Name())
 		}
 		if found := unsafe.Find(content); found != nil {
@@ -115,7 +119,8 @@ func newFleet(t *testing.T, clusters int) *fleet {
 		}
 		f.mu.Lock()
 		f.conn = conn
-		for _, kind := range []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings", "plans", "hosts"} {
+		for _, kind := range []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings",
+			"plans", "hosts"} {
 			f.sendLocked(map[string]any{"type": "RESET", "kind": kind})
 		}
 		for i := range clusters {
@@ -129,17 +134,19 @@ func newFleet(t *testing.T, clusters int) *fleet {
 			}
 		}
 	})
-	mux.HandleFunc("POST /k8s/local/apis/cluster.drover.dev/v1/namespaces/team/clusters", func(w http.ResponseWriter, r *http.Request) {
-		made := map[string]any{}
-		_ = json.NewDecoder(r.Body).Decode(&made)
-		made["metadata"].(map[string]any)["uid"] = "uid-of-the-cluster"
-		_ = json.NewEncoder(w).Encode(made)
-	})
-	mux.HandleFunc("GET /k8s/local/api/v1/namespaces/team/secrets/next-registration", func(w http.ResponseWriter, _ *http.Request) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		_ = json.NewEncoder(w).Encode(f.secret)
-	})
+	mux.HandleFunc("POST /k8s/local/apis/cluster.drover.dev/v1/namespaces/team/clusters",
+		func(w http.ResponseWriter, r *http.Request) {
+			made := map[string]any{}
+			_ = json.NewDecoder(r.Body).Decode(&made)
+			made["metadata"].(map[string]any)["uid"] = "uid-of-the-cluster"
+			_ = json.NewEncoder(w).Encode(made)
+		})
+	mux.HandleFunc("GET /k8s/local/api/v1/namespaces/team/secrets/next-registration",
+		func(w http.ResponseWriter, _ *http.Request) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			_ = json.NewEncoder(w).Encode(f.secret)
+		})
 	server := httptest.NewTLSServer(mux)
 	t.Cleanup(func() {
 		f.mu.Lock()
@@ -166,7 +173,12 @@ func cluster(name, ready, reason, message string) map[string]any {
 		"metadata": map[string]any{"namespace": "team", "name": name, "labels": map[string]any{"env": "prod"}},
 		"status": map[string]any{
 			"version": "v1.36.3", "nodes": map[string]any{"ready": 3, "total": 3},
-			"conditions": []any{map[string]any{"type": "Ready", "status": ready, "reason": reason, "message": message, "lastTransitionTime": "2026-11-23T10:00:00Z"}},
+			"conditions": []any{
+				map[string]any{
+					"type": "Ready", "status": ready, "reason": reason, "message": message,
+					"lastTransitionTime": "2026-11-23T10:00:00Z",
+				},
+			},
 		},
 	}}
 }
@@ -204,8 +216,10 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	signIn(t, p, f.url, "wrong")
 	sees(t, p, "alert", "textbox: Or a token")
 	signIn(t, p, f.url, "secret")
-	sees(t, p, "heading: Drover", "link: Clusters", "button: c0000 team · v1.36.3 Ready", "button: c0002", "button: Sign out", "button: Import a cluster", "searchbox: Search by name")
-	t.Run("CVE-2021-25313, CVE-2022-43760, CVE-2023-32192, CVE-2023-32193, CVE-2024-52281, CVE-2022-31035, CVE-2024-28175, CVE-2025-47933, CVE-2026-45738: the page shows text from the hub as text", func(t *testing.T) {
+	sees(t, p, "heading: Drover", "link: Clusters", "button: c0000 team · v1.36.3 Ready", "button: c0002",
+		"button: Sign out", "button: Import a cluster", "searchbox: Search by name")
+	t.Run("CVE-2021-25313, CVE-2022-43760, CVE-2023-32192, CVE-2023-32193, CVE-2024-52281, CVE-2022-31035, "+
+		"CVE-2024-28175, CVE-2025-47933, CVE-2026-45738: the page shows text from the hub as text", func(t *testing.T) {
 		attack := `javascript:alert(0) <img src=x onerror=alert(1)><script>alert(2)</script>`
 		f.send(cluster("c0001", "False", "AgentGone", attack))
 		sees(t, p, "button: c0001 team · v1.36.3 Not ready: AgentGone")
@@ -218,9 +232,11 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 		}
 	})
 	t.Run("empty values are not shown, and the rest fits on a phone", func(t *testing.T) {
-		p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": false}, nil)
+		p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 320, "height": 640, "deviceScaleFactor": 1,
+			"mobile": false}, nil)
 		var loose, wide int
-		p.Evaluate(`[...document.querySelector("dialog").childNodes].filter(n => n.nodeType === Node.TEXT_NODE).length`, &loose)
+		p.Evaluate(`[...document.querySelector("dialog").childNodes].filter(n => n.nodeType === Node.TEXT_NODE).length`,
+			&loose)
 		p.Evaluate(`[document.documentElement, document.querySelector("dialog")].filter(e => e.scrollWidth > e.clientWidth).length`, &wide)
 		if loose > 0 || wide > 0 {
 			t.Errorf("%d texts without an element and %d elements wider than their place, want none", loose, wide)
@@ -230,7 +246,8 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	t.Run("the page follows the stream", func(t *testing.T) {
 		f.send(cluster("c0001", "True", "Ready", "connected again"))
 		sees(t, p, "dialog: c0001 Ready", "cell: connected again")
-		f.send(map[string]any{"type": "DELETED", "kind": "clusters", "object": map[string]any{"metadata": map[string]any{"namespace": "team", "name": "c0001"}}})
+		f.send(map[string]any{"type": "DELETED", "kind": "clusters",
+			"object": map[string]any{"metadata": map[string]any{"namespace": "team", "name": "c0001"}}})
 		sees(t, p, "dialog: team/c0001", "paragraph")
 		p.Evaluate(`document.querySelector("dialog").close()`, nil)
 		var left []string
@@ -242,7 +259,8 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	t.Run("the page shows the progress of a Plan", func(t *testing.T) {
 		f.send(plan(1, 0))
 		p.Evaluate(`location.hash = "#plans"`, nil)
-		sees(t, p, "article: Plan team/kernel", "progressbar: canary: 1/2", "progressbar: rest: 0/8", "DisclosureTriangle: Failures: 1")
+		sees(t, p, "article: Plan team/kernel", "progressbar: canary: 1/2", "progressbar: rest: 0/8",
+			"DisclosureTriangle: Failures: 1")
 		f.send(plan(2, 0))
 		sees(t, p, "progressbar: canary: 2/2")
 	})
@@ -258,7 +276,8 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	t.Run("the page shows a Host with its state and the reason", func(t *testing.T) {
 		f.send(host("True", "Active", ""))
 		p.Evaluate(`location.hash = "#hosts"`, nil)
-		sees(t, p, "table: Machines with an agent", "cell: team/rack1", "cell: Active", "cell: Active: a message <b>", "cell: Debian, amd64")
+		sees(t, p, "table: Machines with an agent", "cell: team/rack1", "cell: Active", "cell: Active: a message <b>",
+			"cell: Debian, amd64")
 		f.send(host("False", "InstructionFailed", "E: no space left"))
 		sees(t, p, "cell: InstructionFailed: a message <b>", "DisclosureTriangle: Last lines")
 	})
@@ -270,7 +289,8 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 		sees(t, p, "button: c0001")
 	})
 	if problems := slices.DeleteFunc(p.Problems(), func(s string) bool {
-		return strings.Contains(s, "status of 401") || strings.Contains(s, "status of 404") || strings.Contains(s, "WebSocket connection") || strings.Contains(s, "Password field is not contained")
+		return strings.Contains(s, "status of 401") || strings.Contains(s, "status of 404") ||
+			strings.Contains(s, "WebSocket connection") || strings.Contains(s, "Password field is not contained")
 	}); len(problems) > 0 {
 		t.Errorf("the browser reported %q, want nothing", problems)
 	}
@@ -315,17 +335,32 @@ func TestTwoThousandClustersAreShownQuickly(t *testing.T) {
 // plan returns a Plan in its first wave, with the given numbers of complete and failed Clusters out of two.
 func plan(done, failed int) map[string]any {
 	progress := func(complete, total, failed int) map[string]any {
-		return map[string]any{"complete": complete, "failed": failed, "total": total, "summary": fmt.Sprintf("%d/%d", complete, total)}
+		return map[string]any{"complete": complete, "failed": failed, "total": total,
+			"summary": fmt.Sprintf("%d/%d", complete, total)}
 	}
 	return map[string]any{"type": "CHANGED", "kind": "plans", "object": map[string]any{
 		"metadata": map[string]any{"namespace": "team", "name": "kernel"},
 		"spec":     map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"env": "prod"}}},
 		"status": map[string]any{
 			"latestVersion": "6.12.48", "clusters": progress(done, 10, 0), "nodes": progress(3*done, 30, 1),
-			"waves":      []any{map[string]any{"name": "canary", "clusters": progress(done, 2, failed)}, map[string]any{"name": "rest", "clusters": progress(0, 8, 0)}},
-			"members":    []any{map[string]any{"name": "c0000", "wave": "canary", "nodes": "2/3", "reason": "Running", "since": "2026-11-23T10:00:00Z"}},
-			"failures":   []any{map[string]any{"cluster": "c0000", "node": "n1", "reason": "Failed", "message": "exit code 1", "log": "E: no space left on device"}},
-			"conditions": []any{map[string]any{"type": "Ready", "status": "False", "reason": "Progressing", "message": "wave canary is at work"}},
+			"waves": []any{
+				map[string]any{"name": "canary", "clusters": progress(done, 2, failed)},
+				map[string]any{"name": "rest", "clusters": progress(0, 8, 0)},
+			},
+			"members": []any{
+				map[string]any{
+					"name": "c0000", "wave": "canary", "nodes": "2/3", "reason": "Running", "since": "2026-11-23T10:00:00Z",
+				},
+			},
+			"failures": []any{
+				map[string]any{
+					"cluster": "c0000", "node": "n1", "reason": "Failed", "message": "exit code 1",
+					"log": "E: no space left on device",
+				},
+			},
+			"conditions": []any{
+				map[string]any{"type": "Ready", "status": "False", "reason": "Progressing", "message": "wave canary is at work"},
+			},
 		},
 	}}
 }
@@ -335,7 +370,8 @@ func host(ready, reason, output string) map[string]any {
 	return map[string]any{"type": "CHANGED", "kind": "hosts", "object": map[string]any{
 		"metadata": map[string]any{"namespace": "team", "name": "rack1"},
 		"status": map[string]any{
-			"state": "Active", "machine": map[string]any{"os": "Debian", "architecture": "amd64"}, "plan": map[string]any{"output": output},
+			"state": "Active", "machine": map[string]any{"os": "Debian", "architecture": "amd64"},
+			"plan":       map[string]any{"output": output},
 			"conditions": []any{map[string]any{"type": "Ready", "status": ready, "reason": reason, "message": "a message <b>"}},
 		},
 	}}
@@ -354,7 +390,10 @@ func accessible(t *testing.T, p *chromium.Page) {
 			{name: "plans", hash: "#plans", open: `document.querySelectorAll("details").forEach(d => d.open = true)`},
 			{name: "hosts", hash: "#hosts", open: `document.querySelectorAll("details").forEach(d => d.open = true)`},
 			{name: "why", hash: "#can"},
-			{name: "cluster", hash: "#clusters", open: `document.querySelector(".tile").click(); document.querySelectorAll("details").forEach(d => d.open = true)`},
+			{
+				name: "cluster", hash: "#clusters",
+				open: `document.querySelector(".tile").click(); document.querySelectorAll("details").forEach(d => d.open = true)`,
+			},
 			{name: "import", hash: "#clusters", open: `document.querySelector("button.main").click()`},
 		} {
 			p.Evaluate(`location.hash = "`+view.hash+`"; `+painted, nil)

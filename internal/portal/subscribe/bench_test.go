@@ -61,7 +61,8 @@ func BenchmarkStreams(b *testing.B) {
 		version++
 		o := cluster("team", fmt.Sprint("c", i), version)
 		o.Status = v1.ClusterStatus{Version: "v1.36.3", Conditions: []metav1.Condition{
-			{Type: "Ready", Status: "True", Reason: "Ready", Message: "the cluster is connected"}, {Type: "Connected", Status: "True", Reason: "Connected"}, {Type: "Registered", Status: "True", Reason: "Registered"},
+			{Type: "Ready", Status: "True", Reason: "Ready", Message: "the cluster is connected"},
+			{Type: "Connected", Status: "True", Reason: "Connected"}, {Type: "Registered", Status: "True", Reason: "Registered"},
 		}}
 		s.feeds["clusters"].see(s, o, false)
 	}
@@ -73,7 +74,8 @@ func BenchmarkStreams(b *testing.B) {
 	listener := httptest.NewTLSServer(mux)
 	defer listener.Close()
 	goroutines, memory := runtime.NumGoroutine(), held()
-	clients := exec.CommandContext(b.Context(), os.Args[0], "-test.run", "^$", "-test.bench", "BenchmarkStreams", "-test.benchtime", "1x")
+	clients := exec.CommandContext(b.Context(), os.Args[0], "-test.run", "^$", "-test.bench", "BenchmarkStreams",
+		"-test.benchtime", "1x")
 	clients.Env = append(os.Environ(), benchHub+"="+listener.URL)
 	said, err := clients.StdoutPipe()
 	if err != nil {
@@ -131,7 +133,8 @@ func readAll(b *testing.B, hub string) {
 				b.Error(err)
 				return
 			}
-			_, _ = fmt.Fprintf(conn, "GET %s?kind=clusters HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: %s\r\nSec-WebSocket-Version: 13\r\nAuthorization: %s\r\n\r\n",
+			_, _ = fmt.Fprintf(conn, "GET %s?kind=clusters HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: "+
+				"websocket\r\nSec-WebSocket-Key: %s\r\nSec-WebSocket-Version: 13\r\nAuthorization: %s\r\n\r\n",
 				Path, at.Host, "AQIDBAUGBwgJCgsMDQ4PEA==", strconv.Itoa(i))
 			read, seen := make([]byte, 64<<10), ""
 			for !strings.Contains(seen, `"resume"`) {

@@ -70,7 +70,8 @@ func TestKeptMessageIsReturnedOnlyForItsOwnChange(t *testing.T) {
 	f.add(newer, second, 1)
 	f.add(older, first, 1) // from a slower stream
 	if f.get(newer) != second || f.get(older) != nil || f.bytes != 1 {
-		t.Errorf("the messages %v and %v with %d bytes are kept, want only the newer one", f.get(newer), f.get(older), f.bytes)
+		t.Errorf("the messages %v and %v with %d bytes are kept, want only the newer one", f.get(newer), f.get(older),
+			f.bytes)
 	}
 }
 
@@ -100,7 +101,8 @@ func TestClientOnASlowConnectionIsPinged(t *testing.T) {
 		<-line.C
 	}
 	if pings == 0 {
-		t.Error("no ping arrived before the last object, so a client that needs more than a minute for all objects would be considered gone and would start again forever")
+		t.Error("no ping arrived before the last object, so a client that needs more than a minute for all objects would " +
+			"be considered gone and would start again forever")
 	}
 }
 
@@ -148,7 +150,8 @@ func TestResumeTokenThatIsNewerThanTheHubStartsFromTheBeginning(t *testing.T) {
 	mark := resume{Versions: map[string]uint64{"clusters": 1 << 50}, Rights: parse(c.bookmarked()).Rights}.String()
 	again := h.follow(t, user, query+"&resume="+mark)
 	if err := again.read(); err != nil || again.seen[0].Type != typeReset {
-		t.Fatalf("the first message is %+v (%v), want a reset, because a restored hub's changes would be mistaken for changes that were already sent", again.seen, err)
+		t.Fatalf("the first message is %+v (%v), want a reset, because a restored hub's changes would be mistaken for "+
+			"changes that were already sent", again.seen, err)
 	}
 	again.until("clusters", a+"/one")
 }
@@ -164,7 +167,8 @@ func TestStreamEndsIfItsRightsCannotBeReviewed(t *testing.T) {
 	if code := c.code(); code != websocket.CloseTryAgainLater {
 		t.Errorf("the stream ended with %d", code)
 	}
-	if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer heidi"}}); err == nil || response.StatusCode != http.StatusServiceUnavailable {
+	if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer heidi"}}); err == nil ||
+		response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("the next stream got %v, want 503", response)
 	}
 }

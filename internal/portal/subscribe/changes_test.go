@@ -20,7 +20,8 @@ import (
 )
 
 func cluster(namespace, name string, version int) *v1.Cluster {
-	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: strconv.Itoa(version)}}
+	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		ResourceVersion: strconv.Itoa(version)}}
 }
 
 // read lists the changes after a position as name=version, or as -name for a deletion.
@@ -205,7 +206,8 @@ func TestUnchangedRightsChangeNothing(t *testing.T) {
 	}
 	k := subscribable()[0]
 	first := k.ask(t.Context(), may, []string{"a", "b"}, scope{})
-	if first.all || !first.workspaces["a"] || first.workspaces["b"] || first.incomplete || !slices.Equal(asked, []string{"clusters/", "clusters/a", "clusters/b"}) {
+	if first.all || !first.workspaces["a"] || first.workspaces["b"] || first.incomplete ||
+		!slices.Equal(asked, []string{"clusters/", "clusters/a", "clusters/b"}) {
 		t.Fatalf("got %+v after the reviews %v", first, asked)
 	}
 	for _, tt := range []struct {
@@ -220,7 +222,10 @@ func TestUnchangedRightsChangeNothing(t *testing.T) {
 		{"rights that cannot be reviewed stay as they were", nil, true, []string{"a", "b"}, true},
 		{"a revoked right", nil, false, []string{"a", "b"}, false},
 		{"a revoked right in a workspace without objects", nil, false, nil, false},
-		{"a right that was granted", map[string]bool{"clusters/a": true, "clusters/b": true}, false, []string{"a", "b"}, false},
+		{
+			"a right that was granted", map[string]bool{"clusters/a": true, "clusters/b": true}, false, []string{"a", "b"},
+			false,
+		},
 		{"a right to all", map[string]bool{"clusters/": true}, false, []string{"a", "b"}, false},
 	} {
 		rights, failing = tt.rights, tt.failing
@@ -247,7 +252,8 @@ func TestUnchangedRightsChangeNothing(t *testing.T) {
 	t.Run("a kind without workspaces needs one review", func(t *testing.T) {
 		asked, rights = nil, map[string]bool{"users/a": true}
 		users := subscribable()[8]
-		if s := users.ask(t.Context(), may, []string{""}, scope{}); s.all || s.look(t.Context(), users, may, "", scope{}) || len(asked) != 1 {
+		if s := users.ask(t.Context(), may, []string{""}, scope{}); s.all || s.look(t.Context(), users, may, "", scope{}) ||
+			len(asked) != 1 {
 			t.Errorf("got %+v after the reviews %v", s, asked)
 		}
 	})

@@ -72,7 +72,8 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 
 // complete waits until all objects are known. It returns a version after which all deletions are seen, because the
 // watch began at an earlier version.
-func (f *feed) complete(ctx context.Context, s *Server, handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
+func (f *feed) complete(ctx context.Context, s *Server,
+	handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
 		return 0, fmt.Errorf("watch %s: %w", f.Resource, ctx.Err())
 	}
@@ -164,6 +165,7 @@ func (f *feed) message(o object) ([]byte, error) {
 	shown.SetManagedFields(nil)
 	shown.SetAnnotations(nil)
 	shown.SetOwnerReferences(nil)
-	shown.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: v1.Group, Version: v1.GroupVersion.Version, Kind: f.Name})
+	shown.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: v1.Group, Version: v1.GroupVersion.Version,
+		Kind: f.Name})
 	return json.Marshal(message{Type: typeChanged, Kind: f.Resource, Object: shown})
 }

@@ -20,7 +20,9 @@ type informer struct {
 	handlers int
 }
 
-func (i *informer) AddEventHandler(toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandler(
+	toolscache.ResourceEventHandler,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.handlers++
 	return synced{}, nil
 }

@@ -49,7 +49,8 @@ func queryOf(values url.Values) (query, error) {
 	}
 	for _, name := range asked {
 		if !slices.Contains(q.kinds, name) {
-			return query{}, refusal.BadRequest(fmt.Sprintf("you cannot subscribe to %q: use a resource such as clusters or plans", name))
+			return query{}, refusal.BadRequest(fmt.Sprintf("you cannot subscribe to %q: use a resource such as "+
+				"clusters or plans", name))
 		}
 	}
 	q.workspaces = slices.Compact(slices.Sorted(slices.Values(values["namespace"])))
@@ -58,7 +59,8 @@ func queryOf(values url.Values) (query, error) {
 	}
 	for _, name := range q.workspaces {
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-			return query{}, refusal.BadRequest(fmt.Sprintf("%q is not the name of a namespace: %s", name, strings.Join(problems, "; ")))
+			return query{}, refusal.BadRequest(fmt.Sprintf("%q is not the name of a namespace: %s", name,
+				strings.Join(problems, "; ")))
 		}
 	}
 	q.resume = parse(values.Get("resume"))

@@ -20,7 +20,12 @@ func TestQueryIsParsedOrRefused(t *testing.T) {
 		many = append(many, fmt.Sprint("namespace=w", i))
 	}
 	for _, tt := range []struct{ name, query, kinds, workspaces, refusal string }{
-		{"an empty query means everything", "", "clusters projects clusterroletemplatebindings projectroletemplatebindings plans hosts roletemplates authproviders users", "", ""},
+		{
+			"an empty query means everything", "",
+			"clusters projects clusterroletemplatebindings projectroletemplatebindings plans hosts roletemplates " +
+				"authproviders users",
+			"", "",
+		},
 		{"kinds are sorted and unique", "kind=plans&kind=clusters&kind=plans", "clusters plans", "", ""},
 		{"workspaces are sorted and unique", "namespace=b&namespace=a&namespace=b&kind=plans", "plans", "a b", ""},
 		{"Secrets are not a kind", "kind=secrets", "", "", "you cannot subscribe to"},
@@ -41,7 +46,8 @@ func TestQueryIsParsedOrRefused(t *testing.T) {
 			}
 			continue
 		}
-		if got := strings.Join(q.kinds, " "); err != nil || got != tt.kinds || strings.Join(q.workspaces, " ") != tt.workspaces || q.resume.Versions != nil {
+		if got := strings.Join(q.kinds, " "); err != nil || got != tt.kinds ||
+			strings.Join(q.workspaces, " ") != tt.workspaces || q.resume.Versions != nil {
 			t.Errorf("%s: %v, %v, %v", tt.name, got, q.workspaces, err)
 		}
 	}
@@ -58,8 +64,10 @@ func TestResumeTokenRoundTrip(t *testing.T) {
 		"another user":      digest("bob", q, map[string][]string{"clusters": {"a", "b"}}),
 		"another workspace": digest("alice", q, map[string][]string{"clusters": {"a", "c"}}),
 		"one workspace with the joined name of two": digest("alice", q, map[string][]string{"clusters": {"ab"}}),
-		"another kind":                     digest("alice", query{kinds: []string{"plans"}}, map[string][]string{"clusters": {"a", "b"}}),
-		"another query":                    digest("alice", query{kinds: q.kinds, workspaces: []string{"a"}}, map[string][]string{"clusters": {"a", "b"}}),
+		"another kind": digest("alice", query{kinds: []string{"plans"}},
+			map[string][]string{"clusters": {"a", "b"}}),
+		"another query": digest("alice", query{kinds: q.kinds, workspaces: []string{"a"}},
+			map[string][]string{"clusters": {"a", "b"}}),
 		"a user with the name of the kind": digest("alicekinds", query{}, map[string][]string{"clusters": {"a", "b"}}),
 	} {
 		if slices.Equal(base, other) {
@@ -79,7 +87,8 @@ func FuzzResume(f *testing.F) {
 		if len(r.Versions) > mostResume || len(r.Rights) > mostResume {
 			t.Errorf("a token of %d bytes has %d versions, want fewer", len(token), len(r.Versions))
 		}
-		if again := parse(r.String()); len(r.String()) <= mostResume && !reflect.DeepEqual(again.Versions, r.Versions) && len(r.Versions) > 0 {
+		if again := parse(r.String()); len(r.String()) <= mostResume && !reflect.DeepEqual(again.Versions, r.Versions) &&
+			len(r.Versions) > 0 {
 			t.Errorf("%+v was decoded as %+v, want the same", r, again)
 		}
 	})

@@ -81,7 +81,8 @@ type Server struct {
 
 // New returns a Server. It does not watch anything before the first stream.
 func New(o Options) *Server {
-	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{}, changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
+	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{},
+		changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
 	for _, k := range subscribable() {
 		s.feeds[k.Resource] = &feed{kind: k, changes: newChanges(o.Now), frames: newFrames()}
 	}
@@ -155,7 +156,8 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 	}
 	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: id.Sharer()})
 	if err != nil {
-		return nil, nil, refusal.TooManyRequests(fmt.Sprintf("a user may have %d streams at once, and a replica %d; close one", mostOfUser, mostOfAll), time.Minute).Because(err)
+		return nil, nil, refusal.TooManyRequests(fmt.Sprintf("a user may have %d streams at once, and a replica %d; "+
+			"close one", mostOfUser, mostOfAll), time.Minute).Because(err)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), startLimit)
 	defer cancel()
@@ -182,8 +184,9 @@ func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 		r.Header.Set(key, base64.StdEncoding.EncodeToString(digest[:16]))
 	}
 	upgrader := websocket.Upgrader{
-		HandshakeTimeout: upgradeLimit, ReadBufferSize: 256, WriteBufferSize: 4 << 10, WriteBufferPool: &buffers, Subprotocols: []string{subprotocol},
-		CheckOrigin: identity.MayOpen,
+		HandshakeTimeout: upgradeLimit, ReadBufferSize: 256, WriteBufferSize: 4 << 10, WriteBufferPool: &buffers,
+		Subprotocols: []string{subprotocol},
+		CheckOrigin:  identity.MayOpen,
 		Error: func(w http.ResponseWriter, r *http.Request, status int, reason error) {
 			refusal.Write(w, refusal.New(status, "", reason.Error()))
 		},

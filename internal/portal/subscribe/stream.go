@@ -71,7 +71,8 @@ func (st *stream) begin(ctx context.Context) {
 	}
 	same := bytes.Equal(st.query.resume.Rights, st.digest())
 	for _, k := range st.kinds {
-		if version := st.query.resume.Versions[k.feed.Resource]; same && k.feed.since(version) && st.reached(ctx, k, version) {
+		if version := st.query.resume.Versions[k.feed.Resource]; same && k.feed.since(version) &&
+			st.reached(ctx, k, version) {
 			k.floor, k.sure = version, version
 		} else {
 			k.restart()

@@ -56,7 +56,8 @@ type hub struct {
 func newHub(t *testing.T, env *testkit.Env) *hub {
 	t.Helper()
 	h := &hub{Env: env, revoked: map[string]bool{}}
-	informers, err := cache.New(env.Config, cache.Options{Scheme: testkit.Scheme(t), DefaultTransform: cache.TransformStripManagedFields()})
+	informers, err := cache.New(env.Config,
+		cache.Options{Scheme: testkit.Scheme(t), DefaultTransform: cache.TransformStripManagedFields()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,8 @@ func (c *follower) read() error {
 			}
 		}
 	case typeChanged:
-		if m.Object.APIVersion != "cluster.drover.dev/v1" || m.Object.Kind != "Cluster" || len(m.Object.Metadata.ManagedFields)+len(m.Object.Metadata.Annotations) > 0 {
+		if m.Object.APIVersion != "cluster.drover.dev/v1" || m.Object.Kind != "Cluster" ||
+			len(m.Object.Metadata.ManagedFields)+len(m.Object.Metadata.Annotations) > 0 {
 			c.t.Errorf("got the object %.300s", data)
 		}
 		c.has[key] = m.Object.Metadata.Labels["shown"]
@@ -223,7 +225,8 @@ func (c *follower) code() int {
 
 func (h *hub) cluster(t *testing.T, namespace, name, shown string) *v1.Cluster {
 	t.Helper()
-	c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"shown": shown}}}
+	c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		Labels: map[string]string{"shown": shown}}}
 	h.Apply(t, c)
 	return c
 }
@@ -231,12 +234,16 @@ func (h *hub) cluster(t *testing.T, namespace, name, shown string) *v1.Cluster {
 // grant grants a user the right to watch Clusters in a workspace, or in all workspaces.
 func (h *hub) grant(t *testing.T, user, namespace string) client.Object {
 	t.Helper()
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "watch-clusters"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"watch"}}}}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "watch-clusters"},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"},
+			Verbs: []string{"watch"}}}}
 	if err := h.Client.Create(t.Context(), role); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)
 	}
-	ref, who := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}
-	var o client.Object = &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "watch-"}, RoleRef: ref, Subjects: who}
+	ref, who := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
+		Name: role.Name}, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}
+	var o client.Object = &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "watch-"},
+		RoleRef: ref, Subjects: who}
 	if namespace == "" {
 		o = &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{GenerateName: "watch-"}, RoleRef: ref, Subjects: who}
 	}
@@ -266,7 +273,8 @@ func (h *hub) remove(t *testing.T, o client.Object) {
 
 func (h *hub) show(t *testing.T, c *v1.Cluster, shown string) {
 	t.Helper()
-	patch := client.RawPatch("application/merge-patch+json", []byte(fmt.Sprintf(`{"metadata":{"labels":{"shown":%q}}}`, shown)))
+	patch := client.RawPatch("application/merge-patch+json",
+		[]byte(fmt.Sprintf(`{"metadata":{"labels":{"shown":%q}}}`, shown)))
 	if err := h.Client.Patch(t.Context(), c, patch); err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +306,7 @@ func TestChangesReachUsersWhoMayWatch(t *testing.T) {
 		h.show(t, secret, "v2")
 		h.remove(t, secret)
 		all.until("clusters", a+"/two", b+"/hidden")
-		h.cluster(t, a, "after", "") // to be sure that everything before has been read
+		h.cluster(t, a, "after", "") // ensures that all earlier changes have been read
 		some.until("clusters", a+"/two", a+"/after")
 		one := h.follow(t, alice, "?kind=clusters&namespace="+b)
 		one.bookmarked()
@@ -330,7 +338,8 @@ func TestChangesReachUsersWhoMayWatch(t *testing.T) {
 		everywhere.until("clusters", a+"/two", a+"/after", later+"/late")
 	})
 	t.Run("other kinds need other rights", func(t *testing.T) {
-		h.Apply(t, &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: a, Name: "shop"}, Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "two"}}})
+		h.Apply(t, &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: a, Name: "shop"},
+			Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "two"}}})
 		both := h.follow(t, alice, "?namespace="+a)
 		both.until("clusters", a+"/two", a+"/after")
 		both.bookmarked()
@@ -390,11 +399,15 @@ func TestStreamIsResumedAtAnyReplica(t *testing.T) {
 		}
 	})
 	for name, tt := range map[string]struct{ user, query string }{
-		"another user":              {bob, query + "&resume=" + mark},
-		"another query":             {alice, "?kind=clusters&resume=" + mark},
-		"an invalid token":          {alice, query + "&resume=" + mark[:len(mark)-4]},
-		"an old token":              {alice, query + "&resume=" + resume{Versions: map[string]uint64{"clusters": 1}, Rights: parse(mark).Rights}.String()},
-		"a token with other rights": {alice, query + "&resume=" + resume{Versions: parse(mark).Versions, Rights: []byte("x")}.String()},
+		"another user":     {bob, query + "&resume=" + mark},
+		"another query":    {alice, "?kind=clusters&resume=" + mark},
+		"an invalid token": {alice, query + "&resume=" + mark[:len(mark)-4]},
+		"an old token": {
+			alice, query + "&resume=" + resume{Versions: map[string]uint64{"clusters": 1}, Rights: parse(mark).Rights}.String(),
+		},
+		"a token with other rights": {
+			alice, query + "&resume=" + resume{Versions: parse(mark).Versions, Rights: []byte("x")}.String(),
+		},
 	} {
 		t.Run(name+" starts from the beginning", func(t *testing.T) {
 			c := second.follow(t, tt.user, tt.query)
@@ -427,7 +440,8 @@ func TestStreamEnds(t *testing.T) {
 		if code := c.code(); code != unauthorized {
 			t.Errorf("the stream ended with %d", code)
 		}
-		if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer carol"}}); err == nil || response.StatusCode != http.StatusUnauthorized {
+		if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer carol"}}); err == nil ||
+			response.StatusCode != http.StatusUnauthorized {
 			t.Errorf("the next stream got %v, want 401", response)
 		}
 	})
@@ -452,7 +466,8 @@ func TestStreamEnds(t *testing.T) {
 		}
 	})
 	t.Run("a client sends a message", func(t *testing.T) {
-		for text, want := range map[string]int{"": websocket.CloseUnsupportedData, "x": websocket.CloseUnsupportedData, strings.Repeat("x", 1<<20): websocket.CloseMessageTooBig} {
+		for text, want := range map[string]int{"": websocket.CloseUnsupportedData, "x": websocket.CloseUnsupportedData,
+			strings.Repeat("x", 1<<20): websocket.CloseMessageTooBig} {
 			c := h.follow(t, "dave", "?kind=plans")
 			_ = c.conn.WriteMessage(websocket.TextMessage, []byte(text))
 			if code := c.code(); code != want {
@@ -485,7 +500,8 @@ func TestStreamEnds(t *testing.T) {
 		if code := c.code(); code != websocket.CloseServiceRestart {
 			t.Errorf("the stream ended with %d", code)
 		}
-		if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer frank"}}); err == nil || response.StatusCode != http.StatusServiceUnavailable {
+		if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer frank"}}); err == nil ||
+			response.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("the next stream got %v, want 503", response)
 		}
 	})
@@ -502,11 +518,15 @@ func TestStreamNeedsAToken(t *testing.T) {
 		"with a token as a subprotocol, as from a browser": {http.Header{"X-Protocols": {subprotocol, token}}, 101},
 		"without a token":                                  {http.Header{}, 401},
 		"with a token only in the query":                   {http.Header{"X-Query": {"?token=grace"}}, 401},
-		"CVE-2019-13209: with a cookie of another page":    {http.Header{"Cookie": {"R_SESS=token-grace:x; drover=grace"}, "Origin": {"https://evil.example"}}, 401},
+		"CVE-2019-13209: with a cookie of another page": {
+			http.Header{"Cookie": {"R_SESS=token-grace:x; drover=grace"}, "Origin": {"https://evil.example"}}, 401,
+		},
 		"CVE-2019-13209: with a token that a proxy may have derived from another page's cookie": {
 			http.Header{"Authorization": {"Bearer grace"}, "Cookie": {"a=b"}, "Origin": {"https://evil.example"}}, 403,
 		},
-		"with a token that another page has": {http.Header{"Authorization": {"Bearer grace"}, "Origin": {"https://evil.example"}}, 101},
+		"with a token that another page has": {
+			http.Header{"Authorization": {"Bearer grace"}, "Origin": {"https://evil.example"}}, 101,
+		},
 		"with a token of this page":          {http.Header{"Authorization": {"Bearer grace"}, "Origin": {h.url}}, 101},
 		"when the user cannot be identified": {http.Header{"Authorization": {"Bearer unavailable"}}, 503},
 	} {
@@ -519,7 +539,8 @@ func TestStreamNeedsAToken(t *testing.T) {
 		if conn == nil {
 			continue
 		}
-		if protocols := tt.header["X-Protocols"]; protocols != nil && response.Header.Get("Sec-WebSocket-Protocol") != subprotocol {
+		if protocols := tt.header["X-Protocols"]; protocols != nil &&
+			response.Header.Get("Sec-WebSocket-Protocol") != subprotocol {
 			t.Errorf("%s: the subprotocol is %q", name, response.Header.Get("Sec-WebSocket-Protocol"))
 		}
 		_ = conn.Close()
@@ -542,8 +563,10 @@ func TestStreamNeedsAToken(t *testing.T) {
 		}
 		defer conn.Close()
 		// This is the request of curl -i -N --http1.1 with the headers of Rancher's operators.
-		_, _ = fmt.Fprintf(conn, "GET /v3/subscribe HTTP/1.1\r\nHost: rancher.yourdomain.com\r\nUser-Agent: curl/8\r\nAccept: */*\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-			"Sec-WebSocket-Key: SGVsbG8sIHdvcmxkIQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer token-xxxxx:string\r\n\r\n")
+		_, _ = fmt.Fprintf(conn, "GET /v3/subscribe HTTP/1.1\r\nHost: rancher.yourdomain.com\r\nUser-Agent: "+
+			"curl/8\r\nAccept: */*\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+			"Sec-WebSocket-Key: SGVsbG8sIHdvcmxkIQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer "+
+			"token-xxxxx:string\r\n\r\n")
 		_ = conn.SetDeadline(time.Now().Add(testkit.Patience * 10 * time.Second))
 		line, err := bufio.NewReader(conn).ReadString('\n')
 		if err != nil || !strings.HasPrefix(line, "HTTP/1.1 101") {
