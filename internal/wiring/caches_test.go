@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-func TestCacheThatCannotBeFilledSaysWhatToDo(t *testing.T) {
+func TestCacheThatCannotSyncSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	err := notFilled(&corev1.Pod{}, fmt.Errorf("get informer: %w", &meta.NoKindMatchError{}))
 	if !strings.Contains(err.Error(), "*v1.Pod") || !strings.Contains(err.Error(), "apply the CRDs") {
