@@ -158,7 +158,7 @@ func TestPoliciesMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *testing.T) 
 				if !strings.Contains(logged, want) || want == "" && logged != "" {
 					t.Errorf("check %d logged %q, want %q", i+1, logged, want)
 				}
-				if isError := strings.Contains(logged, `"error"`); isError != strings.Contains(want, "users can do more") {
+				if isError := strings.Contains(logged, `"error"`); isError != strings.Contains(want, "may not") {
 					t.Errorf("check %d logged %q, want an error only for policies that stay missing", i+1, logged)
 				}
 				have = tt.second
