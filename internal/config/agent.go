@@ -13,13 +13,16 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Agent has the defaults of agents. What a Cluster sets in spec.agent takes the place of the field here; of Env, of the variable here.
+// Agent has the defaults of agents. What a Cluster sets in spec.agent takes the place of the field here; of Env, of the
+// variable here.
 type Agent struct {
-	// Image of the agent. Default: that of the manager's own container (SetAgentImage), outside of a cluster "drover:latest".
+	// Image of the agent. Default: that of the manager's own container (SetAgentImage), outside of a cluster
+	// "drover:latest".
 	Image string `json:"image,omitempty"`
 	// Rollout says how a new image or manager's version reaches the agents: a few first, then shares.
 	Rollout Rollout `json:"rollout,omitempty"`
-	// Registry is put in front of images of agents and Plans that name no registry themselves: "registry.example.com/mirror". Default: none.
+	// Registry is put in front of images of agents and Plans that name no registry themselves:
+	// "registry.example.com/mirror". Default: none.
 	Registry string `json:"registry,omitempty"`
 	// ImagePullSecrets name Secrets in the agent's namespace in each member.
 	ImagePullSecrets []v1.PullSecret `json:"imagePullSecrets,omitempty"`

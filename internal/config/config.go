@@ -57,8 +57,8 @@ type Config struct {
 
 // Channels restricts the release channels that the hub asks. Any user who may create a Plan chooses the URL of one.
 type Channels struct {
-	// Private lets channels be at private addresses (RFC 1918, RFC 4193, 100.64.0.0/10) too, for sites with a channel server of their own.
-	// Addresses of this machine and of its link are never asked. Default: false.
+	// Private lets channels be at private addresses (RFC 1918, RFC 4193, 100.64.0.0/10) too, for sites with a channel
+	// server of their own. Addresses of this machine and of its link are never asked. Default: false.
 	Private bool `json:"private,omitempty"`
 }
 

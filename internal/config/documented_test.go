@@ -15,7 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// TestEveryKeyIsDocumented looks for each key of the file in the table of docs/operations/configuration.md, which abbreviates "a.b, a.c" as "a.b, .c".
+// TestEveryKeyIsDocumented looks for each key of the file in the table of docs/operations/configuration.md, which
+// abbreviates "a.b, a.c" as "a.b, .c".
 func TestEveryKeyIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations/configuration.md")
 	if err != nil {

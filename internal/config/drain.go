@@ -11,15 +11,16 @@ import (
 
 // Drain is how a replica stops. The pod's grace period must exceed their sum, or Delay and MoveTime, by 10 s.
 type Drain struct {
-	// Delay is how long a replica that stops still serves new requests, until whatever spreads them has noticed. Default 5s, at least 0s
-	// (for a process that nothing is in front of), at most 5m.
+	// Delay is how long a replica that stops still serves new requests, until whatever spreads them has noticed. Default
+	// 5s, at least 0s (for a process that nothing is in front of), at most 5m.
 	Delay *metav1.Duration `json:"delay,omitempty"`
-	// Sessions is how long what is under way may last after that: shells, forwarded ports, logs that are followed, and requests. Default
-	// 2m, at most 24h. Watches end at once, cleanly.
+	// Sessions is how long what is under way may last after that: shells, forwarded ports, logs that are followed, and
+	// requests. Default 2m, at most 24h. Watches end at once, cleanly.
 	Sessions *metav1.Duration `json:"sessions,omitempty"`
 }
 
-// MoveTime is the time for agents to open tunnels at other replicas. It runs at the same time as Sessions. Ten thousand agents need most of it.
+// MoveTime is the time for agents to open tunnels at other replicas. It runs at the same time as Sessions. Ten thousand
+// agents need most of it.
 const MoveTime = time.Minute
 
 // drainMargin is the time for the rest of a stop: controllers end, the Lease is released, connections are closed.

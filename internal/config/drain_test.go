@@ -15,7 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// The kubelet kills what is not gone after the grace period, and controller-runtime gives up its runnables after its own.
+// The kubelet kills what is not gone after the grace period, and controller-runtime gives up its runnables after its
+// own.
 func TestGracePeriodFitsTheDrain(t *testing.T) {
 	manager := filepath.Join("..", "..", "config", "manager")
 	c, err := config.Load(filepath.Join(manager, "config.yaml"))

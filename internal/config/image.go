@@ -23,7 +23,8 @@ const (
 
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=pods,verbs=get
 
-// SetAgentImage sets the image of agents where the file names none: one image holds both programs, so it is the one of the manager's own container.
+// SetAgentImage sets the image of agents where the file names none: one image holds both programs, so it is the one of
+// the manager's own container.
 func (c *Config) SetAgentImage(ctx context.Context, hub client.Reader, pod string) error {
 	if c.Agent.Image != "" {
 		return nil

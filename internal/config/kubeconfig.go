@@ -11,8 +11,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// kubeconfig returns the configuration with which the manager reaches the hub's API server. It never uses a proxy of the environment: that is for
-// destinations outside, such as release channels, and must not see the manager's token.
+// kubeconfig returns the configuration with which the manager reaches the hub's API server. It never uses a proxy of
+// the environment: that is for destinations outside, such as release channels, and must not see the manager's token.
 func kubeconfig(userAgent string) (*rest.Config, error) {
 	cfg, err := ctrl.GetConfig()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 type Limits struct {
 	// Short requests are answered and over. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`
-	// Long ones are meant to last: watches, followed logs, sessions, and what is proxied to workloads. Defaults: user 1000, member 2000,
-	// all 5000.
+	// Long ones are meant to last: watches, followed logs, sessions, and what is proxied to workloads. Defaults: user
+	// 1000, member 2000, all 5000.
 	Long RequestLimits `json:"long,omitempty"`
 	// Queue of short requests that find no room. Long ones never wait.
 	Queue Queue `json:"queue,omitempty"`
@@ -32,7 +32,8 @@ type Limits struct {
 type Workspace struct {
 	// Clusters that get a join token. A Cluster beyond it says TooManyClusters; those that have joined stay. Default 1000.
 	Clusters int `json:"clusters,omitempty"`
-	// Tunnels of all of them at one replica. Default 4000: two agent replicas each, all of which open a new tunnel before they close the old.
+	// Tunnels of all of them at one replica. Default 4000: two agent replicas each, all of which open a new tunnel before
+	// they close the old.
 	Tunnels int `json:"tunnels,omitempty"`
 	// ClusterTunnels of one of them at one replica. Default 12.
 	ClusterTunnels int `json:"clusterTunnels,omitempty"`
@@ -42,9 +43,9 @@ type Workspace struct {
 type Connections struct {
 	// All of them, tunnels included. The next one waits to be accepted. Default 50000.
 	All int `json:"all,omitempty"`
-	// Source bounds those of one address (or IPv6 /64) on which neither a user nor an agent has been authenticated, and those of one user or of the
-	// service accounts of one namespace. The next one is closed at once. Default 4000. Tunnels do not count: behind a load balancer all agents come
-	// from one address.
+	// Source bounds those of one address (or IPv6 /64) on which neither a user nor an agent has been authenticated, and
+	// those of one user or of the service accounts of one namespace. The next one is closed at once. Default 4000. Tunnels
+	// do not count: behind a load balancer all agents come from one address.
 	Source int `json:"source,omitempty"`
 }
 
@@ -68,8 +69,8 @@ type Queue struct {
 	Wait metav1.Duration `json:"wait,omitempty"`
 }
 
-// Backlog of answers that users do not read. Beyond a bound the oldest that has not moved for a second is cut, and at twice the bound
-// the oldest, moving or not.
+// Backlog of answers that users do not read. Beyond a bound the oldest that has not moved for a second is cut, and at
+// twice the bound the oldest, moving or not.
 type Backlog struct {
 	// MemberMiB bounds what is held of one member. Default 64.
 	MemberMiB int64 `json:"memberMiB,omitempty"`

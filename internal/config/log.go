@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// startLog makes everything in this process log as the options say: JSON with times of RFC 3339 by default. Stack traces are
-// of panics only, since an error names what was done to what; "-zap-stacktrace-level=error" adds them.
+// startLog makes everything in this process log as the options say: JSON with times of RFC 3339 by default. Stack
+// traces are of panics only, since an error names what was done to what; "-zap-stacktrace-level=error" adds them.
 func startLog(options zap.Options) {
 	log := newLog(options)
 	ctrl.SetLogger(log)
@@ -33,14 +33,15 @@ func newLog(options zap.Options) logr.Logger {
 	return zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&options)))
 }
 
-// quietConflicts logs a conflict of optimistic concurrency at level debug: it is not an error, since the write is tried again.
+// quietConflicts logs a conflict of optimistic concurrency at level debug: it is not an error, since the write is tried
+// again.
 type quietConflicts struct {
 	zapcore.Core
 	fields []zapcore.Field
 }
 
-// With implements zapcore.Core. It keeps the fields until something is logged: each reconcile has a logger with values, most log nothing, and to
-// encode the values takes a buffer of a KiB each time.
+// With implements zapcore.Core. It keeps the fields until something is logged: each reconcile has a logger with values,
+// most log nothing, and to encode the values takes a buffer of a KiB each time.
 func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
 	return quietConflicts{c.Core, slices.Concat(c.fields, fields)}
 }

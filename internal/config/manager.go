@@ -27,8 +27,9 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// ManagerOptions are the options of the manager that a configuration asks for. Of all Secrets, Roles and RoleBindings it caches those that
-// Drover made, of Secrets all in the manager's own namespace, and of ConfigMaps the one that it publishes.
+// ManagerOptions are the options of the manager that a configuration asks for. Of all Secrets, Roles and RoleBindings
+// it caches those that Drover made, of Secrets all in the manager's own namespace, and of ConfigMaps the one that it
+// publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -67,8 +68,8 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 	}, nil
 }
 
-// restMapper returns the usual mapper, with one in front that knows what is asked for at each read of a Secret, and at each event of one that a Cluster owns: whether
-// the kind has a namespace. That took a tenth of a millisecond of CPU.
+// restMapper returns the usual mapper, with one in front that knows what is asked for at each read of a Secret, and at
+// each event of one that a Cluster owns: whether the kind has a namespace. That took a tenth of a millisecond of CPU.
 func restMapper(c *rest.Config, client *http.Client) (meta.RESTMapper, error) {
 	discovered, err := apiutil.NewDynamicRESTMapper(c, client)
 	if err != nil {

@@ -11,15 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Peers is how the replicas of the manager find and reach each other. With neither Service nor Addresses this process is the only
-// replica, and has no port for others.
+// Peers is how the replicas of the manager find and reach each other. With neither Service nor Addresses this process
+// is the only replica, and has no port for others.
 type Peers struct {
 	// Listen is the address of the port for the other replicas. Default ":8444".
 	Listen string `json:"listen,omitempty"`
-	// Service names the headless Service in Namespace whose endpoints are the replicas. It has to publish addresses that are not
-	// ready: a replica that stops still has tunnels.
+	// Service names the headless Service in Namespace whose endpoints are the replicas. It has to publish addresses that
+	// are not ready: a replica that stops still has tunnels.
 	Service string `json:"service,omitempty"`
-	// Addresses are those of the replicas as host:port, for processes outside of a cluster. This replica's own may be among them.
+	// Addresses are those of the replicas as host:port, for processes outside of a cluster. This replica's own may be
+	// among them.
 	Addresses []string `json:"addresses,omitempty"`
 }
 

@@ -17,18 +17,20 @@ import (
 // maxWaves bounds the waves, as it does those of a Plan.
 const maxWaves = 16
 
-// Rollout says how a new image or manager's version reaches the agents. The fields are those of a Plan. A change of spec.agent of a Cluster does not
-// wait for it.
+// Rollout says how a new image or manager's version reaches the agents. The fields are those of a Plan. A change of
+// spec.agent of a Cluster does not wait for it.
 type Rollout struct {
 	// Paused lets no further agent begin. Default: false.
 	Paused bool `json:"paused,omitempty"`
-	// MaxConcurrentClusters is how many agents may be upgraded at once, as a number or as a share of all ("10%", rounded up). Default 10%.
+	// MaxConcurrentClusters is how many agents may be upgraded at once, as a number or as a share of all ("10%", rounded
+	// up). Default 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is how many agents may fail before no further one begins, as a number or as a share (rounded down): of the Clusters of a workspace,
-	// which is then held back alone, or of all Clusters outside the workspace with the most failures. Default 1%.
+	// MaxFailedClusters is how many agents may fail before no further one begins, as a number or as a share (rounded
+	// down): of the Clusters of a workspace, which is then held back alone, or of all Clusters outside the workspace with
+	// the most failures. Default 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
-	// Waves begin one after the other; Clusters in none of them are the last one. Default: 1 % of all, 10 % of the others, the rest, 10 minutes apart.
-	// An empty list is one wave of all.
+	// Waves begin one after the other; Clusters in none of them are the last one. Default: 1 % of all, 10 % of the others,
+	// the rest, 10 minutes apart. An empty list is one wave of all.
 	Waves []Wave `json:"waves"`
 	// Window in which agents begin. Default: always.
 	Window *v1.TimeWindow `json:"window,omitempty"`

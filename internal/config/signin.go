@@ -20,7 +20,8 @@ type SignIn struct {
 	Tokens Tokens `json:"tokens,omitempty"`
 	// SessionLifetime is how long a user who signed in can refresh their tokens, from the login on. Default 12h.
 	SessionLifetime metav1.Duration `json:"sessionLifetime,omitempty"`
-	// SessionIdleTimeout is how long a refresh token that is not used is valid. Default 4h, or SessionLifetime if that is shorter.
+	// SessionIdleTimeout is how long a refresh token that is not used is valid. Default 4h, or SessionLifetime if that is
+	// shorter.
 	SessionIdleTimeout metav1.Duration `json:"sessionIdleTimeout,omitempty"`
 }
 
@@ -39,7 +40,8 @@ func (s *SignIn) setDefaults() {
 
 // Tokens are those that users make for scripts.
 type Tokens struct {
-	// MaxTTL is the longest that one is valid. A shorter one than before also ends those that there are. Default 2160h, 90 days.
+	// MaxTTL is the longest that one is valid. A shorter one than before also ends those that there are. Default 2160h, 90
+	// days.
 	MaxTTL metav1.Duration `json:"maxTTL,omitempty"`
 }
 

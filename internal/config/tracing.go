@@ -10,9 +10,9 @@ const defaultSampleRatio = 0.01
 
 // Tracing sends OpenTelemetry spans of users' requests to a collector.
 type Tracing struct {
-	// Endpoint is the base URL of a collector that takes OTLP over HTTP (JSON), such as http://otel-collector:4318; /v1/traces is
-	// added. Default none: no tracing. Headers, such as credentials, and the collector's CA come from the environment: OTEL_EXPORTER_OTLP_HEADERS,
-	// OTEL_EXPORTER_OTLP_CERTIFICATE.
+	// Endpoint is the base URL of a collector that takes OTLP over HTTP (JSON), such as http://otel-collector:4318;
+	// /v1/traces is added. Default none: no tracing. Headers, such as credentials, and the collector's CA come from the
+	// environment: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE.
 	Endpoint string `json:"endpoint,omitempty"`
 	// SampleRatio is the share of requests that are traced, from 0 to 1. Default 0.01.
 	SampleRatio *float64 `json:"sampleRatio,omitempty"`

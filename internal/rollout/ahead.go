@@ -21,8 +21,9 @@ type Ahead struct {
 	Plan string `json:"plan"`
 }
 
-// ahead reports whether nodes of a member that is complete by its claim have done a revision that this hub never gave it. A revision with the hash
-// of the present plan, or of the Cluster's label, does not count. It is false for a member at work, which may still report an earlier revision.
+// ahead reports whether nodes of a member that is complete by its claim have done a revision that this hub never gave
+// it. A revision with the hash of the present plan, or of the Cluster's label, does not count. It is false for a member
+// at work, which may still report an earlier revision.
 func (f *Fleet) ahead(c *Cluster) bool {
 	s := c.Status
 	if c.Claim == nil || c.Claim.Complete == nil || s == nil || !s.Counted {
@@ -39,8 +40,8 @@ func (f *Fleet) ahead(c *Cluster) bool {
 	return f.current(c) || s.Reason == v1.ReasonComplete
 }
 
-// unlooked reports whether a member is complete by its claim but reports another revision. It is first given the plan paused, and then reports
-// whether its nodes have it.
+// unlooked reports whether a member is complete by its claim but reports another revision. It is first given the plan
+// paused, and then reports whether its nodes have it.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision
 }
@@ -67,7 +68,8 @@ func (f *Fleet) halted() Wait {
 		Clusters(len(names)), which, v1.AnnotationResume, f.plan.Revision)}
 }
 
-// asked returns that members with a claim have yet to report the state of the plan there. Until they have, none begins: they may be ahead.
+// asked returns that members with a claim have yet to report the state of the plan there. Until they have, none begins:
+// they may be ahead.
 func (f *Fleet) asked() Wait {
 	n := 0
 	for i := range f.clusters {

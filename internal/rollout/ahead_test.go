@@ -119,8 +119,8 @@ func (h restoredHub) copied() restoredHub {
 	return restoredHub{plan: h.plan, claims: maps.Clone(h.claims), labels: maps.Clone(h.labels)}
 }
 
-// TestRestoredHub runs plans that change at random on members that report late. No member is ever called ahead by a hub that has lost nothing;
-// one that was restored has no member do again what it had before.
+// TestRestoredHub runs plans that change at random on members that report late. No member is ever called ahead by a hub
+// that has lost nothing; one that was restored has no member do again what it had before.
 func TestRestoredHub(t *testing.T) {
 	start := *seed
 	if start == 0 {

@@ -75,8 +75,8 @@ func (f *Fleet) scattered() []int {
 	return all
 }
 
-// Begin records the step that a member begins, as NewFleet would find it afterwards, and returns the member's place. It changes the members that were
-// given to NewFleet.
+// Begin records the step that a member begins, as NewFleet would find it afterwards, and returns the member's place. It
+// changes the members that were given to NewFleet.
 func (f *Fleet) Begin(step *ClusterStep) int {
 	i := slices.IndexFunc(f.clusters, func(c Cluster) bool { return c.Name == step.Cluster })
 	f.clusters[i].Claim = step.Claim

@@ -13,8 +13,8 @@ import (
 
 const maxName = 253
 
-// ForMember is the spec that members are given: without target and channel, with the version, which is not empty, and with the names under
-// which members have the copies of the plan's Secrets.
+// ForMember is the spec that members are given: without target and channel, with the version, which is not empty, and
+// with the names under which members have the copies of the plan's Secrets.
 func ForMember(plan string, spec *v1.PlanSpec, version string) *v1.PlanSpec {
 	s := spec.DeepCopy()
 	s.PlanTarget, s.Channel, s.Version = v1.PlanTarget{}, "", version
@@ -31,8 +31,8 @@ func ForMember(plan string, spec *v1.PlanSpec, version string) *v1.PlanSpec {
 	return s
 }
 
-// SecretName is the name of the copy of a Secret in a member: two plans that name one Secret have a copy each. The first dot ends the plan's
-// name; a plan that has one in its own, and too long a name, get a digest.
+// SecretName is the name of the copy of a Secret in a member: two plans that name one Secret have a copy each. The
+// first dot ends the plan's name; a plan that has one in its own, and too long a name, get a digest.
 func SecretName(plan, secret string) string {
 	name := plan + "." + secret
 	if len(name) <= maxName && !strings.Contains(plan, ".") {

@@ -22,7 +22,8 @@ type FleetPlan struct {
 	Pace Pace
 	// Hash and Revision of a Plan as the functions make them, of the spec that members are given.
 	Hash, Revision string
-	// Resume is the annotation v1.AnnotationResume of the Plan: the revision that continues although members are ahead, since a user decided so.
+	// Resume is the annotation v1.AnnotationResume of the Plan: the revision that continues although members are ahead,
+	// since a user decided so.
 	Resume string
 	// Omitted counts, by wave, members that are not among those given. A step depends on these counts only.
 	Omitted []OmittedMembers
@@ -64,7 +65,8 @@ type Cluster struct {
 	Ask bool
 }
 
-// ClusterClaim is the part of a Cluster in a plan that is or was at work in its member. It is the annotation v1.PlanLabel(plan) of the Cluster, as JSON.
+// ClusterClaim is the part of a Cluster in a plan that is or was at work in its member. It is the annotation
+// v1.PlanLabel(plan) of the Cluster, as JSON.
 type ClusterClaim struct {
 	// Revision of the plan with which it began.
 	Revision string `json:"revision"`
@@ -92,7 +94,8 @@ type ClusterStep struct {
 type FleetDecision struct {
 	Step *ClusterStep
 	Wait Wait
-	// Ask has the members that would begin now, and have to report first. Each has a place meanwhile, so that no more are asked than may begin.
+	// Ask has the members that would begin now, and have to report first. Each has a place meanwhile, so that no more are
+	// asked than may begin.
 	Ask []string
 }
 
@@ -209,8 +212,8 @@ func (f *Fleet) join(w *wave, c *Cluster) {
 	}
 }
 
-// CountOf returns the wave of a member, by its place among those given to NewFleet, and what it alone counts there. The wave is -1 for a member
-// that the plan is not for.
+// CountOf returns the wave of a member, by its place among those given to NewFleet, and what it alone counts there. The
+// wave is -1 for a member that the plan is not for.
 func (f *Fleet) CountOf(i int) (int, OmittedMembers) {
 	if f.of[i] < 0 {
 		return -1, OmittedMembers{}
@@ -241,8 +244,8 @@ func (f *Fleet) held(c *Cluster) string {
 	return ""
 }
 
-// takes reports whether a member occupies one of the places. A member that failed does while nodes of it are at work and not stuck. A member that
-// is lost does until a user labels it so that the plan is not for it.
+// takes reports whether a member occupies one of the places. A member that failed does while nodes of it are at work
+// and not stuck. A member that is lost does until a user labels it so that the plan is not for it.
 func (f *Fleet) takes(c *Cluster) bool {
 	switch {
 	case !f.counts(c) && f.lost(c):

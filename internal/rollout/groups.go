@@ -8,11 +8,12 @@ type Group struct {
 	Members, Failed int
 }
 
-// HeldBack returns the groups in which no further member may begin, and whether none may begin in any group. allowed returns how many may fail of so
-// many members.
+// HeldBack returns the groups in which no further member may begin, and whether none may begin in any group. allowed
+// returns how many may fail of so many members.
 //
-// A group is held back by its own failures. The whole fleet stops when too many failed even without the group that has the most failures, so that no
-// single group stops the others. A group counts with at most one failure more than it is allowed: once it is held back, further ones say nothing new.
+// A group is held back by its own failures. The whole fleet stops when too many failed even without the group that has
+// the most failures, so that no single group stops the others. A group counts with at most one failure more than it is
+// allowed: once it is held back, further ones say nothing new.
 func HeldBack(groups map[string]Group, allowed func(members int) int) (held map[string]bool, all bool) {
 	held = map[string]bool{}
 	var members, failed, most int

@@ -23,8 +23,9 @@ func SecretDigest(secret *corev1.Secret) (string, error) {
 	return digest(secret.Type, secret.Data)
 }
 
-// Hash returns the value of the label of nodes that have all of a plan, 56 characters. It covers the work on a node, the version (before or after
-// the function Version), and the digests of Secrets by name, without those that have ignoreUpdates and those that the plan does not mount.
+// Hash returns the value of the label of nodes that have all of a plan, 56 characters. It covers the work on a node,
+// the version (before or after the function Version), and the digests of Secrets by name, without those that have
+// ignoreUpdates and those that the plan does not mount.
 func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string, error) {
 	matter := map[string]string{}
 	for _, s := range work.Secrets {

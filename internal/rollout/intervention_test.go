@@ -420,7 +420,8 @@ func BenchmarkNextIn10000Members(b *testing.B) {
 	benchmark(b, clusters)
 }
 
-// benchmark asks for the next step of a fleet half of which is complete, and of a member of ten nodes half of which are.
+// benchmark asks for the next step of a fleet half of which is complete, and of a member of ten nodes half of which
+// are.
 func benchmark(b *testing.B, clusters []rollout.Cluster) {
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	plan := rollout.FleetPlan{Name: "p", Revision: "r", Hash: "h1"}

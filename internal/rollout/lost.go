@@ -10,7 +10,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// lostTime is the time after which a member that disconnected at work counts as lost. Most come back before: the network or the hub was down.
+// lostTime is the time after which a member that disconnected at work counts as lost. Most come back before: the
+// network or the hub was down.
 const lostTime = 5 * time.Minute
 
 // lost reports whether a member has been away for longer than lostTime.
@@ -18,8 +19,8 @@ func (f *Fleet) lost(c *Cluster) bool {
 	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(lostTime))
 }
 
-// working returns that members are at work, and names the first that is away and keeps its place: its nodes may be in the middle of an upgrade,
-// so only a user can decide that the plan goes on without it.
+// working returns that members are at work, and names the first that is away and keeps its place: its nodes may be in
+// the middle of an upgrade, so only a user can decide that the plan goes on without it.
 func (f *Fleet) working() Wait {
 	var away *Cluster
 	lost := 0

@@ -32,8 +32,9 @@ func Next(m Member, p Plan, now time.Time) Decision {
 // errOneStep ends Settle after the first step.
 var errOneStep = errors.New("one step is enough")
 
-// Settle takes the steps of a plan in a member, one after the other in the order of Next, until there is none, and returns the reason to wait. It
-// looks at the member once and not for each step: take does in m what the step asks for, and leaves the nodes where they are in m.Nodes.
+// Settle takes the steps of a plan in a member, one after the other in the order of Next, until there is none, and
+// returns the reason to wait. It looks at the member once and not for each step: take does in m what the step asks for,
+// and leaves the nodes where they are in m.Nodes.
 func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, error) {
 	v, err := look(m, p, now)
 	if err != nil {
@@ -99,7 +100,8 @@ func (v *view) index(those func(*Job) bool) {
 	}
 }
 
-// Orphans returns the steps that release the nodes of plans that no longer exist. plans has the UIDs of those that exist, by name.
+// Orphans returns the steps that release the nodes of plans that no longer exist. plans has the UIDs of those that
+// exist, by name.
 func Orphans(nodes []Node, plans map[string]string) []Step {
 	var steps []Step
 	for i := range nodes {
@@ -241,8 +243,8 @@ func (v *view) discard(j Job) *Step {
 	}
 }
 
-// write returns the step that gives a node a claim or removes it. If the claim ends, or the attempt failed, the node is uncordoned if this plan
-// cordoned it.
+// write returns the step that gives a node a claim or removes it. If the claim ends, or the attempt failed, the node is
+// uncordoned if this plan cordoned it.
 func write(verb Verb, n *Node, was Claim, is *Claim) *Step {
 	s := &Step{Act: WriteNode, Verb: verb, Node: n.Name, Claim: is}
 	over := is == nil || is.Failure != nil || is.Done != nil

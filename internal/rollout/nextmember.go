@@ -69,8 +69,8 @@ func (f *Fleet) next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// steadyTime is the least time for which a member that failed counts as failed, whatever it reports meanwhile: an agent whose reports alternate
-// costs two writes a minute.
+// steadyTime is the least time for which a member that failed counts as failed, whatever it reports meanwhile: an agent
+// whose reports alternate costs two writes a minute.
 const steadyTime = time.Minute
 
 // record returns the step that writes the progress of a member into its claim. Nil if there is none.
@@ -232,7 +232,8 @@ func (f *Fleet) remainder() Wait {
 	return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, and mend the node that is not ready, or change the plan to try again", complete, Clusters(total), failed)}
 }
 
-// finished returns that nothing is left to do. A plan that selects no node in any member says so: its selector is probably wrong.
+// finished returns that nothing is left to do. A plan that selects no node in any member says so: its selector is
+// probably wrong.
 func (f *Fleet) finished() Wait {
 	total := 0
 	nowhere := true
@@ -267,7 +268,8 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 	return all
 }
 
-// WaveOf is the name of the wave of a member, by its place among those given to NewFleet; empty for one that the plan is not for.
+// WaveOf is the name of the wave of a member, by its place among those given to NewFleet; empty for one that the plan
+// is not for.
 func (f *Fleet) WaveOf(i int) string {
 	if f.of[i] < 0 {
 		return ""

@@ -41,7 +41,8 @@ type Member struct {
 	Window *Window
 }
 
-// Omitted counts nodes of a plan that are idle and ready, and that have the plan or begin after all others. A step depends on these counts only.
+// Omitted counts nodes of a plan that are idle and ready, and that have the plan or begin after all others. A step
+// depends on these counts only.
 type Omitted struct {
 	Total, Complete int
 }
@@ -64,7 +65,8 @@ type Node struct {
 	Claims map[string]Claim
 }
 
-// Claim records the plan for which a node is at work, and the progress of the node. It is the annotation v1.PlanLabel(plan) of the Node, as JSON.
+// Claim records the plan for which a node is at work, and the progress of the node. It is the annotation
+// v1.PlanLabel(plan) of the Node, as JSON.
 type Claim struct {
 	// UID of the Plan.
 	UID string `json:"uid"`
@@ -73,8 +75,8 @@ type Claim struct {
 	Generation int64  `json:"generation"`
 	// Since when it is at work, all attempts included.
 	Since time.Time `json:"since"`
-	// Attempt tells Jobs apart: it is larger than that of any Job which the node has of the plan, of former versions too. Spent is how many
-	// attempts have failed and count.
+	// Attempt tells Jobs apart: it is larger than that of any Job which the node has of the plan, of former versions too.
+	// Spent is how many attempts have failed and count.
 	Attempt int32 `json:"attempt"`
 	Spent   int32 `json:"spent,omitempty"`
 	// Prepared reports whether prepare is done and the node cordoned, for plans that do either.

@@ -12,7 +12,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Pace says in which order the members of a fleet begin, how many of them at once, and when. The zero Pace is one after the other, until one fails.
+// Pace says in which order the members of a fleet begin, how many of them at once, and when. The zero Pace is one after
+// the other, until one fails.
 type Pace struct {
 	// Paused lets none begin.
 	Paused bool
@@ -31,8 +32,8 @@ type Wave struct {
 	Name string
 	// Selector of its members, among those of no earlier wave. Nil selects all.
 	Selector *metav1.LabelSelector
-	// Share in percent of those that are in the wave, rounded up. Which ones follows from their names, in no order that people see, so that they are
-	// spread over all workspaces. 0 is all.
+	// Share in percent of those that are in the wave, rounded up. Which ones follows from their names, in no order that
+	// people see, so that they are spread over all workspaces. 0 is all.
 	Share int
 	// Soak is how long the wave must have been complete before the next one begins.
 	Soak time.Duration

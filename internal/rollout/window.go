@@ -66,8 +66,8 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	return w, nil
 }
 
-// ParseWindow reads "Sat,Sun 02:00-06:00 Europe/Berlin": days, times and time zone in this order, each of which can be left out. An
-// empty text is nil, which is always open.
+// ParseWindow reads "Sat,Sun 02:00-06:00 Europe/Berlin": days, times and time zone in this order, each of which can be
+// left out. An empty text is nil, which is always open.
 func ParseWindow(text string) (*Window, error) {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {
@@ -141,8 +141,8 @@ func (w *Window) spans(now time.Time) []span {
 	return spans
 }
 
-// instants returns the first and the last moment at which the clocks of a zone show a time of day. They differ when the clocks are put back over it.
-// When the clocks are put forward over it, both are the moment of the change.
+// instants returns the first and the last moment at which the clocks of a zone show a time of day. They differ when the
+// clocks are put back over it. When the clocks are put forward over it, both are the moment of the change.
 func instants(day time.Time, minute int, zone *time.Location) (first, last time.Time) {
 	wall := day.Add(time.Duration(minute) * time.Minute)
 	var found []time.Time

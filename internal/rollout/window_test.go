@@ -21,7 +21,8 @@ func at(t *testing.T, text string) time.Time {
 	return got
 }
 
-// 2026-11-21 is a Saturday. Berlin is at UTC+1 in winter; its clocks go forward on 2026-03-29 at 02:00 and back on 2026-10-25 at 03:00.
+// 2026-11-21 is a Saturday. Berlin is at UTC+1 in winter; its clocks go forward on 2026-03-29 at 02:00 and back on
+// 2026-10-25 at 03:00.
 func TestWindowsOpenAndClose(t *testing.T) {
 	for name, tt := range map[string]struct {
 		window, now string
@@ -108,7 +109,8 @@ func TestWindowsThatCannotBe(t *testing.T) {
 	}
 }
 
-// A member's administrator writes the annotation by hand: whatever it says, it is read or refused, and a window says when it changes next.
+// A member's administrator writes the annotation by hand: whatever it says, it is read or refused, and a window says
+// when it changes next.
 func FuzzParseWindow(f *testing.F) {
 	for _, text := range []string{"Sat,Sun 02:00-06:00 Europe/Berlin", "22:00-04:00", "mon", "Local", "../etc/passwd", "00:00-24:00 Pacific/Apia", "+1:00-1:000"} {
 		f.Add(text, int64(1_800_000_000))

@@ -45,8 +45,8 @@ func (v *view) work(n *Node) *Step {
 	return v.approach(n, c)
 }
 
-// redate returns a claim without times in the future, and whether it had any. The clock that wrote them was wrong, or the one that reads them is: a
-// node must not wait for as long as the two differ.
+// redate returns a claim without times in the future, and whether it had any. The clock that wrote them was wrong, or
+// the one that reads them is: a node must not wait for as long as the two differ.
 func (v *view) redate(c Claim) (Claim, bool) {
 	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
 	ahead := false
@@ -74,7 +74,8 @@ func (v *view) settle(n *Node, c Claim) *Step {
 	return write(VerbSettle, n, c, nil)
 }
 
-// again begins the next attempt of a node that failed, lets one go that is no longer wanted, and starts over when the plan has changed.
+// again begins the next attempt of a node that failed, lets one go that is no longer wanted, and starts over when the
+// plan has changed.
 func (v *view) again(n *Node, c Claim) *Step {
 	if !v.wanted(n) || v.plan.Spec.Paused && !c.Failure.Final { // the failures of a paused plan stay visible
 		return write(VerbRelease, n, c, nil)
@@ -103,8 +104,8 @@ func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh returns the claim of a node that begins, or starts over. No Job of the node has the number of its attempt, so that no earlier Job is
-// taken for a present one.
+// fresh returns the claim of a node that begins, or starts over. No Job of the node has the number of its attempt, so
+// that no earlier Job is taken for a present one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {
@@ -119,8 +120,8 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 // retryAt is when the next attempt is due after one that failed.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
-// stuck reports whether a node at work waits for its kubelet: it is not ready, and its next attempt is due, or the Job of its last one is being
-// deleted while a pod of it may still run there.
+// stuck reports whether a node at work waits for its kubelet: it is not ready, and its next attempt is due, or the Job
+// of its last one is being deleted while a pod of it may still run there.
 func (v *view) stuck(n *Node, c Claim) bool {
 	switch {
 	case n.Ready || c.Done != nil:
@@ -178,8 +179,8 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns those of a plan with version and hash filled in. It fails if one of them is not a valid label. Then nothing begins:
-// the API server would refuse the write that completes a node and uncordons it.
+// PostCompleteLabels returns those of a plan with version and hash filled in. It fails if one of them is not a valid
+// label. Then nothing begins: the API server would refuse the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
 	labels := map[string]string{}
@@ -193,7 +194,8 @@ func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]str
 	return labels, nil
 }
 
-// fail ends an attempt. A prepare that exceeded its deadline does not count as one: it waited for others, and the node is unchanged.
+// fail ends an attempt. A prepare that exceeded its deadline does not count as one: it waited for others, and the node
+// is unchanged.
 func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if job.Reason != "" {
 		reason = job.Reason

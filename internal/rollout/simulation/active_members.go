@@ -10,9 +10,9 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeMembers are the members of a fleet that a simulation asks for steps, as activeNodes are the nodes of a member: those in which the plan has begun,
-// until they are complete and nothing more happens there, and the next one to begin. The others are only counted. So the cost of a simulation grows with its
-// steps, and not with the number of members.
+// activeMembers are the members of a fleet that a simulation asks for steps, as activeNodes are the nodes of a member:
+// those in which the plan has begun, until they are complete and nothing more happens there, and the next one to begin.
+// The others are only counted. So the cost of a simulation grows with its steps, and not with the number of members.
 type activeMembers struct {
 	// members are their indexes among all members, which are sorted by name.
 	members []int
@@ -77,7 +77,8 @@ func (p *Simulation) activateNext() {
 	l.members = slices.Insert(l.members, at, i)
 }
 
-// deactivateComplete leaves out the members that are complete and in which nothing more happens. f is the fleet of the active ones.
+// deactivateComplete leaves out the members that are complete and in which nothing more happens. f is the fleet of the
+// active ones.
 func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
 	l := &p.active
 	if l.waves == nil {

@@ -28,7 +28,8 @@ func scenarioOf(clusters int, rollout *v1.Rollout) Scenario {
 	return s
 }
 
-// generatedScenario returns a scenario with clusters that are away, held or not selected, nodes that fail, and waves that soak.
+// generatedScenario returns a scenario with clusters that are away, held or not selected, nodes that fail, and waves
+// that soak.
 func generatedScenario(r *rand.Rand) Scenario {
 	rollout := &v1.Rollout{MaxConcurrentClusters: 1 + r.Int32N(4), MaxFailedClusters: r.Int32N(4)}
 	for i := range r.IntN(4) {

@@ -9,8 +9,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeNodes are the nodes of a member that are asked for steps. Nodes before them have the plan, and nodes after them have not begun. So the cost of a
-// simulation grows with its steps, and not with the number of nodes.
+// activeNodes are the nodes of a member that are asked for steps. Nodes before them have the plan, and nodes after them
+// have not begun. So the cost of a simulation grows with its steps, and not with the number of nodes.
 type activeNodes struct {
 	hash       string
 	generation int64

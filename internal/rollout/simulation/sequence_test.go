@@ -188,7 +188,8 @@ func TestARehearsalTakesTheStepsOfAnAgent(t *testing.T) {
 	}
 }
 
-// Four times as many nodes take about four times as long, and not sixteen times. Few ones do not show it: finished Jobs are kept for a while.
+// Four times as many nodes take about four times as long, and not sixteen times. Few ones do not show it: finished Jobs
+// are kept for a while.
 func TestTheTimeOfARehearsalGrowsWithItsNodes(t *testing.T) {
 	lasts := func(nodes int, concurrency intstr.IntOrString) time.Duration {
 		s := simulation.Scenario{Clusters: make([]simulation.Cluster, 1)}

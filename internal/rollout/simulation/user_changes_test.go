@@ -21,7 +21,8 @@ type changing struct {
 	*simulation.Simulation
 	scenario simulation.Scenario
 	lines    []string
-	// failures says that members fail: one whose nodes are tried again after a pause may be at work beside as many as there are places.
+	// failures says that members fail: one whose nodes are tried again after a pause may be at work beside as many as
+	// there are places.
 	failures bool
 }
 
