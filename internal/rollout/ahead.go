@@ -10,27 +10,27 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// maxAheadNamed is the most members that a message names.
+// maxAheadNamed is the maximum number of members that a message names.
 const maxAheadNamed = 5
 
-// Ahead records that a member had done more than the hub knew of: the hub was restored from an older state.
+// Ahead records that a member had done more than the hub knew, because the hub was restored from an older state.
 type Ahead struct {
 	// Found is the revision that the member had completed.
 	Found string `json:"found"`
-	// Plan is the revision that the hub would have given it instead.
+	// Plan is the revision that the hub would have given the member instead.
 	Plan string `json:"plan"`
 }
 
-// ahead reports whether nodes of a member that is complete by its claim have done a revision that this hub never gave
-// it. A revision with the hash of the present plan, or of the Cluster's label, does not count. It is false for a member
-// at work, which may still report an earlier revision.
+// ahead reports whether nodes of a member whose claim is complete have a revision that this hub never gave to the
+// member. A revision with the hash of the current plan, or with the hash in the Cluster's label, does not count. It is
+// false for a member at work, which may still report an earlier revision.
 func (f *Fleet) ahead(c *Cluster) bool {
 	s := c.Status
 	if c.Claim == nil || c.Claim.Complete == nil || s == nil || !s.Counted {
 		return false
 	}
 	if s.Revision == f.plan.Revision {
-		// Its nodes were compared with this revision, and none has it although the claim is complete.
+		// The member compared its nodes with this revision. None has it, although the claim is complete.
 		return f.current(c) && !f.plan.Pace.Paused && s.Reason == v1.ReasonPaused && s.Complete == 0
 	}
 	if s.Complete == 0 || s.Revision == "" || s.Revision == c.Claim.Revision ||
@@ -40,13 +40,13 @@ func (f *Fleet) ahead(c *Cluster) bool {
 	return f.current(c) || s.Reason == v1.ReasonComplete
 }
 
-// unlooked reports whether a member is complete by its claim but reports another revision. It is first given the plan
-// paused, and then reports whether its nodes have it.
+// unlooked reports whether a member's claim is complete but the member reports another revision. Such a member first
+// receives the plan paused, and then reports whether its nodes have it.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision
 }
 
-// halted returns why a plan waits for a user to decide, if a member is ahead. A change of the plan is such a decision.
+// halted returns the reason to wait for a user's decision if a member is ahead. Changing the plan is such a decision.
 func (f *Fleet) halted() Wait {
 	var names []string
 	for i := range f.clusters {
@@ -63,13 +63,14 @@ func (f *Fleet) halted() Wait {
 		which += fmt.Sprintf(" and %d more", more)
 	}
 	return Wait{Reason: v1.ReasonMemberAhead, Message: fmt.Sprintf(
-		"%s completed another revision of this plan, which this hub did not give: %s. The hub may have been restored from an older backup. "+
-			"Apply the plan as it should be now; or, to run this one there again, wave by wave, annotate it %s=%s",
+		"%s completed another revision of this plan, which this hub did not give: %s. "+
+			"The hub may have been restored from an older backup. Apply the plan that you want now; "+
+			"or, to run this one there again, wave by wave, annotate it %s=%s",
 		Clusters(len(names)), which, v1.AnnotationResume, f.plan.Revision)}
 }
 
-// asked returns that members with a claim have yet to report the state of the plan there. Until they have, none begins:
-// they may be ahead.
+// asked returns the reason to wait while members with a claim have yet to report the state of the plan. No member
+// begins until then, because these members may be ahead.
 func (f *Fleet) asked() Wait {
 	n := 0
 	for i := range f.clusters {
@@ -80,5 +81,5 @@ func (f *Fleet) asked() Wait {
 	if n == 0 {
 		return Wait{}
 	}
-	return Wait{Reason: v1.ReasonApplying, Message: Clusters(n) + " asked how the plan is there"}
+	return Wait{Reason: v1.ReasonApplying, Message: Clusters(n) + " asked for the state of the plan"}
 }

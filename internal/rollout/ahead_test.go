@@ -23,7 +23,7 @@ var (
 	rounds = flag.Int("rounds", 150, "generated plans")
 )
 
-// done is the status of a plan of a revision that nodes of a member have.
+// done returns the status of a plan whose revision nodes of a member have.
 func done(revision, reason string, complete int32) *rollout.Status {
 	s := reported(revision, reason)
 	s.LatestHash, s.Nodes = "h-"+revision, &v1.PlanCount{Total: 3, Complete: complete}
@@ -36,6 +36,8 @@ func TestMembersAhead(t *testing.T) {
 	working := &rollout.ClusterClaim{Revision: "r", Since: now}
 	old := &rollout.ClusterClaim{Revision: "before", Since: now, Complete: &now}
 	ahead := &rollout.ClusterClaim{Since: now, Ahead: &rollout.Ahead{Found: "later", Plan: "r"}}
+	sameWork := done("later", v1.ReasonComplete, 3)
+	sameWork.Hash = "h"
 	for name, tt := range map[string]struct {
 		cluster  rollout.Cluster
 		change   func(*rollout.FleetPlan)
@@ -43,24 +45,74 @@ func TestMembersAhead(t *testing.T) {
 		reason   string
 		delivery rollout.Delivery
 	}{
-		"a complete claim and another revision complete in the member": {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonComplete, 3)}, nil, "doubt a", "", rollout.DeliverPaused},
-		"some nodes of it complete":                                    {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonApplying, 1)}, nil, "doubt a", "", rollout.DeliverPaused},
-		"some nodes of it complete, and the plan paused":               {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonPaused, 1)}, nil, "doubt a", "", rollout.DeliverPaused},
-		"the claim says complete, and its nodes have nothing of that":  {rollout.Cluster{Claim: complete, Status: done("r", v1.ReasonPaused, 0)}, nil, "doubt a", "", rollout.DeliverPaused},
-		"some have": {rollout.Cluster{Claim: complete, Status: done("r", v1.ReasonPaused, 2)}, nil, "", v1.ReasonComplete, rollout.DeliverPlan},
-		"a member at work may speak of what it was given before": {rollout.Cluster{Claim: working, Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonApplying, rollout.DeliverPlan},
-		"a claim of an earlier revision":                         {rollout.Cluster{Claim: old, Status: done("later", v1.ReasonComplete, 3)}, nil, "doubt a", "", rollout.DeliverPaused},
-		"no node of it complete":                                 {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonPaused, 0)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
-		"the same work by another selector":                      {rollout.Cluster{Claim: complete, Status: func() *rollout.Status { s := done("later", v1.ReasonComplete, 3); s.Hash = "h"; return s }()}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
-		"work that the label knows":                              {rollout.Cluster{Claim: complete, Labels: map[string]string{"plan.cluster.drover.dev/p": "h-later"}, Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
-		"a member that has not been heard is left what it has":   {rollout.Cluster{Claim: complete, Unreported: true}, nil, "", v1.ReasonApplying, rollout.DeliverUnchanged},
-		"one that is away, and has not been heard":               {rollout.Cluster{Claim: complete, Unreported: true, Away: "away"}, nil, "", v1.ReasonComplete, rollout.DeliverUnchanged},
-		"a member that was found ahead stops the plan":           {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, nil, "", v1.ReasonMemberAhead, rollout.DeliverPaused},
-		"until a person says that this revision is meant":        {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "r" }, "begin a", "", rollout.DeliverPaused},
-		"not another":         {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "q" }, "", v1.ReasonMemberAhead, rollout.DeliverPaused},
-		"or changes the plan": {rollout.Cluster{Claim: ahead, Status: done("later", v1.ReasonComplete, 3)}, func(p *rollout.FleetPlan) { p.Revision, p.Hash = "later", "h-later" }, "begin a", "", rollout.DeliverPaused},
-		"or labels the member so that the plan is not for it":             {rollout.Cluster{Claim: ahead, Labels: map[string]string{"plan.cluster.drover.dev/p": v1.PlanDisabled}, Status: done("r", v1.ReasonPaused, 0)}, nil, "release a", "", rollout.DeliverPaused},
-		"a plan that is paused says so first, and goes nowhere meanwhile": {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Pace.Paused = true }, "", v1.ReasonPaused, rollout.DeliverPaused},
+		"a complete claim and another revision complete in the member": {
+			rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonComplete, 3)}, nil, "doubt a", "",
+			rollout.DeliverPaused,
+		},
+		"some nodes of it complete": {
+			rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonApplying, 1)}, nil, "doubt a", "",
+			rollout.DeliverPaused,
+		},
+		"some nodes of it complete, and the plan paused": {
+			rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonPaused, 1)}, nil, "doubt a", "",
+			rollout.DeliverPaused,
+		},
+		"a complete claim of a member whose nodes have nothing of it": {
+			rollout.Cluster{Claim: complete, Status: done("r", v1.ReasonPaused, 0)}, nil, "doubt a", "", rollout.DeliverPaused,
+		},
+		"some nodes have the revision": {
+			rollout.Cluster{Claim: complete, Status: done("r", v1.ReasonPaused, 2)}, nil, "", v1.ReasonComplete,
+			rollout.DeliverPlan,
+		},
+		"a member at work may report an earlier revision": {
+			rollout.Cluster{Claim: working, Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonApplying,
+			rollout.DeliverPlan,
+		},
+		"a claim of an earlier revision": {
+			rollout.Cluster{Claim: old, Status: done("later", v1.ReasonComplete, 3)}, nil, "doubt a", "", rollout.DeliverPaused,
+		},
+		"no node of it complete": {
+			rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonPaused, 0)}, nil, "", v1.ReasonComplete,
+			rollout.DeliverPaused,
+		},
+		"the same work by another selector": {
+			rollout.Cluster{Claim: complete, Status: sameWork}, nil, "", v1.ReasonComplete, rollout.DeliverPaused,
+		},
+		"work with the hash in the label": {
+			rollout.Cluster{Claim: complete, Labels: map[string]string{"plan.cluster.drover.dev/p": "h-later"},
+				Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused,
+		},
+		"a member that has not reported keeps its plan": {
+			rollout.Cluster{Claim: complete, Unreported: true}, nil, "", v1.ReasonApplying, rollout.DeliverUnchanged,
+		},
+		"a member that is away and has not reported": {
+			rollout.Cluster{Claim: complete, Unreported: true, Away: "away"}, nil, "", v1.ReasonComplete,
+			rollout.DeliverUnchanged,
+		},
+		"a member ahead stops the plan": {
+			rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, nil, "", v1.ReasonMemberAhead,
+			rollout.DeliverPaused,
+		},
+		"until a user resumes this revision": {
+			rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "r" },
+			"begin a", "", rollout.DeliverPaused,
+		},
+		"resuming another revision does not count": {
+			rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "q" },
+			"", v1.ReasonMemberAhead, rollout.DeliverPaused,
+		},
+		"until a user changes the plan": {
+			rollout.Cluster{Claim: ahead, Status: done("later", v1.ReasonComplete, 3)},
+			func(p *rollout.FleetPlan) { p.Revision, p.Hash = "later", "h-later" }, "begin a", "", rollout.DeliverPaused,
+		},
+		"until a user disables the plan on the member": {
+			rollout.Cluster{Claim: ahead, Labels: map[string]string{"plan.cluster.drover.dev/p": v1.PlanDisabled},
+				Status: done("r", v1.ReasonPaused, 0)}, nil, "release a", "", rollout.DeliverPaused,
+		},
+		"a paused plan says so first, and does not continue": {
+			rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)},
+			func(p *rollout.FleetPlan) { p.Pace.Paused = true }, "", v1.ReasonPaused, rollout.DeliverPaused,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := tt.cluster
@@ -81,13 +133,13 @@ func TestMembersAhead(t *testing.T) {
 				t.Errorf("step %q, wait %+v, delivery %s", step, d.Wait, f.Deliver(&c))
 			}
 			if d.Wait.Reason == v1.ReasonMemberAhead && !strings.Contains(d.Wait.Message, "cluster.drover.dev/resume=r") {
-				t.Errorf("the message is %v, want the annotation that lets it go on", d.Wait.Message)
+				t.Errorf("the message is %v, want it to name the annotation that lets the plan continue", d.Wait.Message)
 			}
 		})
 	}
 }
 
-// restoredHub is what etcd has of a plan; site is a member, whatever the hub is.
+// restoredHub is the state of a plan in etcd. site is a member, which does not change when the hub is restored.
 type restoredHub struct {
 	plan   rollout.FleetPlan
 	claims map[string]*rollout.ClusterClaim
@@ -97,7 +149,7 @@ type restoredHub struct {
 type site struct {
 	revision, hash string
 	paused         bool
-	done           string // the hash that its nodes have
+	done           string // the hash on its nodes
 }
 
 func (s site) status() *rollout.Status {
@@ -119,8 +171,8 @@ func (h restoredHub) copied() restoredHub {
 	return restoredHub{plan: h.plan, claims: maps.Clone(h.claims), labels: maps.Clone(h.labels)}
 }
 
-// TestRestoredHub runs plans that change at random on members that report late. No member is ever called ahead by a hub
-// that has lost nothing; one that was restored has no member do again what it had before.
+// TestRestoredHub runs plans that change at random on members that report late. A hub that has lost nothing never finds
+// a member ahead. After a restore no member repeats work that it had done before.
 func TestRestoredHub(t *testing.T) {
 	start := *seed
 	if start == 0 {
@@ -134,7 +186,7 @@ func TestRestoredHub(t *testing.T) {
 		}
 	}
 	if found == 0 {
-		t.Error("no member was ever found ahead: the test shows nothing")
+		t.Error("no member was ever found ahead, want some: otherwise the test shows nothing")
 	}
 }
 
@@ -148,7 +200,7 @@ func restored(r *rand.Rand, found *int) error {
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	backup, unreported := h.copied(), map[string]bool{}
 	restoredAt := 100 + r.IntN(100)
-	known := map[string]string{} // what members had done when the backup was made
+	known := map[string]string{} // the work of members at the time of the backup
 	for tick := range 300 {
 		now = now.Add(time.Minute)
 		switch {
@@ -170,8 +222,9 @@ func restored(r *rand.Rand, found *int) error {
 			if r.IntN(2) == 0 {
 				heard[name], unreported[name] = sites[name].status(), false
 			}
-			clusters = append(clusters, rollout.Cluster{Name: name, Selected: true, Claim: h.claims[name], Status: heard[name], Unreported: unreported[name],
-				Labels: map[string]string{v1.PlanLabel("p"): h.labels[name]}})
+			clusters = append(clusters, rollout.Cluster{Name: name, Selected: true, Claim: h.claims[name], Status: heard[name],
+				Unreported: unreported[name],
+				Labels:     map[string]string{v1.PlanLabel("p"): h.labels[name]}})
 		}
 		f, err := rollout.NewFleet(clusters, h.plan, now)
 		if err != nil {
@@ -181,8 +234,10 @@ func restored(r *rand.Rand, found *int) error {
 			if s := sites[name]; r.IntN(2) == 0 {
 				had := *s
 				s.take(f.Deliver(&clusters[i]), h.plan)
-				if claim := h.claims[name]; tick >= restoredAt && claim != nil && claim.Complete != nil && claim == backup.claims[name] && s.done != known[name] && s.hash != s.done && !s.paused && *s != had {
-					return fmt.Errorf("tick %d: %s had done %s and is to do %s, restored was %s", tick, name, s.done, s.hash, known[name])
+				if claim := h.claims[name]; tick >= restoredAt && claim != nil && claim.Complete != nil &&
+					claim == backup.claims[name] && s.done != known[name] && s.hash != s.done && !s.paused && *s != had {
+					return fmt.Errorf("tick %d: %s had done %s and is to do %s, restored was %s", tick, name, s.done, s.hash,
+						known[name])
 				}
 				if s.revision != "" && !s.paused && r.IntN(3) == 0 {
 					s.done = s.hash
@@ -195,11 +250,12 @@ func restored(r *rand.Rand, found *int) error {
 		}
 		if step.Verb == rollout.VerbDoubt {
 			if *found++; tick < restoredAt {
-				return fmt.Errorf("tick %d: %+v, claimed %+v, said %+v, plan %+v", tick, step, h.claims[step.Cluster], heard[step.Cluster], h.plan)
+				return fmt.Errorf("tick %d: %+v, claimed %+v, said %+v, plan %+v", tick, step, h.claims[step.Cluster],
+					heard[step.Cluster], h.plan)
 			}
 		}
 		if step.Verb == rollout.VerbBegin && !reflect.DeepEqual(heard[step.Cluster], sites[step.Cluster].status()) {
-			continue // it is asked first
+			continue // the member is asked first
 		}
 		h.claims[step.Cluster] = step.Claim
 		if step.Label != "" {
@@ -209,7 +265,7 @@ func restored(r *rand.Rand, found *int) error {
 	return nil
 }
 
-// planOf is one of a few revisions, of which some do the same work.
+// planOf returns one of a few revisions, some of which do the same work.
 func planOf(r *rand.Rand) rollout.FleetPlan {
 	n := r.IntN(6)
 	p := rollout.FleetPlan{Name: "p", Revision: fmt.Sprint("r", n), Hash: fmt.Sprint("h", slices.Max([]int{n, 1}))}
@@ -217,7 +273,7 @@ func planOf(r *rand.Rand) rollout.FleetPlan {
 	return p
 }
 
-// take is what an agent does with what it is given.
+// take does the work of an agent that receives a plan.
 func (s *site) take(d rollout.Delivery, p rollout.FleetPlan) {
 	switch d {
 	case rollout.DeliverNothing:

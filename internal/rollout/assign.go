@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// assign gives each member that the plan is for its wave: the first that selects it and has room.
+// assign assigns each selected member to the first wave that selects it and has room.
 func (f *Fleet) assign(selectors []labels.Selector) {
 	room := f.room(selectors)
 	for i := range f.clusters {
@@ -20,14 +20,15 @@ func (f *Fleet) assign(selectors []labels.Selector) {
 			continue
 		}
 		at := 0
-		for at < len(selectors) && (room[at] != nil && !room[at][i] || !selectors[at].Matches(labels.Set(f.clusters[i].Labels))) {
+		for at < len(selectors) &&
+			(room[at] != nil && !room[at][i] || !selectors[at].Matches(labels.Set(f.clusters[i].Labels))) {
 			at++
 		}
 		f.of[i] = at
 	}
 }
 
-// room returns the members that each wave with a share takes. It is nil for waves without one.
+// room returns the members that each wave with a share takes. An entry is nil for a wave without a share.
 func (f *Fleet) room(selectors []labels.Selector) []map[int]bool {
 	room := make([]map[int]bool, len(selectors))
 	if !slices.ContainsFunc(f.plan.Pace.Waves, func(w Wave) bool { return w.Share > 0 }) {
@@ -58,14 +59,14 @@ func (f *Fleet) room(selectors []labels.Selector) []map[int]bool {
 	return room
 }
 
-// scattered returns the places of the members that the plan is for, in an order that follows from their names alone.
+// scattered returns the indexes of the selected members, in an order that depends only on their names.
 func (f *Fleet) scattered() []int {
 	var all []int
 	sums := make([]uint64, len(f.clusters))
 	for i := range f.clusters {
 		if f.counts(&f.clusters[i]) {
 			sum := fnv.New64a()
-			_, _ = sum.Write([]byte(f.clusters[i].Name)) // it never fails
+			_, _ = sum.Write([]byte(f.clusters[i].Name)) // Write never fails
 			all, sums[i] = append(all, i), sum.Sum64()
 		}
 	}
@@ -75,7 +76,7 @@ func (f *Fleet) scattered() []int {
 	return all
 }
 
-// Begin records the step that a member begins, as NewFleet would find it afterwards, and returns the member's place. It
+// Begin records that a member begins a step, as NewFleet would find it afterwards, and returns the member's index. It
 // changes the members that were given to NewFleet.
 func (f *Fleet) Begin(step *ClusterStep) int {
 	i := slices.IndexFunc(f.clusters, func(c Cluster) bool { return c.Name == step.Cluster })

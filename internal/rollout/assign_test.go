@@ -20,16 +20,28 @@ func TestWavesOfAShare(t *testing.T) {
 	for name, tt := range map[string]struct {
 		clusters int
 		waves    []rollout.Wave
-		want     []int // of each wave, and of the rest
+		want     []int // members of each wave, and of the rest
 	}{
-		"shares are of those that are left":                 {200, []rollout.Wave{{Name: "a", Share: 1}, {Name: "b", Share: 10}}, []int{2, 20, 178}},
-		"a share is one at least":                           {3, []rollout.Wave{{Name: "a", Share: 1}, {Name: "b", Share: 10}}, []int{1, 1, 1}},
-		"all of one":                                        {1, []rollout.Wave{{Name: "a", Share: 1}, {Name: "b", Share: 10}}, []int{1, 0, 0}},
-		"a wave may take all":                               {5, []rollout.Wave{{Name: "a", Share: 100}}, []int{5, 0}},
-		"a share of those that are selected":                {100, []rollout.Wave{{Name: "a", Selector: ring, Share: 50}}, []int{5, 95}},
-		"beside a wave of all that a selector leaves":       {100, []rollout.Wave{{Name: "a", Selector: ring}, {Name: "b", Share: 50}}, []int{10, 45, 45}},
-		"a wave without share takes what the first did not": {100, []rollout.Wave{{Name: "a", Share: 50}, {Name: "b"}}, []int{50, 50, 0}},
-		"none": {0, []rollout.Wave{{Name: "a", Share: 1}}, []int{0, 0}},
+		"a share counts members that no earlier wave took": {
+			200, []rollout.Wave{{Name: "a", Share: 1}, {Name: "b", Share: 10}}, []int{2, 20, 178},
+		},
+		"a share is at least one member": {
+			3, []rollout.Wave{{Name: "a", Share: 1}, {Name: "b", Share: 10}}, []int{1, 1, 1},
+		},
+		"a single member": {
+			1, []rollout.Wave{{Name: "a", Share: 1}, {Name: "b", Share: 10}}, []int{1, 0, 0},
+		},
+		"a wave may take all": {5, []rollout.Wave{{Name: "a", Share: 100}}, []int{5, 0}},
+		"a share of the selected members": {
+			100, []rollout.Wave{{Name: "a", Selector: ring, Share: 50}}, []int{5, 95},
+		},
+		"a share after a wave with a selector": {
+			100, []rollout.Wave{{Name: "a", Selector: ring}, {Name: "b", Share: 50}}, []int{10, 45, 45},
+		},
+		"a wave without share takes the rest": {
+			100, []rollout.Wave{{Name: "a", Share: 50}, {Name: "b"}}, []int{50, 50, 0},
+		},
+		"no members": {0, []rollout.Wave{{Name: "a", Share: 1}}, []int{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var clusters []rollout.Cluster
@@ -64,27 +76,28 @@ func TestWavesOfAShare(t *testing.T) {
 			if tt.clusters < 2 {
 				return
 			}
-			moved := 0 // a Cluster less changes little for the others
+			moved := 0 // removing a Cluster changes little for the others
 			for name, wave := range waves(clusters[1:]) {
 				if got[name] != wave {
 					moved++
 				}
 			}
 			if moved > len(tt.waves) {
-				t.Errorf("%d members are in another wave since one is gone, want at most one for each wave", moved)
+				t.Errorf("%d members are in another wave after one was removed, want at most one for each wave", moved)
 			}
 		})
 	}
 }
 
-// TestBegin: what Begin records is what a new look at the members finds.
+// TestBegin checks that Begin records the state that NewFleet finds afterwards.
 func TestBegin(t *testing.T) {
 	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	var clusters []rollout.Cluster
 	for i := range 40 {
 		clusters = append(clusters, rollout.Cluster{Name: fmt.Sprintf("c%02d", i), Selected: true})
 	}
-	plan := rollout.FleetPlan{Revision: "r", Pace: rollout.Pace{MaxConcurrent: 3, Waves: []rollout.Wave{{Name: "a", Share: 5}, {Name: "b", Share: 50}}}}
+	plan := rollout.FleetPlan{Revision: "r",
+		Pace: rollout.Pace{MaxConcurrent: 3, Waves: []rollout.Wave{{Name: "a", Share: 5}, {Name: "b", Share: 50}}}}
 	for round := range 40 {
 		f, err := rollout.NewFleet(clusters, plan, now)
 		if err != nil {
@@ -92,8 +105,9 @@ func TestBegin(t *testing.T) {
 		}
 		for {
 			d := f.Next()
-			if fresh := rollout.NextMember(slices.Clone(clusters), plan, now); fmt.Sprint(d.Wait) != fmt.Sprint(fresh.Wait) || (d.Step == nil) != (fresh.Step == nil) {
-				t.Fatalf("round %d: %+v %+v, and a new look finds %+v %+v", round, d.Step, d.Wait, fresh.Step, fresh.Wait)
+			if fresh := rollout.NextMember(slices.Clone(clusters), plan, now); fmt.Sprint(d.Wait) != fmt.Sprint(fresh.Wait) ||
+				(d.Step == nil) != (fresh.Step == nil) {
+				t.Fatalf("round %d: %+v %+v, want %+v %+v as a new fleet finds", round, d.Step, d.Wait, fresh.Step, fresh.Wait)
 			}
 			if d.Step == nil {
 				break
@@ -112,6 +126,6 @@ func TestBegin(t *testing.T) {
 		}
 	}
 	if slices.ContainsFunc(clusters, func(c rollout.Cluster) bool { return c.Claim == nil }) {
-		t.Error("some have never begun")
+		t.Error("some members never began, want all to begin")
 	}
 }

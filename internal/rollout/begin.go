@@ -19,26 +19,26 @@ type tally struct {
 	total, complete   int
 	applying, waiting int // at work; between attempts
 	settling, failed  int
-	former            int // of those that wait: failed for good with the plan as it was before
+	former            int // waiting nodes that failed permanently with an earlier version of the plan
 	unready           int
-	places            int   // that are taken
-	tainted           int   // of those that are not ready: only a taint keeps them off
-	foreign           int   // selected, and left out because the pods of plans cannot run there
-	next              *Node // the first that could begin
+	places            int   // slots that are taken
+	tainted           int   // unready nodes that only a taint keeps from beginning
+	foreign           int   // selected nodes that are left out, because they cannot run the plan's pods
+	next              *Node // the first node that could begin
 	first             obstacles
 }
 
-// obstacles are the names of the first node or plan of each kind that keeps nodes from beginning.
+// obstacles has the name of the first node or plan of each kind that keeps nodes from beginning.
 type obstacles struct {
 	failedNode, unreadyNode string
-	lostNode                string // complete, and not ready since
+	lostNode                string // complete, but no longer ready
 	silentNode              string // at work, and not ready
-	stuckNode               string // that waits for its kubelet
-	taintedNode, taint      string // with a taint that the plan does not tolerate
-	foreignNode, foreignOS  string // that cannot run the pods of plans
-	waitingNode, waitingFor string // whose pod has not started
-	rival, rivalNode        string // plan that has a node
-	exclusive               string // other exclusive plan that is at work
+	stuckNode               string // waits for its kubelet
+	taintedNode, taint      string // has a taint that the plan does not tolerate
+	foreignNode, foreignOS  string // cannot run the plan's pods
+	waitingNode, waitingFor string // its pod has not started
+	rival, rivalNode        string // another plan at work on the node
+	exclusive               string // another exclusive plan at work
 }
 
 func (v *view) count() tally {
@@ -134,7 +134,8 @@ func (v *view) candidate(t *tally, n *Node) {
 	}
 }
 
-// taken returns the other plan that is at work on a node. One that failed permanently does not block others.
+// taken returns the name of another plan that is at work on a node. A plan that failed permanently does not block
+// others.
 func (v *view) taken(n *Node) string {
 	rival := ""
 	for plan, c := range n.Claims {
@@ -153,7 +154,7 @@ func (v *view) otherExclusive(n *Node) string {
 	return ""
 }
 
-// begin returns the next node to begin, or the reason why none does.
+// begin returns the next node to begin, or the reason why no node can begin.
 func (v *view) begin() (*Node, Wait) {
 	t := v.count()
 	limit := concurrency(v.plan.Spec.Concurrency, t.total)
@@ -169,15 +170,17 @@ func (v *view) begin() (*Node, Wait) {
 	return nil, w
 }
 
-// reason returns the reason to wait. The one that most needs a user goes first.
+// reason returns the reason to wait. The reason that most needs a user's action comes first.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
 	case t.first.stuckNode != "":
-		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("node %s is at work and not ready, and is not tried again while "+
-			"its last pod may still run: mend it, or remove it from the cluster", t.first.stuckNode)}
+		return Wait{Reason: v1.ReasonNodeFailed,
+			Message: fmt.Sprintf("node %s is at work and not ready, and is not retried while "+
+				"its last pod may still run: repair the node, or remove it from the cluster", t.first.stuckNode)}
 	case t.failed > 0:
-		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%s failed and has no attempt left: see status.failures, "+
-			"and change the plan to try again", counted(t.failed, t.first.failedNode))}
+		return Wait{Reason: v1.ReasonNodeFailed,
+			Message: fmt.Sprintf("%s failed and has no attempt left: see status.failures, "+
+				"and change the plan to try again", counted(t.failed, t.first.failedNode))}
 	case t.total == 0 && t.places == 0:
 		return Wait{Reason: v1.ReasonNoNodes, Message: "no node is selected"}
 	case t.total == t.complete && t.applying+t.waiting+t.settling == 0:
@@ -185,9 +188,10 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 	case gate != nil && gate.Reason == v1.ReasonPaused:
 		return *gate
 	case t.applying > 0:
-		w := Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d of %d complete, %d at work", t.complete, t.total, t.applying)}
+		w := Wait{Reason: v1.ReasonApplying,
+			Message: fmt.Sprintf("%d of %d complete, %d at work", t.complete, t.total, t.applying)}
 		if t.first.silentNode != "" {
-			w.Message += fmt.Sprintf("; node %s is not ready: if it does not come back, mend it or remove it", t.first.silentNode)
+			w.Message += fmt.Sprintf("; node %s is not ready: if it does not come back, repair or remove it", t.first.silentNode)
 		}
 		if t.first.waitingNode != "" {
 			w.Message += fmt.Sprintf("; node %s: %s", t.first.waitingNode, t.first.waitingFor)
@@ -196,36 +200,38 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 	case gate != nil && t.settling == 0:
 		return *gate
 	case t.waiting > 0:
-		w := Wait{Reason: v1.ReasonAwaitingRetry, Message: fmt.Sprintf("%s waiting for the next attempt: see status.failures", counted(t.waiting, ""))}
+		w := Wait{Reason: v1.ReasonAwaitingRetry,
+			Message: fmt.Sprintf("%s waiting for the next attempt: see status.failures", counted(t.waiting, ""))}
 		if t.first.taint != "" {
 			w.Message += "; " + v.untolerated(t)
 		}
 		return w
 	case t.settling > 0:
-		return Wait{Reason: v1.ReasonSettling, Message: "a node is complete and its place stays taken for postCompleteDelay"}
+		return Wait{Reason: v1.ReasonSettling, Message: "a node is complete and keeps its slot for postCompleteDelay"}
 	case t.first.exclusive != "":
 		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("exclusive plan %s is at work", t.first.exclusive)}
 	case t.first.lostNode != "":
-		return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("node %s is complete and has not become ready again: "+
-			"mend it, or label it %s=disabled", t.first.lostNode, v.label)}
+		return Wait{Reason: v1.ReasonAwaitingNodes,
+			Message: fmt.Sprintf("node %s is complete and has not become ready again: "+
+				"repair it, or label it %s=disabled", t.first.lostNode, v.label)}
 	case t.first.rival != "":
 		message := fmt.Sprintf("plan %s is at work on node %s", t.first.rival, t.first.rivalNode)
 		return Wait{Reason: v1.ReasonAwaitingSlot, Message: message}
 	case t.tainted > 0:
 		return Wait{Reason: v1.ReasonAwaitingNodes, Message: v.untolerated(t)}
 	}
-	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: mend it, or label it %s=disabled",
+	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: repair it, or label it %s=disabled",
 		counted(t.unready, t.first.unreadyNode), v.label)}
 }
 
-// concurrency returns how many of total nodes may be at work at once; at least one.
+// concurrency returns how many of total nodes may be at work at once, at least one.
 func concurrency(spec *intstr.IntOrString, total int) int {
 	if spec == nil {
 		return 1
 	}
 	limit, err := intstr.GetScaledValueFromIntOrPercent(spec, total, false)
 	if err != nil {
-		return 1 // the schema refuses it; one is the safest reading
+		return 1 // the schema refuses it, and one is the safest value
 	}
 	return max(limit, 1)
 }
@@ -237,7 +243,7 @@ func duration(d *metav1.Duration, otherwise time.Duration) time.Duration {
 	return d.Duration
 }
 
-// counted is "node a", or "3 nodes".
+// counted returns "node a", or "3 nodes".
 func counted(n int, name string) string {
 	if n == 1 && name != "" {
 		return "node " + name

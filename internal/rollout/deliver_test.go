@@ -10,13 +10,14 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-func TestNoTwoSecretsOfPlansHaveOneNameInAMember(t *testing.T) {
+func TestCopiesOfSecretsHaveDifferentNamesForDifferentPlans(t *testing.T) {
 	seen := map[string]string{}
 	for _, plan := range []string{"a", "a.b", "a.b.c", strings.Repeat("p", 63)} {
-		for _, secret := range []string{"d", "c", "b.c", "b.c.d", "c.d", strings.Repeat("s", 253), strings.Repeat("s", 252) + "t"} {
+		for _, secret := range []string{"d", "c", "b.c", "b.c.d", "c.d", strings.Repeat("s", 253),
+			strings.Repeat("s", 252) + "t"} {
 			name := rollout.SecretName(plan, secret)
 			if what := plan + "/" + secret; seen[name] != "" || len(name) > 253 {
-				t.Errorf("%s and %s are both %s", what, seen[name], name)
+				t.Errorf("%s and %s both have the name %s, want different names", what, seen[name], name)
 			} else {
 				seen[name] = what
 			}

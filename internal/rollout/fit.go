@@ -13,20 +13,20 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Tolerations returns the tolerations of a plan's pods. They run on cordoned nodes.
+// Tolerations returns the tolerations of a plan's pods. The pods run on cordoned nodes.
 func Tolerations(work *v1.NodeWork) []corev1.Toleration {
 	return append([]corev1.Toleration{{
 		Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
 	}}, work.Tolerations...)
 }
 
-// runsPods reports whether the pods of plans can run on a node at all: they mount its root and share its processes, as
-// only Linux can.
+// runsPods reports whether a node can run the plan's pods at all. They mount the root of the node and share its
+// processes, which only works on Linux.
 func (n *Node) runsPods() bool { return n.OS == "" || n.OS == string(corev1.Linux) }
 
-// taint returns a taint of a node that keeps the plan's pods off it, as "key=value:effect". Empty if there is none.
-// Those of a node that is not ready do not count: its condition has been asked already, and they go a moment after it
-// has changed.
+// taint returns a taint that keeps the plan's pods off a node, as "key=value:effect", or "" if there is none. The
+// taints of a node that is not ready do not count: its condition has already been checked, and the taints disappear a
+// moment after the condition changes.
 func (v *view) taint(n *Node) string {
 	for i := range n.Taints {
 		taint := &n.Taints[i]
@@ -42,8 +42,8 @@ func (v *view) tolerates(taint *corev1.Taint) bool {
 	return slices.ContainsFunc(v.tolerations, func(t corev1.Toleration) bool { return matches(&t, taint) })
 }
 
-// matches reports whether a toleration tolerates a taint, as the scheduler decides it. The function of Kubernetes' API
-// takes a logger.
+// matches reports whether a toleration tolerates a taint, by the scheduler's rules. The equivalent function of the
+// Kubernetes API needs a logger.
 func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
 		return false
@@ -64,7 +64,7 @@ func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	return false
 }
 
-// untolerated says which taint keeps a node from beginning, and what to do.
+// untolerated returns a message that names the taint that keeps a node from beginning, and the remedy.
 func (v *view) untolerated(t *tally) string {
 	what := "node " + t.first.taintedNode + " has"
 	if t.tainted > 1 {
@@ -74,7 +74,8 @@ func (v *view) untolerated(t *tally) string {
 		what, t.first.taint, v.label)
 }
 
-// foreign says which selected nodes are left out because they cannot run the plan's pods. Empty if there is none.
+// foreignNodes returns a message that names the selected nodes that cannot run the plan's pods, or "" if there are
+// none.
 func (t *tally) foreignNodes() string {
 	switch t.foreign {
 	case 0:

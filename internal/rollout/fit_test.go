@@ -27,15 +27,16 @@ func (b *fixture) says(w rollout.Wait, reason string, words ...string) {
 	}
 }
 
-func TestANodeWithATaintThatThePlanDoesNotTolerateIsNotTouched(t *testing.T) {
+func TestNodeWithAnUntoleratedTaintIsNotTouched(t *testing.T) {
 	tolerating := func(s *v1.PlanSpec) { s.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }
-	t.Run("it is named before it is cordoned, and the others go on", func(t *testing.T) {
+	t.Run("the message names it before it is cordoned, and other nodes continue", func(t *testing.T) {
 		b := newFixture(t, "a", "b")
 		b.m.Nodes[0].Taints = []corev1.Taint{etcdTaint}
 		p := aPlan("p", nil)
 		b.steps(p)
 		b.after(time.Hour)
-		b.says(b.steps(p), v1.ReasonAwaitingNodes, "node a has the taint node-role.kubernetes.io/etcd:NoExecute", "spec.tolerations")
+		b.says(b.steps(p), v1.ReasonAwaitingNodes, "node a has the taint node-role.kubernetes.io/etcd:NoExecute",
+			"spec.tolerations")
 		b.want("b begin, b cordon, b upgrade, b complete, b clean")
 		progress, err := rollout.ProgressOf(b.m.Member, p, b.now)
 		if err != nil || progress.Nodes.Held != 1 || progress.Nodes.Complete != 1 {
@@ -50,15 +51,22 @@ func TestANodeWithATaintThatThePlanDoesNotTolerateIsNotTouched(t *testing.T) {
 		"that taint is tolerated": {etcdTaint, func(s *v1.PlanSpec) {
 			s.Tolerations = []corev1.Toleration{{Key: etcdTaint.Key, Operator: corev1.TolerationOpExists}}
 		}},
-		"the taint only prefers other pods": {corev1.Taint{Key: "a", Effect: corev1.TaintEffectPreferNoSchedule}, nil},
-		"its value is tolerated": {corev1.Taint{Key: "team", Value: "db", Effect: corev1.TaintEffectNoSchedule}, func(s *v1.PlanSpec) {
-			s.Tolerations = []corev1.Toleration{{Key: "team", Value: "web"}, {Key: "team", Value: "db", Effect: corev1.TaintEffectNoSchedule}}
-		}},
-		"its number is below the bound": {corev1.Taint{Key: "sla", Value: "5", Effect: corev1.TaintEffectNoSchedule}, func(s *v1.PlanSpec) {
+		"the taint is only a preference": {corev1.Taint{Key: "a", Effect: corev1.TaintEffectPreferNoSchedule}, nil},
+		"its value is tolerated": {corev1.Taint{Key: "team", Value: "db", Effect: corev1.TaintEffectNoSchedule},
+			func(s *v1.PlanSpec) {
+				s.Tolerations = []corev1.Toleration{{Key: "team", Value: "web"},
+					{Key: "team", Value: "db", Effect: corev1.TaintEffectNoSchedule}}
+			}},
+		"its number is below the limit of the toleration": {corev1.Taint{Key: "sla", Value: "5",
+			Effect: corev1.TaintEffectNoSchedule}, func(s *v1.PlanSpec) {
 			s.Tolerations = []corev1.Toleration{{Key: "sla", Operator: corev1.TolerationOpLt, Value: "6"}}
 		}},
-		"the node has just become ready": {corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}, nil},
-		"the node was cordoned":          {corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}, nil},
+		"the node has just become ready": {
+			corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}, nil,
+		},
+		"the node was cordoned": {
+			corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}, nil,
+		},
 	} {
 		t.Run("it begins if "+name, func(t *testing.T) {
 			b := newFixture(t, "a")
@@ -68,19 +76,22 @@ func TestANodeWithATaintThatThePlanDoesNotTolerateIsNotTouched(t *testing.T) {
 		})
 	}
 	for name, toleration := range map[string]corev1.Toleration{
-		"another key":              {Key: "node-role.kubernetes.io/control-plane", Operator: corev1.TolerationOpExists},
-		"another effect":           {Key: etcdTaint.Key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
-		"another value":            {Key: etcdTaint.Key, Value: "true"},
-		"a bound that is no match": {Key: etcdTaint.Key, Operator: corev1.TolerationOpGt, Value: "1"},
+		"another key": {Key: "node-role.kubernetes.io/control-plane", Operator: corev1.TolerationOpExists},
+		"another effect": {
+			Key: etcdTaint.Key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+		},
+		"another value":               {Key: etcdTaint.Key, Value: "true"},
+		"a limit that does not match": {Key: etcdTaint.Key, Operator: corev1.TolerationOpGt, Value: "1"},
 	} {
-		t.Run("it does not begin if what is tolerated is "+name, func(t *testing.T) {
+		t.Run("it does not begin if the toleration has "+name, func(t *testing.T) {
 			b := newFixture(t, "a")
 			b.m.Nodes[0].Taints = []corev1.Taint{etcdTaint}
-			b.says(b.steps(aPlan("p", func(s *v1.PlanSpec) { s.Tolerations = []corev1.Toleration{toleration} })), v1.ReasonAwaitingNodes, "node a has the taint")
+			b.says(b.steps(aPlan("p", func(s *v1.PlanSpec) { s.Tolerations = []corev1.Toleration{toleration} })),
+				v1.ReasonAwaitingNodes, "node a has the taint")
 			b.want("")
 		})
 	}
-	t.Run("one that gets the taint while it is prepared is released and not cordoned", func(t *testing.T) {
+	t.Run("a node that gets the taint while it is prepared is released and not cordoned", func(t *testing.T) {
 		b := newFixture(t, "a")
 		p := aPlan("p", func(s *v1.PlanSpec) { s.Prepare = &v1.PlanContainer{Image: "i"} })
 		b.steps(p)
@@ -92,7 +103,7 @@ func TestANodeWithATaintThatThePlanDoesNotTolerateIsNotTouched(t *testing.T) {
 			t.Error("the node is cordoned, want it as it was")
 		}
 	})
-	t.Run("one that gets it after a failure waits for the next attempt and says why", func(t *testing.T) {
+	t.Run("a node that gets it after a failure waits for the next attempt and says why", func(t *testing.T) {
 		b := newFixture(t, "a")
 		p := aPlan("p", func(s *v1.PlanSpec) { s.Retries = &v1.PlanRetries{Backoff: &metav1.Duration{Duration: time.Second}} })
 		b.steps(p)
@@ -107,7 +118,7 @@ func TestANodeWithATaintThatThePlanDoesNotTolerateIsNotTouched(t *testing.T) {
 	})
 }
 
-func TestANodeThatCannotRunPodsOfPlansIsLeftOutAndNamed(t *testing.T) {
+func TestNodeThatCannotRunPodsOfPlansIsLeftOutAndNamed(t *testing.T) {
 	b := newFixture(t, "a", "w")
 	b.m.Nodes[1].OS = "windows"
 	p := aPlan("p", nil)
@@ -116,20 +127,21 @@ func TestANodeThatCannotRunPodsOfPlansIsLeftOutAndNamed(t *testing.T) {
 	b.says(b.steps(p), v1.ReasonComplete, "1 node complete", "node w is left out")
 	b.want("a begin, a cordon, a upgrade, a complete, a clean")
 
-	if progress, err := rollout.ProgressOf(b.m.Member, p, b.now); err != nil || progress.Nodes.LeftOut != 1 || progress.Nodes.Summary != "1/1" {
+	if progress, err := rollout.ProgressOf(b.m.Member, p, b.now); err != nil || progress.Nodes.LeftOut != 1 ||
+		progress.Nodes.Summary != "1/1" {
 		t.Errorf("nodes %+v, %v, want one complete of one, and one left out", progress.Nodes, err)
 	}
 
 	b.m.Nodes[1].Labels[v1.PlanLabel("p")] = v1.PlanDisabled
 	if w := b.steps(p); strings.Contains(w.Message, "left out") {
-		t.Errorf("the message is %q, want no word of a node that a user left out", w.Message)
+		t.Errorf("the message is %q, want it not to mention a node that a user left out", w.Message)
 	}
 	only := newFixture(t, "w")
 	only.m.Nodes[0].OS = "windows"
 	only.says(only.steps(p), v1.ReasonNoNodes, "no node is selected", "node w is left out")
 }
 
-func TestAPlanSaysWhyThePodOfANodeHasNotStarted(t *testing.T) {
+func TestPlanSaysWhyThePodOfANodeHasNotStarted(t *testing.T) {
 	b := newFixture(t, "a")
 	p := aPlan("p", nil)
 	b.steps(p)

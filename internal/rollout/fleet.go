@@ -13,70 +13,72 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Rest is the name of the wave of members that no other selects.
+// Rest is the name of the wave of members that no other wave selects.
 const Rest = "rest"
 
-// FleetPlan is what the members of a fleet are given, and at which pace: a Plan of the hub with its hash and revision.
+// FleetPlan is a Plan of the hub with its hash and revision: the work for the members, and the pace.
 type FleetPlan struct {
 	Name string
 	Pace Pace
-	// Hash and Revision of a Plan as the functions make them, of the spec that members are given.
+	// Hash and Revision of the Plan, as the functions of the same names compute them from the spec that members receive.
 	Hash, Revision string
-	// Resume is the annotation v1.AnnotationResume of the Plan: the revision that continues although members are ahead,
-	// since a user decided so.
+	// Resume is the Plan's annotation v1.AnnotationResume. It names the revision that a user has decided to continue
+	// although members are ahead.
 	Resume string
-	// Omitted counts, by wave, members that are not among those given. A step depends on these counts only.
+	// Omitted counts, by wave, the members that the caller left out. A step depends on them only through these counts.
 	Omitted []OmittedMembers
 }
 
-// OmittedMembers counts members of a wave that are complete, or have not begun.
+// OmittedMembers counts members of a wave that are complete or have not begun.
 type OmittedMembers struct {
 	Omitted
-	// Absent are away or held.
+	// Absent counts the members that are away or held.
 	Absent int
-	// Last is when the last of them was complete.
+	// Last is the time at which the last of them was complete.
 	Last time.Time
 }
 
-// Add adds other members of the wave.
+// Add adds the counts of other members of the wave.
 func (a *OmittedMembers) Add(o OmittedMembers) {
-	a.Total, a.Complete, a.Absent, a.Last = a.Total+o.Total, a.Complete+o.Complete, a.Absent+o.Absent, later(a.Last, o.Last)
+	a.Total, a.Complete, a.Absent = a.Total+o.Total, a.Complete+o.Complete, a.Absent+o.Absent
+	a.Last = later(a.Last, o.Last)
 }
 
-// Cluster is what is observed of a member on the hub.
+// Cluster is the observed state of a member on the hub.
 type Cluster struct {
 	Name   string
 	Labels map[string]string
-	// Selected reports whether the plan is for it.
+	// Selected reports whether the plan selects the member.
 	Selected bool
-	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. Nil when the plan never began there.
+	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan never began there.
 	Claim *ClusterClaim
-	// Away says why it cannot be given anything: not connected, AgentTooOld, AgentReadOnly. Empty when it can.
+	// Away is the reason why the member cannot receive anything, such as AgentTooOld or AgentReadOnly, or that it is not
+	// connected. It is empty if the member can.
 	Away string
-	// AwaySince is the time since when it is away, at the latest; zero if that is not known.
+	// AwaySince is the latest time at which the member can have gone away. It is zero if that is not known.
 	AwaySince time.Time
-	// Hold is the reason for which its agent takes part in no plan, see protocol.PlanHold.
+	// Hold is the reason why the member's agent takes part in no plan, see protocol.PlanHold.
 	Hold string
-	// Status of the member as its agent last reported it, for any revision. Nil before its first report.
+	// Status is the member's status as its agent last reported it, for any revision. It is nil before the first report.
 	Status *Status
-	// Unreported reports whether its agent has yet to report the state of the plan there, or that there is none.
+	// Unreported reports whether the agent has yet to report the state of the plan, or that it has no such plan.
 	Unreported bool
-	// Ask reports whether its agent has to report that it takes part before it begins.
+	// Ask reports whether the agent must first report that it takes part, before the member begins.
 	Ask bool
 }
 
-// ClusterClaim is the part of a Cluster in a plan that is or was at work in its member. It is the annotation
-// v1.PlanLabel(plan) of the Cluster, as JSON.
+// ClusterClaim records that a plan is or was at work in a member. It is the annotation v1.PlanLabel(plan) of the
+// Cluster, as JSON.
 type ClusterClaim struct {
-	// Revision of the plan with which it began.
+	// Revision is the revision of the plan with which the member began.
 	Revision string `json:"revision"`
-	// Since when it is at work.
+	// Since is when the member began.
 	Since time.Time `json:"since"`
-	// Complete is when all its nodes had the plan.
+	// Complete is when all nodes of the member had the plan.
 	Complete *time.Time `json:"complete,omitempty"`
-	// Failed is when a node of it had no attempt left.
+	// Failed is when a node of the member had no attempt left.
 	Failed *time.Time `json:"failed,omitempty"`
-	// Ahead is set, with no revision, for a member that had done more than this hub knew of.
+	// Ahead is set, without a revision, for a member that had done more than this hub knew.
 	Ahead *Ahead `json:"ahead,omitempty"`
 }
 
@@ -84,9 +86,9 @@ type ClusterClaim struct {
 type ClusterStep struct {
 	Verb    Verb
 	Cluster string
-	// Claim that it is to have; nil removes it.
+	// Claim is the new claim. If it is nil, the claim is removed.
 	Claim *ClusterClaim
-	// Label is the value of v1.PlanLabel(plan) to set; empty leaves what is there.
+	// Label is the new value of the label v1.PlanLabel(plan). If it is empty, the label stays as it is.
 	Label string
 }
 
@@ -94,36 +96,36 @@ type ClusterStep struct {
 type FleetDecision struct {
 	Step *ClusterStep
 	Wait Wait
-	// Ask has the members that would begin now, and have to report first. Each has a place meanwhile, so that no more are
-	// asked than may begin.
+	// Ask has the members that would begin now but must report first. Each of them takes a slot meanwhile, so that no more
+	// members are asked than may begin.
 	Ask []string
 }
 
-// Delivery is what a member is given of a plan.
+// Delivery is what a member receives of a plan.
 type Delivery string
 
 const (
-	// DeliverNothing takes the plan away.
+	// DeliverNothing takes the plan away from the member.
 	DeliverNothing Delivery = "Nothing"
-	// DeliverPaused gives it the plan with paused set: what runs finishes.
+	// DeliverPaused gives the member the plan with paused set. Running work finishes.
 	DeliverPaused Delivery = "Paused"
-	// DeliverPlan gives it the plan.
+	// DeliverPlan gives the member the plan.
 	DeliverPlan Delivery = "Plan"
-	// DeliverUnchanged leaves it what it has: its agent has not reported yet what that is.
+	// DeliverUnchanged leaves the member's plan as it is, because its agent has not reported yet which one it has.
 	DeliverUnchanged Delivery = "Unchanged"
 )
 
-// Fleet is a plan and its members at a time, looked at together. NewFleet makes it.
+// Fleet is a plan and its members at one point in time. NewFleet returns one.
 type Fleet struct {
 	plan     FleetPlan
-	label    string // of Clusters that have the plan
+	label    string // label of Clusters that have the plan
 	now      time.Time
 	clusters []Cluster
 	waves    []wave
-	of       []int // the wave of each cluster, -1 for those without
+	of       []int // the wave of each cluster, or -1
 	stopped  bool
 	failed   int
-	slots    int // that are taken
+	slots    int // slots that are taken
 	opened   int // the last wave in which a member has begun
 	until    time.Time
 }
@@ -136,9 +138,10 @@ type wave struct {
 	last                            time.Time
 }
 
-// NewFleet looks at a plan and its members, which are sorted by name. It fails for selectors that cannot be used.
+// NewFleet evaluates a plan and its members, which are sorted by name. It fails if a selector is invalid.
 func NewFleet(clusters []Cluster, plan FleetPlan, now time.Time) (*Fleet, error) {
-	f := &Fleet{plan: plan, label: v1.PlanLabel(plan.Name), now: now, clusters: clusters, of: make([]int, len(clusters)), opened: -1}
+	f := &Fleet{plan: plan, label: v1.PlanLabel(plan.Name), now: now, clusters: clusters, of: make([]int, len(clusters)),
+		opened: -1}
 	selectors, err := f.readWaves()
 	if err != nil {
 		return nil, err
@@ -212,8 +215,8 @@ func (f *Fleet) join(w *wave, c *Cluster) {
 	}
 }
 
-// CountOf returns the wave of a member, by its place among those given to NewFleet, and what it alone counts there. The
-// wave is -1 for a member that the plan is not for.
+// CountOf returns the wave of a member and the counts of this member alone. i is the member's index in the slice that
+// was given to NewFleet. The wave is -1 for a member that the plan does not select.
 func (f *Fleet) CountOf(i int) (int, OmittedMembers) {
 	if f.of[i] < 0 {
 		return -1, OmittedMembers{}
@@ -223,17 +226,17 @@ func (f *Fleet) CountOf(i int) (int, OmittedMembers) {
 	return f.of[i], OmittedMembers{Omitted: Omitted{Total: w.total, Complete: w.complete}, Absent: w.absent, Last: w.last}
 }
 
-// counts reports whether the plan is for a member.
+// counts reports whether the plan selects a member.
 func (f *Fleet) counts(c *Cluster) bool {
 	return c.Selected && c.Labels[f.label] != v1.PlanDisabled
 }
 
-// current reports whether a member has begun with the plan as it is now.
+// current reports whether a member has begun with the current revision of the plan.
 func (f *Fleet) current(c *Cluster) bool {
 	return c.Claim != nil && c.Claim.Revision == f.plan.Revision
 }
 
-// held returns why a member takes part in no plan, empty if it does.
+// held returns the reason why a member takes part in no plan, or "" if it takes part.
 func (f *Fleet) held(c *Cluster) string {
 	if value, set := c.Labels[v1.LabelPlansHold]; set && value != "false" {
 		return fmt.Sprintf("cluster %s is labelled %s", c.Name, v1.LabelPlansHold)
@@ -244,8 +247,8 @@ func (f *Fleet) held(c *Cluster) string {
 	return ""
 }
 
-// takes reports whether a member occupies one of the places. A member that failed does while nodes of it are at work
-// and not stuck. A member that is lost does until a user labels it so that the plan is not for it.
+// takes reports whether a member occupies a slot. A failed member does while any of its nodes are at work and not
+// stuck. A lost member does until a user labels it so that the plan no longer selects it.
 func (f *Fleet) takes(c *Cluster) bool {
 	switch {
 	case !f.counts(c) && f.lost(c):
@@ -263,16 +266,18 @@ func (f *Fleet) lingers(c *Cluster) bool {
 	return c.Claim != nil && !f.current(c) && c.Claim.Complete == nil && !f.idle(c)
 }
 
-// idle reports whether it is known that no node of a member is at work and none will begin.
+// idle reports whether it is certain that no node of a member is at work and none will begin.
 func (f *Fleet) idle(c *Cluster) bool {
 	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Busy {
 		return false
 	}
 	reason := c.Status.Reason
-	return reason == v1.ReasonPaused || reason == v1.ReasonComplete || reason == v1.ReasonNoNodes || reason == v1.ReasonNodeFailed
+	return reason == v1.ReasonPaused || reason == v1.ReasonComplete || reason == v1.ReasonNoNodes ||
+		reason == v1.ReasonNodeFailed
 }
 
-// Deliver returns what a member is given. It follows from the member's claim, so that a new leader need not ask.
+// Deliver returns what a member receives. This depends only on the member's claim, so a new leader does not need to
+// ask.
 func (f *Fleet) Deliver(c *Cluster) Delivery {
 	switch {
 	case c.Claim == nil:

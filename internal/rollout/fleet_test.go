@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// reported is the status of a plan of revision r in a member.
+// reported returns the status of a plan of a revision in a member.
 func reported(revision, reason string, applying ...string) *v1.PlanStatus {
 	s := &v1.PlanStatus{Revision: revision, Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Reason: reason}}}
 	for _, node := range applying {
@@ -25,7 +25,7 @@ func reported(revision, reason string, applying ...string) *v1.PlanStatus {
 	return s
 }
 
-// said is the same as the planner sees it.
+// said returns the same status as the planner sees it.
 func said(revision, reason string, applying ...string) *rollout.Status {
 	return rollout.StatusOf(reported(revision, reason, applying...))
 }
@@ -46,93 +46,98 @@ func TestMembers(t *testing.T) {
 	disabled := map[string]string{"plan.cluster.drover.dev/p": v1.PlanDisabled}
 	label := func(key, value string) map[string]string { return map[string]string{key: value} }
 	waves := func(p *rollout.FleetPlan) {
-		p.Pace = rollout.Pace{MaxFailed: 1, Waves: []rollout.Wave{{Name: "first", Selector: &metav1.LabelSelector{MatchLabels: label("ring", "one")}}}}
+		p.Pace = rollout.Pace{MaxFailed: 1,
+			Waves: []rollout.Wave{{Name: "first", Selector: &metav1.LabelSelector{MatchLabels: label("ring", "one")}}}}
 	}
 	for name, tt := range map[string]struct {
-		a, b   rollout.Cluster // both are selected unless their name is "-"
+		a, b   rollout.Cluster // the plan selects both, unless their name is "-"
 		change func(*rollout.FleetPlan)
 		step   string // verb and cluster
 		reason string
 		given  [2]rollout.Delivery
 	}{
-		"the first by name begins": {
+		"the first member by name begins": {
 			step: "begin a", given: [2]rollout.Delivery{rollout.DeliverNothing, rollout.DeliverNothing},
 		},
-		"the second waits for its place": {
+		"the second member waits for its slot": {
 			a: rollout.Cluster{Claim: claim("r"), Status: said("r", v1.ReasonApplying, "n")}, reason: v1.ReasonApplying,
 			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"what a member says of another revision does not count": {
+		"a report on another revision does not count": {
 			a: rollout.Cluster{Claim: claim("r"), Status: said("before", v1.ReasonComplete)}, reason: v1.ReasonApplying,
 			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"a member that is complete is written down": {
+		"a complete member is recorded": {
 			a: rollout.Cluster{Claim: claim("r"), Status: said("r", v1.ReasonComplete)}, step: "complete a",
 			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"a member that went away keeps its place": {
+		"a member that went away keeps its slot": {
 			a: rollout.Cluster{Claim: claim("r"), Away: "not connected"}, reason: v1.ReasonApplying,
 			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"a member of another revision is paused and keeps its place while it is at work": {
+		"a member of another revision is paused and keeps its slot while it is at work": {
 			a: rollout.Cluster{Claim: claim("before"), Status: said("r", v1.ReasonPaused, "n")}, b: rollout.Cluster{Hold: "no"},
 			step: "", reason: v1.ReasonApplying, given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"it yields when it is idle": {
+		"a member of another revision yields when it is idle": {
 			a: rollout.Cluster{Claim: claim("before"), Status: said("r", v1.ReasonPaused)}, step: "yield a",
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"then it begins anew": {
+		"a member that yielded begins again": {
 			a: rollout.Cluster{Claim: claim(""), Status: said("r", v1.ReasonPaused)}, step: "begin a",
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"a failure over the budget pauses who is at work and leaves the complete": {
+		"a failure over the budget pauses members at work and leaves complete members alone": {
 			a: rollout.Cluster{Claim: failed(), Status: said("r", v1.ReasonNodeFailed)}, b: rollout.Cluster{Claim: claim("r")},
 			reason: v1.ReasonTooManyFailures, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverPaused},
 		},
-		"a failed member that is at work again is no failure": {
+		"a failed member that is at work again does not count as failed": {
 			a: rollout.Cluster{Claim: failed(), Status: said("r", v1.ReasonApplying, "n")}, step: "recover a",
 			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"one that failed a moment ago stays failed, whatever it says": {
-			a:      rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Since: now, Failed: &now}, Status: said("r", v1.ReasonComplete)},
+		"a member that failed a moment ago stays failed, whatever it reports": {
+			a: rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Since: now, Failed: &now},
+				Status: said("r", v1.ReasonComplete)},
 			reason: v1.ReasonTooManyFailures, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"not if the clock that wrote so was ahead": {
-			a:    rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Since: now, Failed: new(now.Add(time.Hour))}, Status: said("r", v1.ReasonComplete)},
+		"a failure in the future does not count as recent": {
+			a: rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Since: now, Failed: new(now.Add(time.Hour))},
+				Status: said("r", v1.ReasonComplete)},
 			step: "complete a", given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"a failed member keeps its place while nodes of it are at work": {
+		"a failed member keeps its slot while its nodes are at work": {
 			a:      rollout.Cluster{Claim: failed(), Status: said("r", v1.ReasonNodeFailed, "n")},
 			change: func(p *rollout.FleetPlan) { p.Pace.MaxFailed = 1 },
 			reason: v1.ReasonApplying, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"it frees it when none is but one that died": {
+		"a failed member frees its slot when only a dead node is at work": {
 			a:      rollout.Cluster{Claim: failed(), Status: stuck},
 			change: func(p *rollout.FleetPlan) { p.Pace.MaxFailed = 1 },
 			step:   "begin b", given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"a member that went away at work long ago is lost, and keeps its place": {
+		"a member that went away at work long ago is lost, and keeps its slot": {
 			a: rollout.Cluster{Claim: claim("r"), Away: "not connected", AwaySince: before}, reason: v1.ReasonMemberLost,
 			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"one of another revision too": {
+		"a lost member of another revision keeps its slot too": {
 			a: rollout.Cluster{Claim: claim("before"), Away: "not connected", AwaySince: before}, reason: v1.ReasonMemberLost,
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"to label a lost member disabled frees its place": {
+		"disabling the plan on a lost member frees its slot": {
 			a: rollout.Cluster{Labels: disabled, Claim: claim("r"), Away: "not connected", AwaySince: before}, step: "begin b",
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"not that of one that went away only now": {
-			a: rollout.Cluster{Labels: disabled, Claim: claim("r"), Away: "not connected", AwaySince: now}, reason: v1.ReasonApplying,
+		"disabling the plan on a member that has just gone away does not free its slot": {
+			a: rollout.Cluster{Labels: disabled, Claim: claim("r"), Away: "not connected",
+				AwaySince: now}, reason: v1.ReasonApplying,
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"when it is back it takes a place until what runs there has finished": {
-			a: rollout.Cluster{Labels: disabled, Claim: claim("r"), Status: said("r", v1.ReasonPaused, "n")}, reason: v1.ReasonApplying,
+		"a lost member that is back takes a slot until its work has finished": {
+			a: rollout.Cluster{Labels: disabled, Claim: claim("r"),
+				Status: said("r", v1.ReasonPaused, "n")}, reason: v1.ReasonApplying,
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"a complete member of which a node fails later is a failure": {
+		"a complete member with a node that fails later counts as failed": {
 			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNodeFailed)}, step: "fail a",
 			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
@@ -145,32 +150,37 @@ func TestMembers(t *testing.T) {
 			a: rollout.Cluster{Name: "-", Claim: claim("r"), Status: said("r", v1.ReasonPaused, "n")}, reason: v1.ReasonApplying,
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"a deselected member that is idle is let go": {
+		"a deselected member that is idle is released": {
 			a: rollout.Cluster{Name: "-", Claim: claim("r"), Status: said("r", v1.ReasonPaused)}, step: "release -",
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"members of which none has a node for the plan are told apart from those that have it": {
-			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNoNodes)}, b: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNoNodes)},
+		"members without a node for the plan differ from complete members": {
+			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNoNodes)}, b: rollout.Cluster{Claim: complete(),
+				Status: said("r", v1.ReasonNoNodes)},
 			reason: v1.ReasonNoNodes, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverPlan},
 		},
-		"one member with a node is enough to be complete": {
-			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNoNodes)}, b: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonComplete)},
+		"one member with a node is enough for Complete": {
+			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNoNodes)}, b: rollout.Cluster{Claim: complete(),
+				Status: said("r", v1.ReasonComplete)},
 			reason: v1.ReasonComplete, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverPlan},
 		},
-		"a member that is labelled disabled is left out": {
+		"a member with the label disabled is left out": {
 			a: rollout.Cluster{Labels: label("plan.cluster.drover.dev/p", v1.PlanDisabled)}, step: "begin b",
 			given: [2]rollout.Delivery{rollout.DeliverNothing, rollout.DeliverNothing},
 		},
-		"a member that is labelled to hold waits, and no other member waits for it": {
-			a: rollout.Cluster{Labels: label(v1.LabelPlansHold, "true")}, b: rollout.Cluster{Claim: complete()}, reason: v1.ReasonHeld,
+		"a member with the hold label waits, and no other member waits for it": {
+			a: rollout.Cluster{Labels: label(v1.LabelPlansHold,
+				"true")}, b: rollout.Cluster{Claim: complete()}, reason: v1.ReasonHeld,
 			given: [2]rollout.Delivery{rollout.DeliverNothing, rollout.DeliverPlan},
 		},
-		"a wave all of which failed opens no other, whatever the budget": {
-			a: rollout.Cluster{Labels: label("ring", "one"), Claim: failed(), Status: said("r", v1.ReasonNodeFailed)}, change: waves,
+		"a wave in which all members failed does not open the next, whatever the budget": {
+			a: rollout.Cluster{Labels: label("ring", "one"), Claim: failed(),
+				Status: said("r", v1.ReasonNodeFailed)}, change: waves,
 			reason: v1.ReasonNodeFailed, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
-		"who comes back begins although a later wave is open": {
-			a: rollout.Cluster{Labels: label("ring", "one")}, b: rollout.Cluster{Claim: complete()}, change: waves, step: "begin a",
+		"a member that comes back begins although a later wave is open": {
+			a: rollout.Cluster{Labels: label("ring",
+				"one")}, b: rollout.Cluster{Claim: complete()}, change: waves, step: "begin a",
 			given: [2]rollout.Delivery{rollout.DeliverNothing, rollout.DeliverPlan},
 		},
 	} {
@@ -199,32 +209,36 @@ func TestMembers(t *testing.T) {
 				t.Errorf("got %q, %+v; want %q, %s", step, d.Wait, tt.step, tt.reason)
 			}
 			if given := [2]rollout.Delivery{f.Deliver(&clusters[0]), f.Deliver(&clusters[1])}; given != tt.given {
-				t.Errorf("they are given %v, want %v", given, tt.given)
+				t.Errorf("deliveries are %v, want %v", given, tt.given)
 			}
 		})
 	}
 }
 
-func TestAMemberThatIsAwayAtWorkIsNamedWithWhatToDo(t *testing.T) {
+func TestMessageNamesALostMemberAndTheRemedy(t *testing.T) {
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	away := func(name string, since time.Time) rollout.Cluster {
-		return rollout.Cluster{Name: name, Selected: true, Away: "it is not connected", AwaySince: since, Claim: &rollout.ClusterClaim{Revision: "r", Since: now}}
+		return rollout.Cluster{Name: name, Selected: true, Away: "it is not connected", AwaySince: since,
+			Claim: &rollout.ClusterClaim{Revision: "r", Since: now}}
 	}
-	const kept = "cluster b keeps its place although it is not connected: bring it back, label it plan.cluster.drover.dev/p=disabled to go on without it, " +
+	const kept = "cluster b keeps its slot although it is not connected: reconnect it, label it plan.cluster.drover.dev/p=disabled to continue without it, " +
 		"or delete it if it is gone for good"
 	for name, tt := range map[string]struct {
-		a, b, c time.Time // since when they are away, zero for not
+		a, b, c time.Time // when they went away, zero if they did not
 		wait    rollout.Wait
 	}{
-		"as long as it may come back by itself the plan goes on as usual, and looks again": {
-			b: now.Add(-time.Minute), wait: rollout.Wait{Reason: v1.ReasonApplying, Message: "1 cluster at work; " + kept, Until: now.Add(4 * time.Minute)},
+		"a member that may come back by itself does not change the reason": {
+			b: now.Add(-time.Minute), wait: rollout.Wait{Reason: v1.ReasonApplying, Message: "1 cluster at work; " + kept,
+				Until: now.Add(4 * time.Minute)},
 		},
-		"after five minutes that is the reason": {
+		"after five minutes the reason is MemberLost": {
 			b: now.Add(-5 * time.Minute), wait: rollout.Wait{Reason: v1.ReasonMemberLost, Message: "1 cluster at work; " + kept},
 		},
-		"one that is lost is named before others": {
+		"a lost member is named before others": {
 			a: now.Add(-time.Minute), b: now.Add(-time.Hour), c: now.Add(-time.Hour),
-			wait: rollout.Wait{Reason: v1.ReasonMemberLost, Message: "3 clusters at work; " + kept + "; 1 more are lost like it", Until: now.Add(4 * time.Minute)},
+			wait: rollout.Wait{Reason: v1.ReasonMemberLost,
+				Message: "3 clusters at work; " + kept + "; 1 more lost in the same way",
+				Until:   now.Add(4 * time.Minute)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -243,7 +257,7 @@ func TestAMemberThatIsAwayAtWorkIsNamedWithWhatToDo(t *testing.T) {
 	}
 }
 
-func TestAFlappingMemberCostsTwoWritesAMinute(t *testing.T) {
+func TestFlappingMemberCostsTwoWritesAMinute(t *testing.T) {
 	start := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	plan := rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r", Pace: rollout.Pace{MaxFailed: 1}}
 	for _, other := range []string{v1.ReasonApplying, v1.ReasonComplete} {
@@ -260,18 +274,20 @@ func TestAFlappingMemberCostsTwoWritesAMinute(t *testing.T) {
 				}
 			}
 			if writes > 20 || writes < 18 {
-				t.Errorf("%d writes in ten minutes", writes)
+				t.Errorf("%d writes in ten minutes, want 18 to 20", writes)
 			}
 		})
 	}
-	t.Run("its last word counts when the minute is over", func(t *testing.T) {
-		a := []rollout.Cluster{{Name: "a", Selected: true, Claim: &rollout.ClusterClaim{Revision: "r", Since: start, Failed: &start}, Status: said("r", v1.ReasonComplete)}}
+	t.Run("its last report counts when the minute is over", func(t *testing.T) {
+		a := []rollout.Cluster{{Name: "a", Selected: true,
+			Claim: &rollout.ClusterClaim{Revision: "r", Since: start, Failed: &start}, Status: said("r", v1.ReasonComplete)}}
 		d := rollout.NextMember(a, plan, start.Add(time.Second))
 		if d.Step != nil || !d.Wait.Until.Equal(start.Add(time.Minute)) {
 			t.Errorf("got %+v, %+v, want no step for a minute", d.Step, d.Wait)
 		}
-		if d = rollout.NextMember(a, plan, d.Wait.Until); d.Step == nil || d.Step.Verb != rollout.VerbComplete || d.Step.Claim.Failed != nil {
-			t.Errorf("got %+v, %+v, want that the member completes", d.Step, d.Wait)
+		if d = rollout.NextMember(a, plan, d.Wait.Until); d.Step == nil || d.Step.Verb != rollout.VerbComplete ||
+			d.Step.Claim.Failed != nil {
+			t.Errorf("got %+v, %+v, want the member to complete", d.Step, d.Wait)
 		}
 	})
 }
@@ -287,24 +303,30 @@ func TestMembersAreAskedBeforeTheyBegin(t *testing.T) {
 		begins   string
 		ask      []string
 	}{
-		"as many are asked as may begin":                        {[]rollout.Cluster{member("a", true), member("b", true), member("c", true)}, "", []string{"a", "b"}},
-		"one that has reported begins beside one that is asked": {[]rollout.Cluster{member("a", true), member("b", false), member("c", false)}, "b", []string{"a"}},
-		"those that have reported are not asked":                {[]rollout.Cluster{member("a", false), member("b", true)}, "a", nil},
+		"as many members are asked as may begin": {
+			[]rollout.Cluster{member("a", true), member("b", true), member("c", true)}, "", []string{"a", "b"},
+		},
+		"a member that has reported begins while another is asked": {
+			[]rollout.Cluster{member("a", true), member("b", false), member("c", false)}, "b", []string{"a"},
+		},
+		"members that have reported are not asked": {
+			[]rollout.Cluster{member("a", false), member("b", true)}, "a", nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := slices.Clone(tt.clusters)
 			d := rollout.NextMember(tt.clusters, plan, now)
 			if !slices.Equal(d.Ask, tt.ask) {
-				t.Errorf("asked are %v, want %v", d.Ask, tt.ask)
+				t.Errorf("asked %v, want %v", d.Ask, tt.ask)
 			}
 			if begins := d.Step != nil && d.Step.Cluster == tt.begins; begins != (tt.begins != "") {
-				t.Errorf("the step is %+v, want that %q begins", d.Step, tt.begins)
+				t.Errorf("the step is %+v, want %q to begin", d.Step, tt.begins)
 			}
 			if tt.begins == "" && d.Wait.Reason != v1.ReasonApplying {
 				t.Errorf("the plan waits with %+v, want %s", d.Wait, v1.ReasonApplying)
 			}
 			if !reflect.DeepEqual(before, tt.clusters) {
-				t.Error("the decision changed what it was made from")
+				t.Error("the decision changed its input, want the input unchanged")
 			}
 		})
 	}

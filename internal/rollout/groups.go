@@ -3,17 +3,17 @@
 
 package rollout
 
-// Group counts the members of a fleet that belong together, such as those of one workspace.
+// Group counts the members of a fleet that belong together, for example the members of one workspace.
 type Group struct {
 	Members, Failed int
 }
 
 // HeldBack returns the groups in which no further member may begin, and whether none may begin in any group. allowed
-// returns how many may fail of so many members.
+// returns how many of the given number of members may fail.
 //
-// A group is held back by its own failures. The whole fleet stops when too many failed even without the group that has
-// the most failures, so that no single group stops the others. A group counts with at most one failure more than it is
-// allowed: once it is held back, further ones say nothing new.
+// A group is held back by its own failures. The whole fleet stops when too many members failed even without the group
+// that has the most failures, so that no single group can stop the others. A group counts with at most one failure more
+// than it is allowed, because further failures say nothing new once the group is held back.
 func HeldBack(groups map[string]Group, allowed func(members int) int) (held map[string]bool, all bool) {
 	held = map[string]bool{}
 	var members, failed, most int

@@ -21,16 +21,34 @@ func TestHeldBack(t *testing.T) {
 		held    string
 		all     bool
 	}{
-		"no failure":                             {map[string]rollout.Group{"a": {10, 0}, "b": {10, 0}}, percent, "", false},
-		"one group fails and is held back alone": {map[string]rollout.Group{"a": {10, 10}, "b": {10, 0}}, percent, "a", false},
-		"failures in two of few stop all":        {map[string]rollout.Group{"a": {10, 1}, "b": {10, 1}, "c": {10, 0}}, percent, "a b", true},
-		"the only group is held back":            {map[string]rollout.Group{"a": {10, 1}}, percent, "a", false},
-		"as many as are allowed":                 {map[string]rollout.Group{"a": {300, 3}, "b": {100, 1}}, percent, "", false},
-		"one more than is allowed":               {map[string]rollout.Group{"a": {300, 4}, "b": {100, 1}}, percent, "a", false},
-		"a large one and one failure elsewhere":  {map[string]rollout.Group{"a": {900, 900}, "b": {100, 1}}, percent, "a", false},
-		"many in two small groups of many":       {map[string]rollout.Group{"a": {10, 10}, "b": {10, 10}, "c": {980, 0}}, percent, "a b", false},
-		"a number counts for each and for all":   {map[string]rollout.Group{"a": {10, 3}, "b": {10, 2}, "c": {10, 1}}, two, "a", true},
-		"a number that is not reached elsewhere": {map[string]rollout.Group{"a": {10, 3}, "b": {10, 2}}, two, "a", false},
+		"no failure": {
+			map[string]rollout.Group{"a": {10, 0}, "b": {10, 0}}, percent, "", false,
+		},
+		"one group fails and is held back alone": {
+			map[string]rollout.Group{"a": {10, 10}, "b": {10, 0}}, percent, "a", false,
+		},
+		"failures in two of a few groups stop all": {
+			map[string]rollout.Group{"a": {10, 1}, "b": {10, 1}, "c": {10, 0}}, percent, "a b", true,
+		},
+		"the only group is held back": {map[string]rollout.Group{"a": {10, 1}}, percent, "a", false},
+		"as many failures as are allowed": {
+			map[string]rollout.Group{"a": {300, 3}, "b": {100, 1}}, percent, "", false,
+		},
+		"one failure more than allowed": {
+			map[string]rollout.Group{"a": {300, 4}, "b": {100, 1}}, percent, "a", false,
+		},
+		"a large group fails, and one member elsewhere": {
+			map[string]rollout.Group{"a": {900, 900}, "b": {100, 1}}, percent, "a", false,
+		},
+		"many failures in two small groups": {
+			map[string]rollout.Group{"a": {10, 10}, "b": {10, 10}, "c": {980, 0}}, percent, "a b", false,
+		},
+		"a number applies to each group and to all": {
+			map[string]rollout.Group{"a": {10, 3}, "b": {10, 2}, "c": {10, 1}}, two, "a", true,
+		},
+		"a number that other groups do not reach": {
+			map[string]rollout.Group{"a": {10, 3}, "b": {10, 2}}, two, "a", false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			held, all := rollout.HeldBack(tt.groups, tt.allowed)

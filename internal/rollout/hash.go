@@ -15,17 +15,17 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Version returns a version in the form of image tags and labels: "+", which neither can have, becomes "-".
+// Version returns a version in the form of image tags and labels. Neither can contain "+", which becomes "-".
 func Version(version string) string { return strings.ReplaceAll(version, "+", "-") }
 
-// SecretDigest stands for the content of a Secret in Hash.
+// SecretDigest returns the digest that represents the content of a Secret in Hash.
 func SecretDigest(secret *corev1.Secret) (string, error) {
 	return digest(secret.Type, secret.Data)
 }
 
-// Hash returns the value of the label of nodes that have all of a plan, 56 characters. It covers the work on a node,
-// the version (before or after the function Version), and the digests of Secrets by name, without those that have
-// ignoreUpdates and those that the plan does not mount.
+// Hash returns the label value of nodes that have all of a plan, 56 characters. It covers the work on a node, the
+// version (before or after the function Version), and the digests of Secrets by name. Secrets with ignoreUpdates and
+// Secrets that the plan does not mount do not count.
 func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string, error) {
 	matter := map[string]string{}
 	for _, s := range work.Secrets {
@@ -36,14 +36,16 @@ func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string,
 	return digest(work, Version(version), matter)
 }
 
-// Revision returns a digest of what makes a member begin again when it changes: the hash, and the selector of nodes.
+// Revision returns a digest of everything that makes a member begin again when it changes: the hash, and the node
+// selector.
 func Revision(hash string, pace *v1.PlanPace) (string, error) { return digest(hash, pace.NodeSelector) }
 
-// digest of the JSON of parts, which is canonical: Go writes fields in their order and the keys of maps sorted.
+// digest returns a digest of the JSON of parts. The JSON is canonical, because Go writes fields in their order and
+// sorts the keys of maps.
 func digest(parts ...any) (string, error) {
 	raw, err := json.Marshal(parts)
 	if err != nil {
-		return "", fmt.Errorf("make hash: %w", err)
+		return "", fmt.Errorf("compute hash: %w", err)
 	}
 	sum := sha256.Sum224(raw)
 	return hex.EncodeToString(sum[:]), nil

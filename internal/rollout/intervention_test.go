@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout/simulation"
 )
 
-// bench is one member whose plans and nodes a test can change between steps.
+// fixture is a member whose plans and nodes a test can change between steps.
 type fixture struct {
 	*testing.T
 	m     *simulation.Member
@@ -48,7 +48,7 @@ func aPlan(name string, change func(*v1.PlanSpec)) rollout.Plan {
 	return p
 }
 
-// steps takes all steps that can be taken now, and returns why there is no further one.
+// steps takes all steps that can be taken now, and returns why there is no further step.
 func (b *fixture) steps(p rollout.Plan) rollout.Wait {
 	b.Helper()
 	for range 1000 {
@@ -88,17 +88,17 @@ func (b *fixture) reason(w rollout.Wait, want string) {
 func TestInterventionsDuringAPlan(t *testing.T) {
 	drained := func(s *v1.PlanSpec) { s.Drain = &v1.Drain{} }
 	paused := func(s *v1.PlanSpec) { s.Paused = true }
-	t.Run("pausing lets go of a node that drains, and goes on with it later", func(t *testing.T) {
+	t.Run("pausing releases a node that drains, and resuming continues with it", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.steps(aPlan("p", drained))
 		b.want("a begin, a cordon, a drain")
 		b.reason(b.steps(aPlan("p", paused)), v1.ReasonPaused)
 		b.want("a release")
 		if b.m.Nodes[0].Unschedulable {
-			t.Error("it is left cordoned")
+			t.Error("the node is still cordoned, want it uncordoned")
 		}
 	})
-	t.Run("a label that no node would take keeps nodes from beginning, and none that has begun cordoned", func(t *testing.T) {
+	t.Run("an invalid label keeps nodes from beginning, and leaves no node cordoned", func(t *testing.T) {
 		labelled := func(value v1.LabelTemplate) func(*v1.PlanSpec) {
 			return func(s *v1.PlanSpec) {
 				s.Cordon, s.PostCompleteLabels = true, map[string]v1.LabelTemplate{"example.org/done": value}
@@ -113,10 +113,10 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.reason(b.steps(aPlan("p", labelled("$(LATEST_VERSION)-"))), v1.ReasonInvalidPlan)
 		b.want("a complete")
 		if n := b.m.Nodes[0]; n.Unschedulable || n.Labels["example.org/done"] != "" {
-			t.Errorf("it ends as %+v", n)
+			t.Errorf("the node ends as %+v", n)
 		}
 	})
-	t.Run("a node that goes silent at work is named", func(t *testing.T) {
+	t.Run("the message names a node that goes silent at work", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.m.Nodes[0].Ready = false
@@ -124,7 +124,7 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 			t.Errorf("it says %s: %s", w.Reason, w.Message)
 		}
 	})
-	t.Run("a node that died at work fails, is not tried again before it is back, and then is", func(t *testing.T) {
+	t.Run("a node that died at work fails, and is retried only when it is back", func(t *testing.T) {
 		b := newFixture(t, "a", "b")
 		p := aPlan("p", func(s *v1.PlanSpec) { s.Concurrency = new(intstr.FromInt32(2)) })
 		b.m.Nodes[1].Ready = false
@@ -150,7 +150,7 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.reason(b.steps(p), v1.ReasonApplying)
 		b.want("a retry, a clean, a cordon, a upgrade")
 	})
-	t.Run("a node whose last pod cannot be ended has failed, and is not run twice", func(t *testing.T) {
+	t.Run("a node whose last pod cannot be ended has failed, and no second pod runs", func(t *testing.T) {
 		b := newFixture(t, "a")
 		p := aPlan("p", nil)
 		b.steps(p)
@@ -172,19 +172,20 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.reason(b.steps(aPlan("p", paused)), v1.ReasonPaused)
 		b.want("a begin, a cordon, a upgrade, a complete")
 	})
-	t.Run("pausing lets go of a node that waits for an attempt: a member is idle then, and may begin with another version", func(t *testing.T) {
-		b := newFixture(t, "a")
-		b.m.Nodes[0].Claims = map[string]rollout.Claim{"p": {UID: "p-uid", Hash: "h1", Generation: 1, Attempt: 1, Spent: 1,
-			Failure: &rollout.Failure{At: b.now, Reason: v1.ReasonUpgradeFailed}}}
-		changed := aPlan("p", paused)
-		changed.Hash, changed.Generation = "h2", 2
-		b.reason(b.steps(changed), v1.ReasonPaused)
-		b.want("a release")
-		if p, err := rollout.ProgressOf(b.m.Member, changed, b.now); err != nil || len(p.Applying) > 0 {
-			t.Errorf("at work are %+v: %v", p.Applying, err)
-		}
-	})
-	t.Run("a change while a node drains starts over with its cordon kept", func(t *testing.T) {
+	t.Run("pausing releases a node between attempts, so that the member is idle and may begin with another version",
+		func(t *testing.T) {
+			b := newFixture(t, "a")
+			b.m.Nodes[0].Claims = map[string]rollout.Claim{"p": {UID: "p-uid", Hash: "h1", Generation: 1, Attempt: 1, Spent: 1,
+				Failure: &rollout.Failure{At: b.now, Reason: v1.ReasonUpgradeFailed}}}
+			changed := aPlan("p", paused)
+			changed.Hash, changed.Generation = "h2", 2
+			b.reason(b.steps(changed), v1.ReasonPaused)
+			b.want("a release")
+			if p, err := rollout.ProgressOf(b.m.Member, changed, b.now); err != nil || len(p.Applying) > 0 {
+				t.Errorf("at work are %+v: %v", p.Applying, err)
+			}
+		})
+	t.Run("a change while a node drains starts over and keeps the cordon", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.steps(aPlan("p", drained))
 		changed := aPlan("p", drained)
@@ -198,10 +199,10 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.steps(changed)
 		b.want("a upgrade, a complete")
 		if n := b.m.Nodes[0]; n.Unschedulable || n.Labels[v1.PlanLabel("p")] != "h2" {
-			t.Errorf("it ends as %+v", n)
+			t.Errorf("the node ends as %+v", n)
 		}
 	})
-	t.Run("a change while an upgrade runs lets it finish and does the node again", func(t *testing.T) {
+	t.Run("a change while an upgrade runs lets it finish and repeats the node", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		changed := aPlan("p", nil)
@@ -211,7 +212,7 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.steps(changed)
 		b.want("a begin, a cordon, a upgrade, a complete, a begin, a clean, a cordon, a upgrade")
 	})
-	t.Run("deleting the plan uncordons what it cordoned", func(t *testing.T) {
+	t.Run("deleting the plan uncordons the nodes that it cordoned", func(t *testing.T) {
 		b := newFixture(t, "a", "b")
 		b.m.Nodes[1].Unschedulable = true
 		p := aPlan("p", func(s *v1.PlanSpec) { s.Concurrency = new(intstr.FromInt32(2)) })
@@ -226,17 +227,17 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 			t.Errorf("after %d steps: %+v", len(steps), b.m.Nodes)
 		}
 		if left := rollout.Orphans(b.m.Nodes, map[string]string{"p": "p-uid"}); len(left) != 0 {
-			t.Errorf("a second time: %+v", left)
+			t.Errorf("a second call returned %+v, want no steps", left)
 		}
 	})
-	t.Run("a Job that is deleted by hand is made again", func(t *testing.T) {
+	t.Run("a Job that is deleted by hand is created again", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.m.Jobs = nil
 		b.steps(aPlan("p", nil))
 		b.want("a begin, a cordon, a upgrade, a upgrade")
 	})
-	t.Run("a Job that is being deleted is waited for", func(t *testing.T) {
+	t.Run("the plan waits for a Job that is being deleted", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.m.Jobs[0].Deleting = true
@@ -251,7 +252,7 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.steps(aPlan("p", nil))
 		b.want("a begin, a cordon, a upgrade, a clean, b begin, b cordon, b upgrade")
 	})
-	t.Run("a node whose label is removed is done again", func(t *testing.T) {
+	t.Run("a node whose label is removed is upgraded again", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.after(time.Minute)
@@ -271,7 +272,7 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.steps(aPlan("p", nil))
 		b.want("a begin, a cordon, a upgrade, a disown, a complete")
 		if !b.m.Nodes[0].Unschedulable {
-			t.Error("the cordon of a user is gone")
+			t.Error("the user's cordon is gone, want it kept")
 		}
 	})
 	t.Run("a node that is uncordoned while it drains is cordoned again", func(t *testing.T) {
@@ -282,7 +283,7 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.steps(aPlan("p", drained))
 		b.want("a cordon")
 	})
-	t.Run("a drain that fails uncordons the node and is tried again", func(t *testing.T) {
+	t.Run("a drain that fails uncordons the node and is retried", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.steps(aPlan("p", drained))
 		b.m.Drains["a"] = rollout.Drain{Hash: "h1", Attempt: 1, Done: true, Failed: "pod web/a: disruption budget"}
@@ -300,7 +301,7 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		b.reason(b.steps(aPlan("p", nil)), v1.ReasonAwaitingRetry)
 		b.want("a begin, a cordon, a fail")
 	})
-	t.Run("a prepare past its deadline costs no attempt", func(t *testing.T) {
+	t.Run("a prepare container past its deadline does not use up an attempt", func(t *testing.T) {
 		b := newFixture(t, "a")
 		p := aPlan("p", func(s *v1.PlanSpec) {
 			s.Prepare = &v1.PlanContainer{Image: "i"}
@@ -313,23 +314,24 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 			b.after(time.Second)
 		}
 	})
-	t.Run("a failed node is tried again when the plan's generation changes, and let go when it is disabled", func(t *testing.T) {
-		b := newFixture(t, "a", "b")
-		p := aPlan("p", func(s *v1.PlanSpec) { s.Retries = &v1.PlanRetries{Limit: new(int32(0))} })
-		b.steps(p)
-		b.m.Jobs[0].State = rollout.Failed
-		b.reason(b.steps(p), v1.ReasonNodeFailed)
-		p.Generation++
-		b.steps(p)
-		b.want("a begin, a cordon, a upgrade, a fail, a restart, a clean, a cordon, a upgrade")
-		b.m.Jobs[0].State = rollout.Failed
-		b.steps(p)
-		b.m.Nodes[0].Labels[v1.PlanLabel("p")] = v1.PlanDisabled
-		b.lines = nil
-		b.steps(p)
-		b.want("a release, a clean, b begin, b cordon, b upgrade")
-	})
-	t.Run("a member that holds plans off begins nothing, also when its own window is closed", func(t *testing.T) {
+	t.Run("a failed node is retried when the plan's generation changes, and released when it is disabled",
+		func(t *testing.T) {
+			b := newFixture(t, "a", "b")
+			p := aPlan("p", func(s *v1.PlanSpec) { s.Retries = &v1.PlanRetries{Limit: new(int32(0))} })
+			b.steps(p)
+			b.m.Jobs[0].State = rollout.Failed
+			b.reason(b.steps(p), v1.ReasonNodeFailed)
+			p.Generation++
+			b.steps(p)
+			b.want("a begin, a cordon, a upgrade, a fail, a restart, a clean, a cordon, a upgrade")
+			b.m.Jobs[0].State = rollout.Failed
+			b.steps(p)
+			b.m.Nodes[0].Labels[v1.PlanLabel("p")] = v1.PlanDisabled
+			b.lines = nil
+			b.steps(p)
+			b.want("a release, a clean, b begin, b cordon, b upgrade")
+		})
+	t.Run("a member that holds plans begins nothing, also when its own window is closed", func(t *testing.T) {
 		b := newFixture(t, "a")
 		b.m.Hold = "not now"
 		b.reason(b.steps(aPlan("p", nil)), v1.ReasonHeld)
@@ -345,14 +347,14 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 		}
 		b.want("")
 	})
-	t.Run("a complete node that does not become ready keeps its place", func(t *testing.T) {
+	t.Run("a complete node that does not become ready keeps its slot", func(t *testing.T) {
 		b := newFixture(t, "a", "b")
 		b.steps(aPlan("p", nil))
 		b.m.Nodes[0].Ready = false
 		b.after(time.Minute)
 		b.reason(b.steps(aPlan("p", nil)), v1.ReasonAwaitingNodes)
 	})
-	t.Run("two plans never work on one node at once, and exclusive ones not in one member", func(t *testing.T) {
+	t.Run("two plans never work on one node at once, and exclusive plans never in one member", func(t *testing.T) {
 		b := newFixture(t, "a", "b")
 		exclusive := func(s *v1.PlanSpec) { s.Exclusive = true }
 		b.steps(aPlan("p", nil))
@@ -367,12 +369,12 @@ func TestInterventionsDuringAPlan(t *testing.T) {
 	})
 }
 
-func TestTheHashCoversWhatIsDoneOnNodesAndNothingElse(t *testing.T) {
+func TestHashCoversOnlyTheWorkOnNodes(t *testing.T) {
 	hash := func(change func(*v1.PlanSpec), version string, secrets map[string]string) string {
 		p := aPlan("p", change)
 		h, err := rollout.Hash(&p.Spec.NodeWork, version, secrets)
 		if err != nil || len(h) > 63 {
-			t.Fatalf("the hash is %q, %v, want what fits a label", h, err)
+			t.Fatalf("the hash is %q, %v, want a value that fits a label", h, err)
 		}
 		return h
 	}
@@ -384,23 +386,24 @@ func TestTheHashCoversWhatIsDoneOnNodesAndNothingElse(t *testing.T) {
 		"secret":  hash(func(s *v1.PlanSpec) { s.Secrets = []v1.PlanSecret{{Name: "s"}} }, "v1", map[string]string{"s": "1"}),
 	} {
 		if other == before {
-			t.Errorf("%s does not change the hash", name)
+			t.Errorf("%s does not change the hash, want another hash", name)
 		}
 	}
-	if hash(func(s *v1.PlanSpec) { s.Paused, s.Concurrency, s.Exclusive = true, new(intstr.FromInt32(9)), true }, "v1", nil) != before {
-		t.Error("the pace changes the hash")
+	if hash(func(s *v1.PlanSpec) { s.Paused, s.Concurrency, s.Exclusive = true, new(intstr.FromInt32(9)), true }, "v1",
+		nil) != before {
+		t.Error("the pace changes the hash, want the same hash")
 	}
 	if hash(nil, "v1+k3s1", nil) != hash(nil, "v1-k3s1", nil) {
-		t.Error("the hub, which has the version as it was written, and the member, which has it as a tag, make two hashes")
+		t.Error("the hub's hash of the version as written differs from the member's hash of its tag, want the same hash")
 	}
 	named := func(ignore bool) func(*v1.PlanSpec) {
 		return func(s *v1.PlanSpec) { s.Secrets = []v1.PlanSecret{{Name: "s", IgnoreUpdates: ignore}} }
 	}
 	if hash(named(false), "v1", map[string]string{"s": "1"}) == hash(named(false), "v1", map[string]string{"s": "2"}) {
-		t.Error("the content of a Secret does not change the hash")
+		t.Error("the content of a Secret does not change the hash, want another hash")
 	}
 	if hash(named(true), "v1", map[string]string{"s": "1"}) != hash(named(true), "v1", map[string]string{"s": "2"}) {
-		t.Error("ignoreUpdates does not")
+		t.Error("the content of a Secret with ignoreUpdates changes the hash, want the same hash")
 	}
 }
 
@@ -420,8 +423,8 @@ func BenchmarkNextIn10000Members(b *testing.B) {
 	benchmark(b, clusters)
 }
 
-// benchmark asks for the next step of a fleet half of which is complete, and of a member of ten nodes half of which
-// are.
+// benchmark computes the next step of a fleet of which half is complete, and of a member of ten nodes of which half are
+// complete.
 func benchmark(b *testing.B, clusters []rollout.Cluster) {
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	plan := rollout.FleetPlan{Name: "p", Revision: "r", Hash: "h1"}
@@ -446,17 +449,17 @@ func benchmark(b *testing.B, clusters []rollout.Cluster) {
 	}
 }
 
-func TestAClaimFromAClockThatIsAheadWaitsNoLongerThanAnother(t *testing.T) {
+func TestClaimWithATimeInTheFutureWaitsNoLongerThanAnyOther(t *testing.T) {
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	delay := func(s *v1.PlanSpec) { s.PostCompleteDelay = &metav1.Duration{Duration: time.Minute} }
 	for name, tt := range map[string]struct {
 		ahead time.Duration
 		want  rollout.Verb
 	}{
-		"hours ahead it is dated anew":                   {5 * time.Hour, rollout.VerbDate},
-		"a little ahead it is left":                      {30 * time.Second, ""},
-		"a little behind it is left":                     {-time.Second, ""},
-		"behind by more than the wait, the wait is over": {-time.Hour, "over"},
+		"a time hours ahead is replaced":                      {5 * time.Hour, rollout.VerbDate},
+		"a time slightly ahead is kept":                       {30 * time.Second, ""},
+		"a time slightly in the past is kept":                 {-time.Second, ""},
+		"the wait is over if the time is further in the past": {-time.Hour, "over"},
 	} {
 		at := now.Add(tt.ahead)
 		for kind, c := range map[string]struct {
@@ -469,7 +472,8 @@ func TestAClaimFromAClockThatIsAheadWaitsNoLongerThanAnother(t *testing.T) {
 			t.Run(kind+": "+name, func(t *testing.T) {
 				p := aPlan("p", delay)
 				c.claim.UID, c.claim.Hash, c.claim.Generation = p.UID, p.Hash, p.Generation
-				m := rollout.Member{Nodes: []rollout.Node{{Name: "a", Hostname: "a", Ready: true, Claims: map[string]rollout.Claim{"p": c.claim}}}}
+				m := rollout.Member{Nodes: []rollout.Node{{Name: "a", Hostname: "a", Ready: true,
+					Claims: map[string]rollout.Claim{"p": c.claim}}}}
 				want, got := tt.want, rollout.Verb("")
 				if want == "over" {
 					want = c.over
@@ -494,16 +498,18 @@ func TestAClaimFromAClockThatIsAheadWaitsNoLongerThanAnother(t *testing.T) {
 			})
 		}
 	}
-	t.Run("a claim that begins ahead is dated anew while its upgrade runs, and nothing else of it changes", func(t *testing.T) {
-		b := newFixture(t, "a")
-		b.steps(aPlan("p", nil))
-		was := b.m.Nodes[0].Claims["p"]
-		b.now = b.now.Add(-24 * time.Hour)
-		b.lines = nil
-		b.steps(aPlan("p", nil))
-		b.want("a date")
-		if is := b.m.Nodes[0].Claims["p"]; !is.Since.Equal(b.now) || is.Attempt != was.Attempt || !is.Cordoned || !b.m.Nodes[0].Unschedulable {
-			t.Errorf("claim %+v", is)
-		}
-	})
+	t.Run("a start in the future is replaced while the upgrade runs, and nothing else of the claim changes",
+		func(t *testing.T) {
+			b := newFixture(t, "a")
+			b.steps(aPlan("p", nil))
+			was := b.m.Nodes[0].Claims["p"]
+			b.now = b.now.Add(-24 * time.Hour)
+			b.lines = nil
+			b.steps(aPlan("p", nil))
+			b.want("a date")
+			if is := b.m.Nodes[0].Claims["p"]; !is.Since.Equal(b.now) || is.Attempt != was.Attempt || !is.Cordoned ||
+				!b.m.Nodes[0].Unschedulable {
+				t.Errorf("claim %+v", is)
+			}
+		})
 }

@@ -10,8 +10,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// lostTime is the time after which a member that disconnected at work counts as lost. Most come back before: the
-// network or the hub was down.
+// lostTime is the time after which a member that disconnected while at work counts as lost. Most members come back
+// sooner, because only the network or the hub was down.
 const lostTime = 5 * time.Minute
 
 // lost reports whether a member has been away for longer than lostTime.
@@ -19,8 +19,8 @@ func (f *Fleet) lost(c *Cluster) bool {
 	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(lostTime))
 }
 
-// working returns that members are at work, and names the first that is away and keeps its place: its nodes may be in
-// the middle of an upgrade, so only a user can decide that the plan goes on without it.
+// working returns the reason to wait while members are at work. It names the first lost member that keeps its slot. Its
+// nodes may be in the middle of an upgrade, so only a user can decide that the plan continues without it.
 func (f *Fleet) working() Wait {
 	var away *Cluster
 	lost := 0
@@ -43,14 +43,14 @@ func (f *Fleet) working() Wait {
 	}
 	w := Wait{Reason: v1.ReasonApplying, Message: Clusters(f.slots) + " at work"}
 	if away != nil {
-		w.Message += fmt.Sprintf("; cluster %s keeps its place although %s: bring it back, label it %s=%s to go on without it, or delete it if it is gone for good",
+		w.Message += fmt.Sprintf("; cluster %s keeps its slot although %s: reconnect it, label it %s=%s to continue without it, or delete it if it is gone for good",
 			away.Name, away.Away, v1.PlanLabel(f.plan.Name), v1.PlanDisabled)
 	}
 	if lost > 0 {
 		w.Reason = v1.ReasonMemberLost
 	}
 	if lost > 1 {
-		w.Message += fmt.Sprintf("; %d more are lost like it", lost-1)
+		w.Message += fmt.Sprintf("; %d more lost in the same way", lost-1)
 	}
 	return w
 }

@@ -16,10 +16,10 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// keepJobs is how long finished Jobs are kept, for people to read.
+// keepJobs is how long finished Jobs are kept for users to inspect.
 const keepJobs = 15 * time.Minute
 
-// Next is the next step of a plan in a member, or the reason to wait.
+// Next returns the next step of a plan in a member, or the reason to wait.
 func Next(m Member, p Plan, now time.Time) Decision {
 	var next *Step
 	wait, _ := Settle(&m, p, now, func(s *Step) error {
@@ -32,9 +32,9 @@ func Next(m Member, p Plan, now time.Time) Decision {
 // errOneStep ends Settle after the first step.
 var errOneStep = errors.New("one step is enough")
 
-// Settle takes the steps of a plan in a member, one after the other in the order of Next, until there is none, and
-// returns the reason to wait. It looks at the member once and not for each step: take does in m what the step asks for,
-// and leaves the nodes where they are in m.Nodes.
+// Settle takes the steps of a plan in a member, one after the other in the order of Next, until there are none left. It
+// returns the reason to wait. It examines the member only once, not for each step: take must carry out the step in m
+// too, and must not move nodes within m.Nodes.
 func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, error) {
 	v, err := look(m, p, now)
 	if err != nil {
@@ -65,7 +65,7 @@ func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, err
 	}
 }
 
-// finish takes the steps of a node until it waits.
+// finish takes the steps of a node until the node waits.
 func (v *view) finish(n *Node) error {
 	for step := v.work(n); step != nil; step = v.work(n) {
 		if err := v.do(step); err != nil {
@@ -75,7 +75,7 @@ func (v *view) finish(n *Node) error {
 	return nil
 }
 
-// do takes a step, and looks at what it changed.
+// do takes a step and updates the view with its changes.
 func (v *view) do(s *Step) error {
 	if err := v.take(s); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (v *view) do(s *Step) error {
 	return nil
 }
 
-// index adds the Jobs of the plan that satisfy those to the view.
+// index adds the Jobs of the plan for which those returns true.
 func (v *view) index(those func(*Job) bool) {
 	for i := range v.Jobs {
 		if j := &v.Jobs[i]; j.Plan == v.plan.Name && those(j) {
@@ -100,8 +100,8 @@ func (v *view) index(those func(*Job) bool) {
 	}
 }
 
-// Orphans returns the steps that release the nodes of plans that no longer exist. plans has the UIDs of those that
-// exist, by name.
+// Orphans returns the steps that release the nodes of plans that no longer exist. plans maps the names of existing
+// plans to their UIDs.
 func Orphans(nodes []Node, plans map[string]string) []Step {
 	var steps []Step
 	for i := range nodes {
@@ -116,18 +116,18 @@ func Orphans(nodes []Node, plans map[string]string) []Step {
 	return steps
 }
 
-// view is the state that steps are decided from.
+// view is the state on which steps are based.
 type view struct {
 	*Member
 	take        func(*Step) error
 	plan        Plan
-	label       string // of nodes that have the plan
+	label       string // label of nodes that have the plan
 	now         time.Time
 	wants       labels.Selector
 	window      *Window
-	tolerations []corev1.Toleration // of the plan's pods
-	jobs        map[string][]Job    // of this plan, by node
-	until       time.Time           // when to look again at the latest
+	tolerations []corev1.Toleration // tolerations of the plan's pods
+	jobs        map[string][]Job    // Jobs of this plan, by node
+	until       time.Time           // the latest time to decide again
 }
 
 func look(m *Member, p Plan, now time.Time) (*view, error) {
@@ -150,21 +150,21 @@ func look(m *Member, p Plan, now time.Time) (*view, error) {
 	return v, nil
 }
 
-// wanted reports whether the plan is for a node that can run it.
+// wanted reports whether the plan selects a node and the node can run it.
 func (v *view) wanted(n *Node) bool { return n.runsPods() && v.selected(n) }
 
-// selected reports whether the plan is for a node.
+// selected reports whether the plan selects a node.
 func (v *view) selected(n *Node) bool {
 	return n.Hostname != "" && n.Labels[v.label] != v1.PlanDisabled && v.wants.Matches(labels.Set(n.Labels))
 }
 
-// claim of this plan on a node.
+// claim returns this plan's claim on a node.
 func (v *view) claim(n *Node) (Claim, bool) {
 	c, ok := n.Claims[v.plan.Name]
 	return c, ok && c.UID == v.plan.UID
 }
 
-// of reports whether a Job is of the attempt that a claim is at.
+// of reports whether a Job belongs to the current attempt of a claim.
 func (j *Job) of(c Claim) bool { return j.UID == c.UID && j.Hash == c.Hash && j.Attempt == c.Attempt }
 
 func (v *view) job(n *Node, c Claim, kind JobKind) *Job {
@@ -176,13 +176,13 @@ func (v *view) job(n *Node, c Claim, kind JobKind) *Job {
 	return nil
 }
 
-// by records a time to decide again.
+// by sets a time to decide again, unless an earlier one is set.
 func (v *view) by(t time.Time) { v.until = sooner(v.until, t) }
 
-// gate returns why no node and no attempt may begin. Nil if they may.
+// gate returns the reason why no node and no attempt may begin, or nil if they may.
 func (v *view) gate() *Wait {
 	if v.plan.Spec.Paused {
-		return &Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to go on"}
+		return &Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to continue"}
 	}
 	if _, err := PostCompleteLabels(&v.plan.Spec.NodeWork, v.plan.Version, v.plan.Hash); err != nil {
 		return &Wait{Reason: v1.ReasonInvalidPlan, Message: err.Error() + ": change the plan"}
@@ -208,7 +208,7 @@ func opens(what string, at time.Time) string {
 	return fmt.Sprintf("%s opens at %s", what, at.UTC().Format(time.RFC3339))
 }
 
-// clean deletes Jobs that no node needs: at once those that are not finished, the others after a while.
+// clean deletes Jobs that no node needs. Unfinished Jobs are deleted at once, finished ones after keepJobs.
 func (v *view) clean() []*Step {
 	if len(v.Jobs) == 0 {
 		return nil
@@ -243,8 +243,8 @@ func (v *view) discard(j Job) *Step {
 	}
 }
 
-// write returns the step that gives a node a claim or removes it. If the claim ends, or the attempt failed, the node is
-// uncordoned if this plan cordoned it.
+// write returns the step that sets or removes a node's claim. If the claim ends or the attempt failed, the step also
+// uncordons a node that this plan cordoned.
 func write(verb Verb, n *Node, was Claim, is *Claim) *Step {
 	s := &Step{Act: WriteNode, Verb: verb, Node: n.Name, Claim: is}
 	over := is == nil || is.Failure != nil || is.Done != nil

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// NextMember is the next step of a plan in a fleet, or the reason to wait. clusters are sorted by name.
+// NextMember returns the next step of a plan in a fleet, or the reason to wait. clusters are sorted by name.
 func NextMember(clusters []Cluster, plan FleetPlan, now time.Time) FleetDecision {
 	f, err := NewFleet(clusters, plan, now)
 	if err != nil {
@@ -23,7 +23,7 @@ func NextMember(clusters []Cluster, plan FleetPlan, now time.Time) FleetDecision
 	return f.Next()
 }
 
-// Next is the next step, or the reason to wait.
+// Next returns the next step, or the reason to wait.
 func (f *Fleet) Next() FleetDecision {
 	decision := f.next()
 	var ask []string
@@ -41,12 +41,12 @@ func (f *Fleet) Next() FleetDecision {
 		ask, supposed = append(ask, decision.Step.Cluster), next
 	}
 	if decision.Ask = ask; len(ask) > 0 && decision.Step == nil {
-		decision.Wait = Wait{Reason: v1.ReasonApplying, Message: Clusters(len(ask)) + " asked whether to take part"}
+		decision.Wait = Wait{Reason: v1.ReasonApplying, Message: Clusters(len(ask)) + " asked whether they take part"}
 	}
 	return decision
 }
 
-// begins reports whether the plan is to begin in a member.
+// begins reports whether the decision is to begin the plan in a cluster.
 func (d FleetDecision) begins(cluster string) bool {
 	return d.Step != nil && d.Step.Verb == VerbBegin && d.Step.Cluster == cluster
 }
@@ -60,7 +60,8 @@ func (f *Fleet) next() FleetDecision {
 	}
 	begins, why := f.candidate()
 	if why.Reason == "" && begins != nil {
-		return FleetDecision{Step: &ClusterStep{Verb: VerbBegin, Cluster: begins.Name, Claim: &ClusterClaim{Revision: f.plan.Revision, Since: f.now}}}
+		return FleetDecision{Step: &ClusterStep{Verb: VerbBegin, Cluster: begins.Name,
+			Claim: &ClusterClaim{Revision: f.plan.Revision, Since: f.now}}}
 	}
 	if why.Reason == "" {
 		why = f.remainder()
@@ -69,11 +70,11 @@ func (f *Fleet) next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// steadyTime is the least time for which a member that failed counts as failed, whatever it reports meanwhile: an agent
-// whose reports alternate costs two writes a minute.
+// steadyTime is the minimum time for which a failed member counts as failed, whatever it reports meanwhile. It limits
+// an agent with alternating reports to two writes a minute.
 const steadyTime = time.Minute
 
-// record returns the step that writes the progress of a member into its claim. Nil if there is none.
+// record returns the step that writes a member's progress into its claim, or nil if there is none.
 func (f *Fleet) record(c *Cluster) *ClusterStep {
 	if c.Claim == nil {
 		return nil
@@ -85,10 +86,11 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 		return nil
 	}
 	if f.ahead(c) {
-		return &ClusterStep{Verb: VerbDoubt, Cluster: c.Name, Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
+		return &ClusterStep{Verb: VerbDoubt, Cluster: c.Name,
+			Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
 	}
 	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
-		// A plan that is changed back must not find it at work, without a place.
+		// If the plan is changed back, it must not find the member at work without a slot.
 		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
 	}
 	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {
@@ -121,10 +123,10 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	return step
 }
 
-// candidate returns the next member to begin, or why none may.
+// candidate returns the next member to begin, or the reason why none may begin.
 func (f *Fleet) candidate() (*Cluster, Wait) {
 	if f.plan.Pace.Paused {
-		return nil, Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to go on"}
+		return nil, Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to continue"}
 	}
 	for _, why := range []Wait{f.halted(), f.asked()} {
 		if why.Reason != "" {
@@ -133,7 +135,9 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	}
 	if f.stopped {
 		return nil, Wait{Reason: v1.ReasonTooManyFailures, Message: fmt.Sprintf(
-			"%s failed and rollout.maxFailedClusters allows %d, so no other begins. See status.failures for the cause, then mend the node that is not ready, or change the plan to try again, or raise maxFailedClusters to go on without what failed", Clusters(f.failed), f.plan.Pace.MaxFailed)}
+			"%s failed and rollout.maxFailedClusters allows %d, so no other begins. See status.failures for the cause, then "+
+				"repair the node that is not ready, or change the plan to try again, or raise maxFailedClusters to continue "+
+				"without the failed clusters", Clusters(f.failed), f.plan.Pace.MaxFailed)}
 	}
 	open, why := f.openWaves()
 	var best *Cluster
@@ -162,7 +166,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	return best, Wait{}
 }
 
-// openWaves returns how many waves may begin, from the first, and why the next one may not.
+// openWaves returns how many waves may begin, counted from the first, and why the next one may not.
 func (f *Fleet) openWaves() (int, Wait) {
 	for i, w := range f.waves {
 		if i < f.opened {
@@ -173,19 +177,20 @@ func (f *Fleet) openWaves() (int, Wait) {
 		case w.total == 0:
 		case w.active > 0:
 			return i + 1, f.working()
-		case begun+w.absent < w.total: // some can begin now
+		case begun+w.absent < w.total: // some members can begin now
 			return i + 1, Wait{}
 		case w.complete == 0:
-			return i + 1, Wait{} // no member has shown that it works
+			return i + 1, Wait{} // no member has shown that the plan works
 		case f.now.Before(end):
 			f.until = sooner(f.until, end)
-			return i + 1, Wait{Reason: v1.ReasonSoaking, Message: fmt.Sprintf("wave %s is complete and soaks until %s", w.name, end.UTC().Format(time.RFC3339))}
+			return i + 1, Wait{Reason: v1.ReasonSoaking,
+				Message: fmt.Sprintf("wave %s is complete and soaks until %s", w.name, end.UTC().Format(time.RFC3339))}
 		}
 	}
 	return len(f.waves), Wait{}
 }
 
-// unless returns w, or that members are at work if any are.
+// unless returns w, or the reason Applying if any members are at work.
 func (f *Fleet) unless(w Wait) Wait {
 	if f.slots > 0 {
 		return f.working()
@@ -225,15 +230,17 @@ func (f *Fleet) remainder() Wait {
 	case complete == total:
 		return f.finished()
 	case away > 0:
-		return Wait{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%s left that cannot be reached or served: %s", Clusters(away), is)}
+		return Wait{Reason: v1.ReasonMembersAway,
+			Message: fmt.Sprintf("%s left that cannot be reached or cannot take part: %s", Clusters(away), is)}
 	case held > 0:
-		return Wait{Reason: v1.ReasonHeld, Message: fmt.Sprintf("%s left where plans are held off: %s", Clusters(held), holds)}
+		return Wait{Reason: v1.ReasonHeld, Message: fmt.Sprintf("%s left on which plans are held: %s", Clusters(held), holds)}
 	}
-	return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, and mend the node that is not ready, or change the plan to try again", complete, Clusters(total), failed)}
+	return Wait{Reason: v1.ReasonNodeFailed,
+		Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, and repair the node that is not ready, or change the plan to try again", complete, Clusters(total), failed)}
 }
 
-// finished returns that nothing is left to do. A plan that selects no node in any member says so: its selector is
-// probably wrong.
+// finished returns the reason when nothing is left to do. If a plan selects no node in any member, the reason says so,
+// because the selector is probably wrong.
 func (f *Fleet) finished() Wait {
 	total := 0
 	nowhere := true
@@ -246,12 +253,13 @@ func (f *Fleet) finished() Wait {
 		nowhere = nowhere && s != nil && s.Revision == f.plan.Revision && s.Reason == v1.ReasonNoNodes
 	}
 	if nowhere {
-		return Wait{Reason: v1.ReasonNoNodes, Message: fmt.Sprintf("no node is selected in %s: see nodeSelector", Clusters(total))}
+		return Wait{Reason: v1.ReasonNoNodes,
+			Message: fmt.Sprintf("no node is selected in %s: see nodeSelector", Clusters(total))}
 	}
 	return Wait{Reason: v1.ReasonComplete, Message: Clusters(total) + " complete"}
 }
 
-// Waves returns the progress of each wave, without an empty last one that no wave of the plan names.
+// Waves returns the progress of each wave. It leaves out the last wave if it is empty and the plan does not name it.
 func (f *Fleet) Waves() []v1.WaveStatus {
 	var all []v1.WaveStatus
 	for i, w := range f.waves {
@@ -268,8 +276,8 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 	return all
 }
 
-// WaveOf is the name of the wave of a member, by its place among those given to NewFleet; empty for one that the plan
-// is not for.
+// WaveOf returns the name of a member's wave. i is the member's index in the slice that was given to NewFleet. The name
+// is empty for a member that the plan does not select.
 func (f *Fleet) WaveOf(i int) string {
 	if f.of[i] < 0 {
 		return ""
@@ -277,7 +285,7 @@ func (f *Fleet) WaveOf(i int) string {
 	return f.waves[f.of[i]].name
 }
 
-// Clusters is "1 cluster", or "3 clusters".
+// Clusters returns "1 cluster", or "3 clusters".
 func Clusters(n int) string {
 	if n == 1 {
 		return "1 cluster"

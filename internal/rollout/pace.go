@@ -12,28 +12,28 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Pace says in which order the members of a fleet begin, how many of them at once, and when. The zero Pace is one after
-// the other, until one fails.
+// Pace specifies in which order the members of a fleet begin, how many of them at once, and when. With the zero Pace
+// members begin one after the other, until one fails.
 type Pace struct {
-	// Paused lets none begin.
+	// Paused stops further members from beginning.
 	Paused bool
-	// Window in which members begin. Nil is always.
+	// Window is the window in which members begin. Nil is always open.
 	Window *v1.TimeWindow
-	// MaxConcurrent is how many may be at work at once, at least 1.
+	// MaxConcurrent is how many members may be at work at once, at least 1.
 	MaxConcurrent int
-	// MaxFailed is how many may fail before no further one begins.
+	// MaxFailed is how many members may fail before no further one begins.
 	MaxFailed int
-	// Waves begin one after the other. Members in none of them are the last wave.
+	// Waves begin one after the other. Members that are in none of them are the last wave.
 	Waves []Wave
 }
 
 // Wave is a group of members that may be at work at the same time.
 type Wave struct {
 	Name string
-	// Selector of its members, among those of no earlier wave. Nil selects all.
+	// Selector selects members that are in no earlier wave. Nil selects all.
 	Selector *metav1.LabelSelector
-	// Share in percent of those that are in the wave, rounded up. Which ones follows from their names, in no order that
-	// people see, so that they are spread over all workspaces. 0 is all.
+	// Share is the percentage of the selected members that are in the wave, rounded up. Which members these are depends on
+	// a hash of their names, so that they are spread over all workspaces. 0 means all.
 	Share int
 	// Soak is how long the wave must have been complete before the next one begins.
 	Soak time.Duration
@@ -55,18 +55,18 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 
 // Status is the progress of a member as its agent last reported it.
 type Status struct {
-	// Revision that it is about, and the hash of the work on each node.
+	// Revision and Hash are the revision that the report is about, and the hash of the work on each node.
 	Revision, Hash string
-	// Reason of the condition Complete.
+	// Reason is the reason of the condition Complete.
 	Reason string
 	// Busy reports whether nodes are at work.
 	Busy bool
-	// Counted reports whether nodes were counted, and Complete how many of them have all of the plan.
+	// Counted reports whether nodes were counted, and Complete is how many of them have all of the plan.
 	Counted  bool
 	Complete int
 }
 
-// StatusOf returns the progress that a Plan in a member reports, nil for none.
+// StatusOf returns the progress in the status of a member's Plan, or nil if there is none.
 func StatusOf(s *v1.PlanStatus) *Status {
 	if s == nil {
 		return nil
@@ -75,7 +75,7 @@ func StatusOf(s *v1.PlanStatus) *Status {
 	if c := meta.FindStatusCondition(s.Conditions, v1.ConditionComplete); c != nil {
 		out.Reason = c.Reason
 	}
-	if n := s.Nodes; n != nil { // nodes that are stuck are listed as applying and counted as failed: nothing happens there
+	if n := s.Nodes; n != nil { // stuck nodes are listed as applying but counted as failed, because nothing happens there
 		out.Busy, out.Counted, out.Complete = n.Applying > 0, true, int(n.Complete)
 	}
 	return out

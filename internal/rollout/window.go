@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // the zones of windows: the image of the programs has nothing but them
+	_ "time/tzdata" // time zones of windows, because the image has none
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -20,14 +20,14 @@ const (
 	week       = 7
 )
 
-// Window is a part of the week. The zero Window is always open; so is nil.
+// Window is a part of the week. The zero Window and a nil Window are always open.
 type Window struct {
 	days       [week]bool
 	start, end int // minutes of the day; end is beyond dayMinutes for a window over midnight
 	zone       *time.Location
 }
 
-// NewWindow reads a window of a plan. Nil is always open.
+// NewWindow returns the window of a plan. A nil spec gives a window that is always open.
 func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	if spec == nil {
 		return nil, nil
@@ -48,7 +48,8 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 		}
 	}
 	if w.start == w.end || w.start == dayMinutes {
-		return nil, fmt.Errorf("read window: it opens at %s and closes at %s: it is never open", spec.StartTime, spec.EndTime)
+		return nil, fmt.Errorf("read window: it opens at %s and closes at %s, so it is never open", spec.StartTime,
+			spec.EndTime)
 	}
 	if w.end < w.start {
 		w.end += dayMinutes
@@ -66,8 +67,8 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	return w, nil
 }
 
-// ParseWindow reads "Sat,Sun 02:00-06:00 Europe/Berlin": days, times and time zone in this order, each of which can be
-// left out. An empty text is nil, which is always open.
+// ParseWindow parses text such as "Sat,Sun 02:00-06:00 Europe/Berlin": days, times and time zone in this order, all of
+// them optional. Empty text gives nil, which is always open.
 func ParseWindow(text string) (*Window, error) {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {
@@ -95,7 +96,8 @@ func ParseWindow(text string) (*Window, error) {
 	return NewWindow(spec)
 }
 
-// Open reports whether the window is open, and returns when that changes next: the zero time if it never does.
+// Open reports whether the window is open, and returns the next time at which that changes. The time is zero if it
+// never changes.
 func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 	if w == nil || w.zone == nil {
 		return true, time.Time{}
@@ -116,14 +118,15 @@ func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 		}
 	}
 	if open && until.Sub(now) > week*24*time.Hour {
-		return true, time.Time{} // one span runs into the next, the whole week
+		return true, time.Time{} // the spans cover the whole week without a gap
 	}
 	return open, until
 }
 
 type span struct{ from, to time.Time }
 
-// spans of the window from the day before yesterday until after its next opening, in order. They may touch or overlap.
+// spans returns the spans of the window from the day before yesterday until after its next opening, in order. They may
+// touch or overlap.
 func (w *Window) spans(now time.Time) []span {
 	today := now.In(w.zone)
 	var spans []span
@@ -141,8 +144,8 @@ func (w *Window) spans(now time.Time) []span {
 	return spans
 }
 
-// instants returns the first and the last moment at which the clocks of a zone show a time of day. They differ when the
-// clocks are put back over it. When the clocks are put forward over it, both are the moment of the change.
+// instants returns the first and the last moment at which the clocks of a zone show a time of day. They differ if the
+// clocks are set back over that time. If the clocks are set forward over it, both are the moment of the change.
 func instants(day time.Time, minute int, zone *time.Location) (first, last time.Time) {
 	wall := day.Add(time.Duration(minute) * time.Minute)
 	var found []time.Time
@@ -161,7 +164,7 @@ func instants(day time.Time, minute int, zone *time.Location) (first, last time.
 	return slices.MinFunc(found, time.Time.Compare), slices.MaxFunc(found, time.Time.Compare)
 }
 
-// clockForm is the form of a time of day, as in the schema.
+// clockForm matches a time of day, as in the schema.
 var clockForm = regexp.MustCompile(`^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$`)
 
 func minutes(clock string) (int, error) {
@@ -181,7 +184,7 @@ func weekday(name string) (time.Weekday, error) {
 			return d, nil
 		}
 	}
-	return 0, fmt.Errorf("read window: %q is no day of the week", name)
+	return 0, fmt.Errorf("read window: %q is not a day of the week", name)
 }
 
 func later(a, b time.Time) time.Time {
@@ -191,7 +194,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// sooner is the earlier of two times, of which zero means never.
+// sooner returns the earlier of two times. The zero time means never.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

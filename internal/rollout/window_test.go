@@ -21,32 +21,64 @@ func at(t *testing.T, text string) time.Time {
 	return got
 }
 
-// 2026-11-21 is a Saturday. Berlin is at UTC+1 in winter; its clocks go forward on 2026-03-29 at 02:00 and back on
+// 2026-11-21 is a Saturday. Berlin is at UTC+1 in winter. Its clocks go forward on 2026-03-29 at 02:00 and back on
 // 2026-10-25 at 03:00.
 func TestWindowsOpenAndClose(t *testing.T) {
 	for name, tt := range map[string]struct {
 		window, now string
 		open        bool
-		until       string // empty for never
+		until       string // empty means never
 	}{
-		"none is always open":                                    {"", "2026-11-21T09:00:00Z", true, ""},
-		"all days are always open":                               {"UTC", "2026-11-21T09:00:00Z", true, ""},
-		"one in its midst":                                       {"Sat 02:00-06:00", "2026-11-21T03:00:00Z", true, "2026-11-21T06:00:00Z"},
-		"its first moment is in it":                              {"Sat 02:00-06:00", "2026-11-21T02:00:00Z", true, "2026-11-21T06:00:00Z"},
-		"its last moment is not":                                 {"Sat 02:00-06:00", "2026-11-21T06:00:00Z", false, "2026-11-28T02:00:00Z"},
-		"one that opens later today":                             {"Sat 22:00-23:00", "2026-11-21T09:00:00Z", false, "2026-11-21T22:00:00Z"},
-		"over midnight it is of the day on which it starts":      {"Sat 22:00-04:00", "2026-11-22T03:00:00Z", true, "2026-11-22T04:00:00Z"},
-		"over midnight, the day before":                          {"Sun 22:00-04:00", "2026-11-22T03:00:00Z", false, "2026-11-22T22:00:00Z"},
-		"days that follow each other run on":                     {"Sat,Sun", "2026-11-21T09:00:00Z", true, "2026-11-23T00:00:00Z"},
-		"days as numbers and words, in any case":                 {"6,SUNDAY,tu 00:00-24:00", "2026-11-21T09:00:00Z", true, "2026-11-23T00:00:00Z"},
-		"in a zone of its own":                                   {"02:00-06:00 Europe/Berlin", "2026-11-21T01:00:00Z", true, "2026-11-21T05:00:00Z"},
-		"a day of the zone, not of UTC":                          {"Sat 00:00-01:00 Asia/Tokyo", "2026-11-20T15:30:00Z", true, "2026-11-20T16:00:00Z"},
-		"an hour shorter when clocks go forward in it":           {"Sun 01:00-05:00 Europe/Berlin", "2026-03-29T00:30:00Z", true, "2026-03-29T03:00:00Z"},
-		"an hour longer when they go back in it":                 {"Sun 01:00-05:00 Europe/Berlin", "2026-10-24T23:30:00Z", true, "2026-10-25T04:00:00Z"},
-		"a start that does not exist is the change of clocks":    {"Sun 02:30-05:00 Europe/Berlin", "2026-03-29T00:59:00Z", false, "2026-03-29T01:00:00Z"},
-		"an end that does not exist is the change of clocks":     {"Sun 01:00-02:30 Europe/Berlin", "2026-03-29T00:30:00Z", true, "2026-03-29T01:00:00Z"},
-		"one that does not exist at all is left out":             {"Sun 02:10-02:50 Europe/Berlin", "2026-03-29T00:30:00Z", false, "2026-04-05T00:10:00Z"},
-		"a start that comes twice is the first, an end the last": {"Sun 02:30-02:45 Europe/Berlin", "2026-10-25T01:00:00Z", true, "2026-10-25T01:45:00Z"},
+		"no window is always open": {"", "2026-11-21T09:00:00Z", true, ""},
+		"all days are always open": {"UTC", "2026-11-21T09:00:00Z", true, ""},
+		"a time inside the window": {
+			"Sat 02:00-06:00", "2026-11-21T03:00:00Z", true, "2026-11-21T06:00:00Z",
+		},
+		"the first moment is inside": {
+			"Sat 02:00-06:00", "2026-11-21T02:00:00Z", true, "2026-11-21T06:00:00Z",
+		},
+		"the last moment is outside": {
+			"Sat 02:00-06:00", "2026-11-21T06:00:00Z", false, "2026-11-28T02:00:00Z",
+		},
+		"a window that opens later today": {
+			"Sat 22:00-23:00", "2026-11-21T09:00:00Z", false, "2026-11-21T22:00:00Z",
+		},
+		"a window over midnight belongs to the day on which it starts": {
+			"Sat 22:00-04:00", "2026-11-22T03:00:00Z", true, "2026-11-22T04:00:00Z",
+		},
+		"a window over midnight, on the day before": {
+			"Sun 22:00-04:00", "2026-11-22T03:00:00Z", false, "2026-11-22T22:00:00Z",
+		},
+		"consecutive days are one span": {
+			"Sat,Sun", "2026-11-21T09:00:00Z", true, "2026-11-23T00:00:00Z",
+		},
+		"days as numbers and words, in any case": {
+			"6,SUNDAY,tu 00:00-24:00", "2026-11-21T09:00:00Z", true, "2026-11-23T00:00:00Z",
+		},
+		"a window in a time zone": {
+			"02:00-06:00 Europe/Berlin", "2026-11-21T01:00:00Z", true, "2026-11-21T05:00:00Z",
+		},
+		"a day in the time zone, not in UTC": {
+			"Sat 00:00-01:00 Asia/Tokyo", "2026-11-20T15:30:00Z", true, "2026-11-20T16:00:00Z",
+		},
+		"an hour shorter when clocks go forward": {
+			"Sun 01:00-05:00 Europe/Berlin", "2026-03-29T00:30:00Z", true, "2026-03-29T03:00:00Z",
+		},
+		"an hour longer when clocks go back": {
+			"Sun 01:00-05:00 Europe/Berlin", "2026-10-24T23:30:00Z", true, "2026-10-25T04:00:00Z",
+		},
+		"a start that does not exist becomes the change of clocks": {
+			"Sun 02:30-05:00 Europe/Berlin", "2026-03-29T00:59:00Z", false, "2026-03-29T01:00:00Z",
+		},
+		"an end that does not exist becomes the change of clocks": {
+			"Sun 01:00-02:30 Europe/Berlin", "2026-03-29T00:30:00Z", true, "2026-03-29T01:00:00Z",
+		},
+		"a window that does not exist on a day is skipped": {
+			"Sun 02:10-02:50 Europe/Berlin", "2026-03-29T00:30:00Z", false, "2026-04-05T00:10:00Z",
+		},
+		"of a repeated hour the first start and the last end count": {
+			"Sun 02:30-02:45 Europe/Berlin", "2026-10-25T01:00:00Z", true, "2026-10-25T01:45:00Z",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, err := rollout.ParseWindow(tt.window)
@@ -65,9 +97,10 @@ func TestWindowsOpenAndClose(t *testing.T) {
 	}
 }
 
-// A window is the same whichever way it is asked: it changes at the time that it said, and not before.
-func TestAWindowChangesWhenItSaid(t *testing.T) {
-	for _, text := range []string{"Sat,Sun 02:00-06:00 Europe/Berlin", "22:00-04:30 America/New_York", "Mon 23:00-01:00 Australia/Lord_Howe", "Wed", "02:15-02:45 Europe/London"} {
+// A window changes at the announced time and not before, at whatever time Open is called.
+func TestWindowChangesAtTheAnnouncedTime(t *testing.T) {
+	for _, text := range []string{"Sat,Sun 02:00-06:00 Europe/Berlin", "22:00-04:30 America/New_York",
+		"Mon 23:00-01:00 Australia/Lord_Howe", "Wed", "02:15-02:45 Europe/London"} {
 		w, err := rollout.ParseWindow(text)
 		if err != nil {
 			t.Fatal(err)
@@ -76,20 +109,20 @@ func TestAWindowChangesWhenItSaid(t *testing.T) {
 		for now.Before(end) {
 			open, until := w.Open(now)
 			if !until.After(now) {
-				t.Fatalf("%s: at %v it changes at %v", text, now, until)
+				t.Fatalf("%s: at %v the next change is at %v, want a later time", text, now, until)
 			}
 			if same, _ := w.Open(until.Add(-time.Second)); same != open {
-				t.Fatalf("%s: at %v it changes before %v", text, now, until)
+				t.Fatalf("%s: at %v it changes before %v, want no earlier change", text, now, until)
 			}
 			if other, _ := w.Open(until); other == open {
-				t.Fatalf("%s: at %v it does not change at %v", text, now, until)
+				t.Fatalf("%s: at %v it does not change at %v, want a change then", text, now, until)
 			}
 			now = until
 		}
 	}
 }
 
-func TestWindowsThatCannotBe(t *testing.T) {
+func TestInvalidWindowsAreRefused(t *testing.T) {
 	for _, text := range []string{
 		"Caturday", "Sat,", "25:00-26:00", "02:00-02:00", "02:00-06:00 Europe/Atlantis", "Sat 02:00-06:00 UTC tomorrow", "2:00-6:00",
 		"02:00-+6:00", "02:00-6:0pm", "1:000-06:00", "-0:00-06:00", "02:00-24:30",
@@ -100,19 +133,21 @@ func TestWindowsThatCannotBe(t *testing.T) {
 		}
 	}
 	if _, err := rollout.NewWindow(&v1.TimeWindow{StartTime: "24:00"}); err == nil {
-		t.Error("a window that starts at the end of the day was taken")
+		t.Error("a window that starts at the end of the day was accepted, want an error")
 	}
 	for _, zone := range []string{"Local", "localtime", "UTC+1", "right/UTC"} {
-		if _, err := rollout.NewWindow(&v1.TimeWindow{TimeZone: zone}); err == nil || !strings.Contains(err.Error(), "Europe/Berlin") {
-			t.Errorf("time zone %q: %v, want a refusal that gives an example of a zone", zone, err)
+		if _, err := rollout.NewWindow(&v1.TimeWindow{TimeZone: zone}); err == nil ||
+			!strings.Contains(err.Error(), "Europe/Berlin") {
+			t.Errorf("time zone %q: %v, want an error with an example of a zone", zone, err)
 		}
 	}
 }
 
-// A member's administrator writes the annotation by hand: whatever it says, it is read or refused, and a window says
-// when it changes next.
+// A member's administrator writes the annotation by hand. Any text is parsed or refused, and every window announces its
+// next change.
 func FuzzParseWindow(f *testing.F) {
-	for _, text := range []string{"Sat,Sun 02:00-06:00 Europe/Berlin", "22:00-04:00", "mon", "Local", "../etc/passwd", "00:00-24:00 Pacific/Apia", "+1:00-1:000"} {
+	for _, text := range []string{"Sat,Sun 02:00-06:00 Europe/Berlin", "22:00-04:00", "mon", "Local", "../etc/passwd",
+		"00:00-24:00 Pacific/Apia", "+1:00-1:000"} {
 		f.Add(text, int64(1_800_000_000))
 	}
 	f.Fuzz(func(t *testing.T, text string, seconds int64) {
@@ -122,7 +157,7 @@ func FuzzParseWindow(f *testing.F) {
 		}
 		now := time.Unix(seconds%(1<<33), 0)
 		if _, until := w.Open(now); !until.IsZero() && !until.After(now) {
-			t.Errorf("%q at %s changes at %s", text, now, until)
+			t.Errorf("%q at %s changes next at %s, want a later time", text, now, until)
 		}
 	})
 }

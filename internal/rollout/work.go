@@ -24,7 +24,7 @@ const (
 	maxSkew = time.Minute
 )
 
-// work returns the next step of a node that is at work. Nil if it waits, or is not at work.
+// work returns the next step of a node that is at work. It returns nil if the node waits or is not at work.
 func (v *view) work(n *Node) *Step {
 	c, ok := v.claim(n)
 	if !ok {
@@ -45,8 +45,8 @@ func (v *view) work(n *Node) *Step {
 	return v.approach(n, c)
 }
 
-// redate returns a claim without times in the future, and whether it had any. The clock that wrote them was wrong, or
-// the one that reads them is: a node must not wait for as long as the two differ.
+// redate returns a claim without times in the future, and whether there were any. Either the clock of the writer or the
+// clock of the reader was wrong, and a node must not wait for as long as the two differ.
 func (v *view) redate(c Claim) (Claim, bool) {
 	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
 	ahead := false
@@ -64,7 +64,7 @@ func (v *view) redate(c Claim) (Claim, bool) {
 	return c, ahead
 }
 
-// settle frees the place of a complete node.
+// settle frees the slot of a complete node.
 func (v *view) settle(n *Node, c Claim) *Step {
 	end := c.Done.Add(duration(v.plan.Spec.PostCompleteDelay, 0))
 	if v.now.Before(end) {
@@ -74,8 +74,8 @@ func (v *view) settle(n *Node, c Claim) *Step {
 	return write(VerbSettle, n, c, nil)
 }
 
-// again begins the next attempt of a node that failed, lets one go that is no longer wanted, and starts over when the
-// plan has changed.
+// again begins the next attempt of a failed node. It releases a node that the plan no longer selects, and starts over
+// if the plan has changed.
 func (v *view) again(n *Node, c Claim) *Step {
 	if !v.wanted(n) || v.plan.Spec.Paused && !c.Failure.Final { // the failures of a paused plan stay visible
 		return write(VerbRelease, n, c, nil)
@@ -104,8 +104,8 @@ func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh returns the claim of a node that begins, or starts over. No Job of the node has the number of its attempt, so
-// that no earlier Job is taken for a present one.
+// fresh returns the claim of a node that begins or starts over. Its attempt is greater than the attempt of any Job of
+// the node, so that no earlier Job is mistaken for a current one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {
@@ -117,11 +117,11 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 	}
 }
 
-// retryAt is when the next attempt is due after one that failed.
+// retryAt returns when the next attempt is due after a failure.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
-// stuck reports whether a node at work waits for its kubelet: it is not ready, and its next attempt is due, or the Job
-// of its last one is being deleted while a pod of it may still run there.
+// stuck reports whether a node at work waits for its kubelet. It does if it is not ready, and either its next attempt
+// is due, or its last Job is being deleted while a pod of it may still be running.
 func (v *view) stuck(n *Node, c Claim) bool {
 	switch {
 	case n.Ready || c.Done != nil:
@@ -179,23 +179,24 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns those of a plan with version and hash filled in. It fails if one of them is not a valid
-// label. Then nothing begins: the API server would refuse the write that completes a node and uncordons it.
+// PostCompleteLabels returns the labels that a plan sets on complete nodes, with version and hash filled in. It fails
+// if one of them is invalid. In this case no node may begin, because the API server would refuse the write that
+// completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
 	labels := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(work.PostCompleteLabels)) {
 		value := filled.Replace(string(work.PostCompleteLabels[key]))
 		if faults := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(faults) > 0 {
-			return nil, fmt.Errorf("read postCompleteLabels: %s=%s is no label: %s", key, value, faults[0])
+			return nil, fmt.Errorf("read postCompleteLabels: %s=%s is not a valid label: %s", key, value, faults[0])
 		}
 		labels[key] = value
 	}
 	return labels, nil
 }
 
-// fail ends an attempt. A prepare that exceeded its deadline does not count as one: it waited for others, and the node
-// is unchanged.
+// fail ends an attempt. A prepare container that exceeded its deadline does not use up an attempt: it was waiting for
+// something, and the node is unchanged.
 func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if job.Reason != "" {
 		reason = job.Reason
@@ -212,11 +213,12 @@ func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if !n.Ready {
 		message = "node " + n.Name + " is not ready; " + message
 	}
-	next.Failure = &Failure{At: v.now, Reason: reason, Message: strings.Clone(message[:min(len(message), maxMessage)]), Final: next.Spent > limit}
+	next.Failure = &Failure{At: v.now, Reason: reason, Message: strings.Clone(message[:min(len(message), maxMessage)]),
+		Final: next.Spent > limit}
 	return write(VerbFail, n, c, &next)
 }
 
-// approach is the next step of a node whose upgrade has not begun.
+// approach returns the next step of a node whose upgrade has not begun.
 func (v *view) approach(n *Node, c Claim) *Step {
 	switch {
 	case !v.wanted(n), v.plan.Spec.Paused:
@@ -229,7 +231,7 @@ func (v *view) approach(n *Node, c Claim) *Step {
 			continue
 		}
 		if j.Deleting {
-			return nil // its name is still taken, and its pods may run
+			return nil // its name is still taken, and its pods may still run
 		}
 		return &Step{Act: DeleteJob, Verb: VerbClean, Node: n.Name, Job: j}
 	}
@@ -252,7 +254,7 @@ func (v *view) approach(n *Node, c Claim) *Step {
 // enter cordons and drains a prepared node and begins its upgrade.
 func (v *view) enter(n *Node, c Claim) *Step {
 	if !c.Prepared && v.taint(n) != "" {
-		return write(VerbRelease, n, c, nil) // its pod would not be scheduled: nothing is cordoned or drained for it
+		return write(VerbRelease, n, c, nil) // its pod would not be scheduled, so the node must not be cordoned or drained
 	}
 	drains := v.plan.Spec.Drain != nil
 	drain := v.Drains[n.Name]
@@ -275,7 +277,7 @@ func (v *view) enter(n *Node, c Claim) *Step {
 	case drain.Failed != "":
 		return v.fail(n, c, v1.ReasonDrainFailed, &Job{Message: drain.Failed})
 	}
-	return nil // it drains
+	return nil // the drain is running
 }
 
 func (v *view) create(n *Node, c Claim, kind JobKind, verb Verb) *Step {

@@ -10,19 +10,20 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeMembers are the members of a fleet that a simulation asks for steps, as activeNodes are the nodes of a member:
-// those in which the plan has begun, until they are complete and nothing more happens there, and the next one to begin.
-// The others are only counted. So the cost of a simulation grows with its steps, and not with the number of members.
+// activeMembers are the members of a fleet that a simulation asks for steps, like activeNodes for the nodes of a
+// member. They are the members in which the plan has begun, until they are complete and nothing more happens there, and
+// the next member to begin. The other members are only counted, so the cost of a simulation grows with its steps and
+// not with the number of members.
 type activeMembers struct {
-	// members are their indexes among all members, which are sorted by name.
+	// members has their indexes among all members, which are sorted by name.
 	members []int
-	// waiting are the others that can begin, in the order in which they do.
+	// waiting has the indexes of the other members that can begin, in the order in which they begin.
 	waiting []int
-	waves   []int             // of each member; nil if all are active
-	view    []rollout.Cluster // of the active ones
+	waves   []int             // wave of each member, nil if all are active
+	view    []rollout.Cluster // clusters of the active members
 }
 
-// selectActive chooses the active members again: the caller may have changed something.
+// selectActive selects the active members again, because the caller may have changed something.
 func (p *Simulation) selectActive() error {
 	p.activateAll()
 	if p.fleet == nil {
@@ -64,7 +65,7 @@ func (p *Simulation) activateAll() {
 	}
 }
 
-// activateNext makes the member active that may begin next.
+// activateNext activates the member that may begin next.
 func (p *Simulation) activateNext() {
 	l := &p.active
 	if len(l.waiting) == 0 {
@@ -77,8 +78,8 @@ func (p *Simulation) activateNext() {
 	l.members = slices.Insert(l.members, at, i)
 }
 
-// deactivateComplete leaves out the members that are complete and in which nothing more happens. f is the fleet of the
-// active ones.
+// deactivateComplete deactivates the members that are complete and in which nothing more happens. f is the fleet of the
+// active members.
 func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
 	l := &p.active
 	if l.waves == nil {
@@ -88,7 +89,8 @@ func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
 	for k, i := range l.members {
 		c, r, m := &p.Clusters[i], &p.settled[i], p.Members[i]
 		wave, is := f.CountOf(k)
-		if is.Complete == 1 && c.Claim.Failed == nil && r.delivered == p.delivered[i] && r.wait.Until.IsZero() && !m.changed && m.Due().IsZero() {
+		if is.Complete == 1 && c.Claim.Failed == nil && r.delivered == p.delivered[i] && r.wait.Until.IsZero() &&
+			!m.changed && m.Due().IsZero() {
 			p.countInactive(wave, is)
 		} else {
 			kept = append(kept, i)
@@ -105,12 +107,13 @@ func (p *Simulation) countInactive(wave int, is rollout.OmittedMembers) {
 	p.fleet.Omitted[wave].Add(is)
 }
 
-// inactiveAbsent reports whether a member that is not active is away or held: the plan does not end complete.
+// inactiveAbsent reports whether an inactive member is away or held. In this case the plan does not end as complete.
 func (p *Simulation) inactiveAbsent() bool {
-	return p.fleet != nil && slices.ContainsFunc(p.fleet.Omitted, func(a rollout.OmittedMembers) bool { return a.Absent > 0 })
+	return p.fleet != nil &&
+		slices.ContainsFunc(p.fleet.Omitted, func(a rollout.OmittedMembers) bool { return a.Absent > 0 })
 }
 
-// activeClusters returns the fleet without the members that are not active.
+// activeClusters returns the clusters of the active members.
 func (p *Simulation) activeClusters() []rollout.Cluster {
 	l := &p.active
 	l.view = l.view[:0]

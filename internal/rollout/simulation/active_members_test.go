@@ -23,7 +23,8 @@ func scenarioOf(clusters int, rollout *v1.Rollout) Scenario {
 	s.Plan.Name, s.Plan.Spec.Version = "p", "v1"
 	s.Plan.Spec.ClusterSelector, s.Plan.Spec.Rollout = &metav1.LabelSelector{}, rollout
 	for i := range clusters {
-		s.Clusters = append(s.Clusters, Cluster{Name: fmt.Sprintf("c%04d", i), Nodes: []Node{{Name: "a"}, {Name: "b"}, {Name: "c"}}})
+		s.Clusters = append(s.Clusters, Cluster{Name: fmt.Sprintf("c%04d", i),
+			Nodes: []Node{{Name: "a"}, {Name: "b"}, {Name: "c"}}})
 	}
 	return s
 }
@@ -33,7 +34,8 @@ func scenarioOf(clusters int, rollout *v1.Rollout) Scenario {
 func generatedScenario(r *rand.Rand) Scenario {
 	rollout := &v1.Rollout{MaxConcurrentClusters: 1 + r.Int32N(4), MaxFailedClusters: r.Int32N(4)}
 	for i := range r.IntN(4) {
-		wave := v1.Wave{Name: fmt.Sprintf("w%d", i), ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"ring": fmt.Sprint(r.IntN(4))}}}
+		wave := v1.Wave{Name: fmt.Sprintf("w%d", i),
+			ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"ring": fmt.Sprint(r.IntN(4))}}}
 		if r.IntN(2) == 0 {
 			wave.Soak = &metav1.Duration{Duration: time.Duration(r.IntN(3)) * time.Hour}
 		}
@@ -63,7 +65,7 @@ func generatedScenario(r *rand.Rand) Scenario {
 	return s
 }
 
-// events runs a scenario and returns what happens, and what it ends with.
+// events runs a scenario and returns its steps and its outcome.
 func events(t *testing.T, s Scenario, each func(*Simulation)) []string {
 	t.Helper()
 	p, err := New(s)
@@ -83,22 +85,24 @@ func events(t *testing.T, s Scenario, each func(*Simulation)) []string {
 	return append(all, fmt.Sprint(wait, p.Now))
 }
 
-func TestASimulationWithFewActiveMembersTakesTheSameSteps(t *testing.T) {
+func TestSimulationWithFewActiveMembersTakesTheSameSteps(t *testing.T) {
 	for seed := range uint64(50) {
 		generate := func() Scenario { return generatedScenario(rand.New(rand.NewPCG(seed, 0))) }
 		few := events(t, generate(), func(*Simulation) {})
 		all := events(t, generate(), func(p *Simulation) { p.activateAll() })
 		if !slices.Equal(few, all) {
-			t.Fatalf("seed %d: with few active members the steps are\n%s\nwant those with all members active\n%s", seed, strings.Join(few, "\n"), strings.Join(all, "\n"))
+			t.Fatalf("seed %d: with few active members the steps are\n%s\nwant the steps with all members active\n%s", seed,
+				strings.Join(few, "\n"), strings.Join(all, "\n"))
 		}
 	}
 }
 
-func TestHowManyMembersAreActive(t *testing.T) {
+func TestNumberOfActiveMembersIsBounded(t *testing.T) {
 	for _, concurrent := range []int32{1, 20} {
 		most := 0
-		events(t, scenarioOf(150, &v1.Rollout{MaxConcurrentClusters: concurrent}), func(p *Simulation) { most = max(most, len(p.active.members)) })
-		// A member takes over three minutes, and its Jobs are kept for a quarter of an hour after.
+		events(t, scenarioOf(150, &v1.Rollout{MaxConcurrentClusters: concurrent}),
+			func(p *Simulation) { most = max(most, len(p.active.members)) })
+		// A member takes over three minutes, and its Jobs are kept for another quarter of an hour.
 		if bound := int(concurrent)*7 + 1; most > bound {
 			t.Errorf("%d at once: %d members are active, want at most %d of 150", concurrent, most, bound)
 		}

@@ -10,18 +10,18 @@ import (
 )
 
 // activeNodes are the nodes of a member that are asked for steps. Nodes before them have the plan, and nodes after them
-// have not begun. So the cost of a simulation grows with its steps, and not with the number of nodes.
+// have not begun. So the cost of a simulation grows with its steps and not with the number of nodes.
 type activeNodes struct {
 	hash       string
 	generation int64
 	from, to   int
-	// omitted counts the others.
+	// omitted counts the other nodes.
 	omitted rollout.Omitted
-	// member has the active nodes only.
+	// member has only the active nodes.
 	member rollout.Member
 }
 
-// deactivateComplete leaves nodes out that have the plan. For another plan than before it starts with all nodes.
+// deactivateComplete deactivates nodes that have the plan. If the plan has changed, it starts with all nodes.
 func (m *Member) deactivateComplete(plan *rollout.Plan, now time.Time) error {
 	if a := m.active; a == nil || a.hash != plan.Hash || a.generation != plan.Generation {
 		m.active = &activeNodes{hash: plan.Hash, generation: plan.Generation}
@@ -44,7 +44,7 @@ func (m *Member) deactivateComplete(plan *rollout.Plan, now time.Time) error {
 	return nil
 }
 
-// classify counts a node that comes after the active ones, or makes it active with all before it.
+// classify counts a node that comes after the active ones, or activates it and all nodes before it.
 func (m *Member) classify(i int, plan *rollout.Plan, now time.Time) error {
 	counts, idle, err := countNode(&m.Nodes[i], plan, now)
 	if !idle {
@@ -56,7 +56,7 @@ func (m *Member) classify(i int, plan *rollout.Plan, now time.Time) error {
 	return err
 }
 
-// activateMore makes more nodes active where none of those that are could begin, and reports whether it did.
+// activateMore activates more nodes if none of the active ones could begin, and reports whether it did.
 func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 	a := m.active
 	for i := a.from; i < a.to; i++ {
@@ -64,7 +64,7 @@ func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 			return false, err
 		}
 	}
-	end := min(len(m.Nodes), a.to+max(1, a.to-a.from)) // twice as many, so that looking for more does not take long
+	end := min(len(m.Nodes), a.to+max(1, a.to-a.from)) // twice as many each time, so that the search stays short
 	if a.to == end {
 		return false, nil
 	}
@@ -79,14 +79,14 @@ func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 	return true, nil
 }
 
-// countNode returns what a node counts in a plan. It is idle if it is ready, stays, and has no claim.
+// countNode returns the counts of a node in a plan. The node is idle if it is ready, stays, and has no claim.
 func countNode(n *rollout.Node, plan *rollout.Plan, now time.Time) (counts rollout.Omitted, idle bool, err error) {
 	progress, err := rollout.ProgressOf(rollout.Member{Nodes: []rollout.Node{*n}}, *plan, now)
 	counts = rollout.Omitted{Total: int(progress.Nodes.Total), Complete: int(progress.Nodes.Complete)}
 	return counts, n.Ready && !n.Leaving && len(n.Claims) == 0, err
 }
 
-// activeView returns the member with the active nodes only.
+// activeView returns the member with only its active nodes.
 func (m *Member) activeView() *rollout.Member {
 	a := m.active
 	a.member = m.Member

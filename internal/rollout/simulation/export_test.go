@@ -5,7 +5,7 @@ package simulation
 
 import v1 "github.com/drover-dev/drover/api/v1"
 
-// RestartAgent forgets what only the agent's process knows.
+// RestartAgent drops the state that only the agent's process has.
 func (m *Member) RestartAgent() {
 	m.changed = true
 	clear(m.Drains)

@@ -24,7 +24,7 @@ var (
 	rounds = flag.Int("rounds", 150, "generated fleets")
 )
 
-// generated is a plan on a fleet, both at random.
+// generatedScenario returns a random plan on a random fleet.
 func generatedScenario(r *rand.Rand) simulation.Scenario {
 	s := simulation.Scenario{Start: metav1.NewTime(time.Date(2026, 3, 28, 0, 0, 0, 0, time.UTC))}
 	s.Plan.Name = "p"
@@ -70,7 +70,7 @@ func generatedScenario(r *rand.Rand) simulation.Scenario {
 	return s
 }
 
-// checkSteps returns a function that checks what must be true after every step.
+// checkSteps returns a function that checks the invariants after every step.
 func checkSteps(p *simulation.Simulation, s *simulation.Scenario) func(simulation.Event) error {
 	cordoned := map[string]bool{}
 	for _, c := range s.Clusters {
@@ -93,7 +93,7 @@ func checkSteps(p *simulation.Simulation, s *simulation.Scenario) func(simulatio
 			}
 		}
 		if working > s.Plan.Spec.Rollout.MaxConcurrentClusters {
-			return fmt.Errorf("%v: %d members at work", l.At, working)
+			return fmt.Errorf("%v: %d members at work, more than allowed", l.At, working)
 		}
 		if l.Node == "" && l.Verb == rollout.VerbBegin && failed > s.Plan.Spec.Rollout.MaxFailedClusters {
 			return fmt.Errorf("%v: member %s begins although %d failed", l.At, l.Cluster, failed)
@@ -120,7 +120,7 @@ func checkNodes(m *simulation.Member, cluster string, concurrency *intstr.IntOrS
 		if before := cordoned[cluster+"/"+n.Name]; before && !n.Unschedulable {
 			return fmt.Errorf("node %s/%s was cordoned by a user and no longer is", cluster, n.Name)
 		} else if c, at := n.Claims["p"]; !before && n.Unschedulable && (!at || c.Failure != nil || c.Done != nil) {
-			return fmt.Errorf("node %s/%s is left cordoned", cluster, n.Name)
+			return fmt.Errorf("node %s/%s is still cordoned", cluster, n.Name)
 		}
 	}
 	if claims > max(limit, 1) {
@@ -142,17 +142,18 @@ func TestInvariantsOfGeneratedFleets(t *testing.T) {
 		if strings.Join(lines, "\n") != strings.Join(again, "\n") {
 			t.Fatalf("round %d: the same fleet took different steps, want the same", round)
 		}
-		// The agent restarts after one step; over the rounds that is every kind of step. Then after all of them.
+		// The agent restarts after one step, which over all rounds covers every kind of step. Then it restarts after all of
+		// them.
 		at := r().IntN(len(lines) + 1)
 		for _, restart := range []func(int) bool{func(step int) bool { return step == at }, func(int) bool { return true }} {
 			if _, restarted := runOnce(t, generatedScenario(r()), restart); restarted != outcome {
-				t.Fatalf("round %d: restarted after step %d it ends with %s, want %s", round, at, restarted, outcome)
+				t.Fatalf("round %d: restarted after step %d the plan ends with %s, want %s", round, at, restarted, outcome)
 			}
 		}
 	}
 }
 
-// runOnce runs a scenario, and restarts the agent that took a step after each that restart names.
+// runOnce runs a scenario. It restarts the agent after each step for which restart returns true.
 func runOnce(t *testing.T, s simulation.Scenario, restart func(step int) bool) (lines []string, outcome string) {
 	t.Helper()
 	p, err := simulation.New(s)
@@ -162,7 +163,7 @@ func runOnce(t *testing.T, s simulation.Scenario, restart func(step int) bool) (
 	check := checkSteps(p, &s)
 	p.Observe = func(l simulation.Event) error {
 		lines = append(lines, fmt.Sprint(l))
-		if restart(len(lines)) && l.Verb != rollout.VerbDrain { // the drain that begins again begins again
+		if restart(len(lines)) && l.Verb != rollout.VerbDrain { // a drain that begins again would do so forever
 			for i, m := range p.Members {
 				if p.Clusters[i].Name == l.Cluster {
 					m.RestartAgent()
@@ -186,9 +187,10 @@ func runOnce(t *testing.T, s simulation.Scenario, restart func(step int) bool) (
 		}
 	}
 	if fails == 0 && why.Reason != v1.ReasonComplete && why.Reason != v1.ReasonNoNodes {
-		t.Fatalf("it ends with %s: %s\n%s", why.Reason, why.Message, strings.Join(lines, "\n"))
+		t.Fatalf("the plan ends with %s: %s\n%s", why.Reason, why.Message, strings.Join(lines, "\n"))
 	} else if fails > 0 && why.Reason != v1.ReasonNodeFailed && why.Reason != v1.ReasonTooManyFailures {
-		t.Fatalf("%d members fail, and it ends with %s: %s\n%s", fails, why.Reason, why.Message, strings.Join(lines, "\n"))
+		t.Fatalf("%d members fail, and the plan ends with %s: %s\n%s", fails, why.Reason, why.Message,
+			strings.Join(lines, "\n"))
 	}
 	return lines, why.Reason
 }

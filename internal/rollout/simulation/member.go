@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Member is a simulated member: what its API server would hold, and what would happen there without a step.
+// Member is a simulated member: the contents of its API server, and the events there that no step causes.
 type Member struct {
 	rollout.Member
 	scenario Cluster
@@ -24,17 +24,18 @@ type Member struct {
 	jobs     map[string]time.Time // when Jobs end, by name
 	drains   map[string]time.Time // when drains end, by node
 	active   *activeNodes
-	// changed is set where something happens without a step.
+	// changed is set when something happens that no step caused.
 	changed bool
 }
 
-// NewMember sets a member up.
+// NewMember returns a simulated member.
 func NewMember(c Cluster, base Durations) (*Member, error) {
 	window, err := rollout.ParseWindow(c.Window)
 	if err != nil {
 		return nil, fmt.Errorf("set up cluster %s: %w", c.Name, err)
 	}
-	c.Nodes = slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) }) // a copy: a simulation uses up their failures
+	// a copy, because a simulation uses up the failures
+	c.Nodes = slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	m := &Member{scenario: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
 	m.Hold, m.Window, m.Drains = c.Hold, window, map[string]rollout.Drain{}
 	for _, n := range c.Nodes {
@@ -49,9 +50,10 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	return m, nil
 }
 
-// Apply does what a step of a plan asks for. It fails where an API server would refuse.
+// Apply carries out a step of a plan. It fails if an API server would refuse the step.
 func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
-	at, found := slices.BinarySearchFunc(m.Nodes, s.Node, func(n rollout.Node, name string) int { return strings.Compare(n.Name, name) })
+	at, found := slices.BinarySearchFunc(m.Nodes, s.Node,
+		func(n rollout.Node, name string) int { return strings.Compare(n.Name, name) })
 	if !found && s.Act != rollout.DeleteJob {
 		return fmt.Errorf("%s node %s: it does not exist", s.Verb, s.Node)
 	}
@@ -71,7 +73,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 	return nil
 }
 
-// Remove does what happens when a plan is removed: its Jobs are deleted and its nodes released.
+// Remove does what an agent does when a plan is removed: it deletes the plan's Jobs and releases its nodes.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
 	m.active, m.changed = nil, true
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
@@ -135,7 +137,7 @@ func (m *Member) Advance(now time.Time) {
 		j.State, j.Finished = rollout.Succeeded, end
 		if scenario := m.node(j.Node); j.Kind == rollout.Upgrade && scenario.Fails > 0 {
 			scenario.Fails--
-			j.State, j.Message = rollout.Failed, "it was to fail"
+			j.State, j.Message = rollout.Failed, "the scenario lets it fail"
 			if scenario.Hangs {
 				j.Reason = v1.ReasonDeadlineExceeded
 			}
@@ -150,7 +152,7 @@ func (m *Member) Advance(now time.Time) {
 	}
 }
 
-// Due returns when the next Job or drain ends. Zero is never.
+// Due returns when the next Job or drain ends, or the zero time if none will.
 func (m *Member) Due() time.Time {
 	var due time.Time
 	for _, all := range []map[string]time.Time{m.jobs, m.drains} {
@@ -174,9 +176,10 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	}, nil
 }
 
-// node returns the scenario of a node. It exists: steps name nodes of the member.
+// node returns the scenario of a node. The node exists, because steps only name nodes of the member.
 func (m *Member) node(name string) *Node {
-	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name, func(n Node, name string) int { return strings.Compare(n.Name, name) })
+	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name,
+		func(n Node, name string) int { return strings.Compare(n.Name, name) })
 	return &m.scenario.Nodes[at]
 }
 

@@ -12,21 +12,21 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Scenario is a Plan, and the members and nodes to run it on.
+// Scenario is a Plan, and the members and nodes on which it runs.
 type Scenario struct {
-	// Plan to run. Without clusterName and clusterSelector it runs on the first of Clusters.
+	// Plan is the plan to run. Without clusterName and clusterSelector it runs on the first of Clusters.
 	Plan v1.Plan `json:"plan"`
-	// Latest is the version that the channel answers with, for a plan without a version.
+	// Latest is the version that the channel returns, for a plan without a version.
 	Latest string `json:"latest,omitempty"`
-	// Start is when it begins.
+	// Start is when the plan begins.
 	Start metav1.Time `json:"start"`
-	// Durations of what nodes do, where they have none of their own.
+	// Durations are the durations for nodes that have none of their own.
 	Durations Durations `json:"durations"`
-	// Clusters of the workspace.
+	// Clusters are the clusters of the workspace.
 	Clusters []Cluster `json:"clusters"`
 }
 
-// Durations of what a node does. Default: 10s, 30s and 1m.
+// Durations are the durations of a node's steps. The defaults are 10s, 30s and 1m.
 type Durations struct {
 	Prepare *metav1.Duration `json:"prepare,omitempty"`
 	Drain   *metav1.Duration `json:"drain,omitempty"`
@@ -37,11 +37,11 @@ type Durations struct {
 type Cluster struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// Away says why the hub cannot give it anything.
+	// Away is the reason why the hub cannot give the member anything.
 	Away string `json:"away,omitempty"`
-	// Hold says why it takes part in no plan.
+	// Hold is the reason why the member takes part in no plan.
 	Hold string `json:"hold,omitempty"`
-	// Window of its own, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
+	// Window is the member's own window, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
 	Window string `json:"window,omitempty"`
 	Nodes  []Node `json:"nodes"`
 }
@@ -52,9 +52,9 @@ type Node struct {
 	Labels        map[string]string `json:"labels,omitempty"`
 	Unschedulable bool              `json:"unschedulable,omitempty"`
 	NotReady      bool              `json:"notReady,omitempty"`
-	// Fails is how many attempts of its upgrade fail before one succeeds.
+	// Fails is how many attempts of the node's upgrade fail before one succeeds.
 	Fails int32 `json:"fails,omitempty"`
-	// Hangs lets its upgrade run into the deadline instead of failing.
+	// Hangs makes the upgrade exceed its deadline instead of failing.
 	Hangs     bool      `json:"hangs,omitempty"`
 	Durations Durations `json:"durations"`
 }

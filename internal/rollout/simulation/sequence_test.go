@@ -36,7 +36,8 @@ func newSimulation(t testing.TB, text string) (*simulation.Simulation, *[]string
 	start, lines := p.Now, []string{}
 	p.Observe = func(l simulation.Event) error {
 		where := strings.Trim(l.Cluster+"/"+l.Node, "/")
-		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%d %s %s %s", int(l.At.Sub(start).Seconds()), where, l.Verb, l.Note)))
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%d %s %s %s", int(l.At.Sub(start).Seconds()), where, l.Verb,
+			l.Note)))
 		return nil
 	}
 	return p, &lines
@@ -57,7 +58,7 @@ func TestSequences(t *testing.T) {
 			"prepare: {image: p}, drain: {}", "[{name: m, nodes: [{name: a}]}]",
 			"0 a begin, 0 a prepare, 10 a cordon, 10 a drain, 40 a upgrade, 100 a complete uncordoned", "Complete",
 		},
-		"a node that was cordoned stays so": {
+		"a node that was cordoned before stays cordoned": {
 			"cordon: true", "[{name: m, nodes: [{name: a, unschedulable: true}]}]",
 			"0 a begin, 0 a cordon, 0 a upgrade, 60 a complete", "Complete",
 		},
@@ -70,23 +71,23 @@ func TestSequences(t *testing.T) {
 			"jobActiveDeadlineSecs: 300, retries: {limit: 0}", "[{name: m, nodes: [{name: a, fails: 1, hangs: true}]}]",
 			"0 a begin, 0 a upgrade, 300 a fail DeadlineExceeded, no attempt left", "NodeFailed",
 		},
-		"a place stays taken after a node is complete": { // 60 + 120
+		"a complete node keeps its slot for a while": { // 60 + 120
 			"postCompleteDelay: 2m", "[{name: m, nodes: [{name: a}, {name: b}]}]",
 			"0 a begin, 0 a upgrade, 60 a complete, 180 a settle, 180 b begin, 180 b upgrade, 240 b complete, 360 b settle", "Complete",
 		},
-		"the window gates what begins and nothing else": { // it closes at 60 and opens again at 86340
+		"the window only limits the start of nodes": { // it closes at 60 and opens again at 86340
 			`window: {startTime: "23:59", endTime: "00:01"}`, "[{name: m, nodes: [{name: a}, {name: b}]}]",
 			"0 a begin, 0 a upgrade, 60 a complete, 86340 b begin, 86340 b upgrade, 86400 b complete", "Complete",
 		},
-		"a node that is not ready is waited for": {
+		"the plan waits for a node that is not ready": {
 			"", "[{name: m, nodes: [{name: a, notReady: true}, {name: b}]}]",
 			"0 b begin, 0 b upgrade, 60 b complete", "AwaitingNodes",
 		},
-		"a node that is labelled disabled is left out": {
+		"a node with the label disabled is left out": {
 			"", "[{name: m, nodes: [{name: a, labels: {plan.cluster.drover.dev/p: disabled}}, {name: b}]}]",
 			"0 b begin, 0 b upgrade, 60 b complete", "Complete",
 		},
-		"waves follow each other with soak between": { // 60 + 600
+		"waves follow each other after their soak": { // 60 + 600
 			"clusterSelector: {}, rollout: {waves: [{name: first, clusterSelector: {matchLabels: {ring: one}}, soak: 10m}]}",
 			"[{name: a, nodes: [{name: x}]}, {name: b, labels: {ring: one}, nodes: [{name: x}]}]",
 			"0 b begin, 0 b/x begin, 0 b/x upgrade, 60 b/x complete, 60 b complete 1/1 nodes, 660 a begin, 660 a/x begin, 660 a/x upgrade, 720 a/x complete, 720 a complete 1/1 nodes", "Complete",
@@ -96,16 +97,16 @@ func TestSequences(t *testing.T) {
 			"[{name: a, nodes: [{name: x}]}, {name: b, labels: {ring: one}, nodes: [{name: x, fails: 1}]}]",
 			"0 b begin, 0 b/x begin, 0 b/x upgrade, 60 b/x fail UpgradeFailed, no attempt left, 60 b fail", "TooManyFailures",
 		},
-		"within the failure budget it goes on": {
+		"the plan continues within the failure budget": {
 			"clusterSelector: {}, retries: {limit: 0}, rollout: {maxFailedClusters: 1}",
 			"[{name: a, nodes: [{name: x, fails: 1}]}, {name: b, nodes: [{name: x}]}]",
 			"0 a begin, 0 a/x begin, 0 a/x upgrade, 60 a/x fail UpgradeFailed, no attempt left, 60 a fail, 60 b begin, 60 b/x begin, 60 b/x upgrade, 120 b/x complete, 120 b complete 1/1 nodes", "NodeFailed",
 		},
-		"members that are away or hold plans off do not block others": {
+		"members that are away or hold plans do not block others": {
 			"clusterSelector: {}", "[{name: a, away: not connected, nodes: [{name: x}]}, {name: b, hold: not now, nodes: [{name: x}]}, {name: c, nodes: [{name: x}]}]",
 			"0 c begin, 0 c/x begin, 0 c/x upgrade, 60 c/x complete, 60 c complete 1/1 nodes", "MembersAway",
 		},
-		"a wave of which all are away lets no other begin": {
+		"a wave whose members are all away keeps the next from beginning": {
 			"clusterSelector: {}, rollout: {waves: [{name: first, clusterSelector: {matchLabels: {ring: one}}}]}",
 			"[{name: a, nodes: [{name: x}]}, {name: b, away: not connected, labels: {ring: one}, nodes: [{name: x}]}]", "", "MembersAway",
 		},
@@ -117,8 +118,9 @@ func TestSequences(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What is deleted after a quarter of an hour is of no interest here.
-			got := slices.DeleteFunc(*lines, func(l string) bool { return strings.HasSuffix(l, " clean") && !strings.Contains(tt.want, l) })
+			// Jobs that are deleted after a quarter of an hour do not matter here.
+			got := slices.DeleteFunc(*lines,
+				func(l string) bool { return strings.HasSuffix(l, " clean") && !strings.Contains(tt.want, l) })
 			if joined := strings.Join(got, ", "); joined != tt.want || why.Reason != tt.reason {
 				t.Errorf("got  %s: %s (%s)\nwant %s: %s", joined, why.Reason, why.Message, tt.want, tt.reason)
 			}
@@ -138,7 +140,8 @@ func stepwise(t *testing.T, s simulation.Scenario) (lines []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := rollout.Plan{Name: s.Plan.Name, UID: "simulation", Generation: 1, Spec: *spec, Version: s.Plan.Spec.Version, Hash: hash}
+	p := rollout.Plan{Name: s.Plan.Name, UID: "simulation", Generation: 1, Spec: *spec, Version: s.Plan.Spec.Version,
+		Hash: hash}
 	for now := s.Start.Time; ; {
 		d := rollout.Next(m.Member, p, now)
 		if d.Step != nil {
@@ -160,7 +163,7 @@ func stepwise(t *testing.T, s simulation.Scenario) (lines []string) {
 	}
 }
 
-func TestARehearsalTakesTheStepsOfAnAgent(t *testing.T) {
+func TestRehearsalTakesTheStepsOfAnAgent(t *testing.T) {
 	for seed := range uint64(*rounds) {
 		s := generatedScenario(rand.New(rand.NewPCG(seed, 0)))
 		s.Plan.Spec.ClusterSelector, s.Plan.Spec.Rollout, s.Clusters = nil, nil, s.Clusters[:1]
@@ -170,7 +173,8 @@ func TestARehearsalTakesTheStepsOfAnAgent(t *testing.T) {
 			s.Clusters[0].Nodes[i].Labels = map[string]string{"some": fmt.Sprint(r.IntN(4))}
 		}
 		if r.IntN(2) == 0 {
-			s.Plan.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "some", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"0"}}}}
+			s.Plan.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "some",
+				Operator: metav1.LabelSelectorOpNotIn, Values: []string{"0"}}}}
 		}
 		var lines []string
 		p, err := simulation.New(s)
@@ -183,14 +187,15 @@ func TestARehearsalTakesTheStepsOfAnAgent(t *testing.T) {
 		}
 		why, err := p.Run()
 		if want := stepwise(t, s); err != nil || !slices.Equal(append(lines, fmt.Sprint(why)), want) {
-			t.Fatalf("seed %d: %v, it goes\n%s\n%v\nand not\n%s", seed, err, strings.Join(lines, "\n"), why, strings.Join(want, "\n"))
+			t.Fatalf("seed %d: %v, the steps are\n%s\n%v\nwant\n%s", seed, err, strings.Join(lines, "\n"), why,
+				strings.Join(want, "\n"))
 		}
 	}
 }
 
-// Four times as many nodes take about four times as long, and not sixteen times. Few ones do not show it: finished Jobs
-// are kept for a while.
-func TestTheTimeOfARehearsalGrowsWithItsNodes(t *testing.T) {
+// Four times as many nodes take about four times as long, and not sixteen times. A small number of nodes does not show
+// this, because finished Jobs are kept for a while.
+func TestTimeOfARehearsalGrowsLinearlyWithItsNodes(t *testing.T) {
 	lasts := func(nodes int, concurrency intstr.IntOrString) time.Duration {
 		s := simulation.Scenario{Clusters: make([]simulation.Cluster, 1)}
 		s.Plan.Name, s.Plan.Spec.Version, s.Plan.Spec.Drain, s.Plan.Spec.Concurrency = "p", "v1", &v1.Drain{}, &concurrency
@@ -198,7 +203,7 @@ func TestTheTimeOfARehearsalGrowsWithItsNodes(t *testing.T) {
 			s.Clusters[0].Nodes = append(s.Clusters[0].Nodes, simulation.Node{Name: fmt.Sprintf("n%04d", i)})
 		}
 		shortest := time.Duration(math.MaxInt64)
-		for range 2 { // the garbage of tests before this makes it longer, and nothing shorter
+		for range 2 { // garbage of earlier tests makes a run slower, but nothing makes it faster
 			start := processorTime(t)
 			if err := simulation.Print(s, io.Discard); err != nil {
 				t.Fatal(err)
@@ -209,12 +214,13 @@ func TestTheTimeOfARehearsalGrowsWithItsNodes(t *testing.T) {
 	}
 	for _, concurrency := range []intstr.IntOrString{intstr.FromInt32(1), intstr.FromInt32(50)} {
 		if few, many := lasts(1000, concurrency), lasts(4000, concurrency); many > 10*few {
-			t.Errorf("concurrency %v: 1000 nodes take %v, and 4000 %v", &concurrency, few, many)
+			t.Errorf("concurrency %v: 1000 nodes take %v and 4000 nodes take %v, want about four times as long", &concurrency,
+				few, many)
 		}
 	}
 }
 
-// processorTime returns the time for which this process has had a processor: other work on the machine does not count.
+// processorTime returns the processor time that this process has used. Other work on the machine does not count.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var usage syscall.Rusage

@@ -14,53 +14,54 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxSteps ends a simulation that would never end; real plans of this size take days.
+// maxSteps ends a simulation that would never end. Real plans of this size take days.
 const maxSteps = 2_000_000
 
-// Event is one step with its time.
+// Event is a step with its time.
 type Event struct {
 	At time.Time
 	// Cluster is empty for a plan of one cluster, Node for a step of a whole cluster.
 	Cluster, Node string
 	Verb          rollout.Verb
-	// Note says more.
+	// Note has details.
 	Note string
 }
 
-// Simulation is a run of a scenario. New sets it up.
+// Simulation is a run of a scenario. New returns one.
 type Simulation struct {
 	Now       time.Time
 	Members   []*Member
 	Clusters  []rollout.Cluster // in the order of Members
 	source    v1.Plan
-	version   string // for a plan without one
+	version   string // for a plan without a version
 	plan      rollout.Plan
 	fleet     *rollout.FleetPlan // nil for a plan of one cluster
 	active    activeMembers      // the members that are asked for steps
-	delivered []delivered        // to each of Members
-	settled   []settled          // of each of Members
-	// Observe, where set, is called after each step.
+	delivered []delivered        // for each of Members
+	settled   []settled          // for each of Members
+	// Observe, if set, is called after each step.
 	Observe func(Event) error
 }
 
-// delivered is what a member was given last, and how often that was another plan than before.
+// delivered records what a member last received, and how often that was a different plan.
 type delivered struct {
 	delivery   rollout.Delivery
 	revision   string
 	generation int64
 }
 
-// settled is what a member waits for, until it is given something else or something happens there.
+// settled records what a member waits for, until it receives something else or something happens there.
 type settled struct {
 	delivered delivered
 	wait      rollout.Wait
-	// nodes that are complete, and all, as in the status.
+	// nodes has the numbers of complete nodes and of all nodes, as in the status.
 	nodes string
 }
 
-// New sets a simulation up.
+// New returns a simulation of a scenario.
 func New(s Scenario) (*Simulation, error) {
-	p := &Simulation{Now: s.Start.Time, source: s.Plan, version: s.Latest, delivered: make([]delivered, len(s.Clusters)), settled: make([]settled, len(s.Clusters))}
+	p := &Simulation{Now: s.Start.Time, source: s.Plan, version: s.Latest, delivered: make([]delivered, len(s.Clusters)),
+		settled: make([]settled, len(s.Clusters))}
 	slices.SortFunc(s.Clusters, func(a, b Cluster) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range s.Clusters {
 		m, err := NewMember(c, s.Durations)
@@ -72,10 +73,12 @@ func New(s Scenario) (*Simulation, error) {
 			return nil, err
 		}
 		p.Members = append(p.Members, m)
-		p.Clusters = append(p.Clusters, rollout.Cluster{Name: c.Name, Labels: c.Labels, Selected: selected, Away: c.Away, Hold: c.Hold})
+		p.Clusters = append(p.Clusters, rollout.Cluster{Name: c.Name, Labels: c.Labels, Selected: selected, Away: c.Away,
+			Hold: c.Hold})
 	}
 	if p.source.Spec.Version == "" && p.version == "" {
-		return nil, fmt.Errorf("set up plan %s: set its version, or its channel, to which latest is the answer in a scenario", s.Plan.Name)
+		return nil, fmt.Errorf("set up plan %s: set its version, or its channel and the scenario's latest version",
+			s.Plan.Name)
 	}
 	if len(p.Members) == 0 {
 		return nil, fmt.Errorf("set up plan %s: name at least one cluster", s.Plan.Name)
@@ -90,7 +93,8 @@ func (p *Simulation) prepare() error {
 	if err != nil {
 		return err
 	}
-	p.plan = rollout.Plan{Name: plan.Name, UID: "simulation", Generation: p.plan.Generation + 1, Spec: *spec, Version: rollout.Version(version), Hash: hash}
+	p.plan = rollout.Plan{Name: plan.Name, UID: "simulation", Generation: p.plan.Generation + 1, Spec: *spec,
+		Version: rollout.Version(version), Hash: hash}
 	if plan.Spec.ClusterName == "" && plan.Spec.ClusterSelector == nil {
 		return nil
 	}
@@ -99,10 +103,10 @@ func (p *Simulation) prepare() error {
 	return err
 }
 
-// Run runs to the end, and returns what the plan then waits for.
+// Run runs the plan to the end, and returns its final reason to wait.
 func (p *Simulation) Run() (rollout.Wait, error) { return p.RunUntil(time.Time{}) }
 
-// RunUntil runs until a time, or to the end if that is zero.
+// RunUntil runs the plan until a time, or to the end if the time is zero.
 func (p *Simulation) RunUntil(end time.Time) (rollout.Wait, error) {
 	if err := p.selectActive(); err != nil {
 		return rollout.Wait{}, err
@@ -132,13 +136,13 @@ func (p *Simulation) RunUntil(end time.Time) (rollout.Wait, error) {
 	return rollout.Wait{}, fmt.Errorf("simulate plan %s: it does not end within %d steps", p.plan.Name, maxSteps)
 }
 
-// conclude returns the reason to wait. For that all members are made active: the reason counts and names them.
+// conclude returns the final reason to wait. It activates all members first, because the reason counts and names them.
 func (p *Simulation) conclude() (rollout.Wait, error) {
 	p.activateAll()
 	return p.settle()
 }
 
-// advance lets time pass.
+// advance advances the time.
 func (p *Simulation) advance(to time.Time) {
 	p.Now = to
 	for _, i := range p.active.members {
@@ -146,7 +150,7 @@ func (p *Simulation) advance(to time.Time) {
 	}
 }
 
-// settle takes all steps that can be taken now, and returns why there is no further one, and when there may be.
+// settle takes all steps that can be taken now. It returns why there is no further step, and when there may be one.
 func (p *Simulation) settle() (rollout.Wait, error) {
 	if p.fleet == nil {
 		return p.settleMember(0, p.plan)
@@ -177,7 +181,7 @@ func (p *Simulation) settle() (rollout.Wait, error) {
 	return rollout.Wait{}, fmt.Errorf("simulate plan %s: its steps do not end", p.plan.Name)
 }
 
-// deliver lets a member run what it is given.
+// deliver lets a member run the plan that it receives.
 func (p *Simulation) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
 	last, is := &p.delivered[i], delivered{delivery: f.Deliver(&p.Clusters[i]), revision: p.fleet.Revision}
 	switch {
@@ -193,7 +197,8 @@ func (p *Simulation) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
 		is.generation++
 	}
 	*last = is
-	if r := &p.settled[i]; r.delivered == is && !p.Members[i].changed && (r.wait.Until.IsZero() || p.Now.Before(r.wait.Until)) {
+	if r := &p.settled[i]; r.delivered == is && !p.Members[i].changed &&
+		(r.wait.Until.IsZero() || p.Now.Before(r.wait.Until)) {
 		return r.wait, nil
 	}
 	plan := p.plan
@@ -212,7 +217,8 @@ func (p *Simulation) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
 }
 
 func (p *Simulation) apply(s *rollout.ClusterStep) error {
-	i, found := slices.BinarySearchFunc(p.Clusters, s.Cluster, func(c rollout.Cluster, name string) int { return strings.Compare(c.Name, name) })
+	i, found := slices.BinarySearchFunc(p.Clusters, s.Cluster,
+		func(c rollout.Cluster, name string) int { return strings.Compare(c.Name, name) })
 	if !found {
 		return fmt.Errorf("%s cluster %s: it does not exist", s.Verb, s.Cluster)
 	}

@@ -21,12 +21,12 @@ type changing struct {
 	*simulation.Simulation
 	scenario simulation.Scenario
 	lines    []string
-	// failures says that members fail: one whose nodes are tried again after a pause may be at work beside as many as
-	// there are places.
+	// failures reports whether members fail. A member whose nodes are retried after a pause may be at work although all
+	// slots are taken.
 	failures bool
 }
 
-// working counts the members at work, without one.
+// working counts the members at work, except one.
 func (m *changing) working(but string) int {
 	working := 0
 	for i, member := range m.Members {
@@ -41,7 +41,7 @@ func (m *changing) working(but string) int {
 	return working
 }
 
-// checkStep checks what must be true after each step, whatever users do.
+// checkStep checks the invariants after each step, whatever users do.
 func (m *changing) checkStep(l simulation.Event) error {
 	m.lines = append(m.lines, fmt.Sprint(l))
 	limit := int(m.scenario.Plan.Spec.Rollout.MaxConcurrentClusters)
@@ -63,7 +63,7 @@ func (m *changing) checkStep(l simulation.Event) error {
 	return nil
 }
 
-// change does one thing that users do.
+// change makes one of the changes that users make.
 func (m *changing) change(r *rand.Rand) error {
 	what, err := "", error(nil)
 	c := &m.Clusters[r.IntN(len(m.Clusters))]
@@ -73,7 +73,7 @@ func (m *changing) change(r *rand.Rand) error {
 	case 1:
 		what, err = "resume", m.Edit(func(s *v1.PlanSpec) { s.Paused = false })
 	case 2:
-		version := fmt.Sprintf("v%d", 1+r.IntN(2)) // two, to have it changed back often
+		version := fmt.Sprintf("v%d", 1+r.IntN(2)) // only two, so that it is often changed back
 		what, err = "edit to "+version, m.Edit(func(s *v1.PlanSpec) { s.Version = version })
 	case 3:
 		c.Selected = !c.Selected
@@ -90,7 +90,7 @@ func (m *changing) change(r *rand.Rand) error {
 	return err
 }
 
-// undo undoes what would keep the plan from its end.
+// undo reverts the changes that would keep the plan from ending.
 func (m *changing) undo() error {
 	for i := range m.Clusters {
 		m.Clusters[i].Selected = true
@@ -105,7 +105,7 @@ func (m *changing) checkEnd(why rollout.Wait) error {
 		ends = append(ends, v1.ReasonNodeFailed, v1.ReasonTooManyFailures)
 	}
 	if !slices.Contains(ends, why.Reason) {
-		return fmt.Errorf("it ends with %s: %s", why.Reason, why.Message)
+		return fmt.Errorf("the plan ends with %s: %s", why.Reason, why.Message)
 	}
 	if err := m.checkStep(simulation.Event{At: m.Now, Verb: "end"}); err != nil || why.Reason != v1.ReasonComplete {
 		return err
@@ -113,7 +113,8 @@ func (m *changing) checkEnd(why rollout.Wait) error {
 	for i, member := range m.Members {
 		for _, n := range member.Nodes {
 			if hash := m.Clusters[i].Status.Hash; n.Labels[v1.PlanLabel("p")] != hash || len(n.Claims) > 0 {
-				return fmt.Errorf("it is complete, and node %s/%s has the label %q and claims %v", m.Clusters[i].Name, n.Name, n.Labels[v1.PlanLabel("p")], n.Claims)
+				return fmt.Errorf("the plan is complete, but node %s/%s has the label %q and claims %v", m.Clusters[i].Name, n.Name,
+					n.Labels[v1.PlanLabel("p")], n.Claims)
 			}
 		}
 	}
@@ -143,7 +144,8 @@ func TestInvariantsOfGeneratedFleetsThatUsersChange(t *testing.T) {
 			}
 		}
 		for range 1 + r.IntN(12) {
-			_, err := m.RunUntil(m.Now.Add(time.Duration(r.IntN([]int{120, 3600}[r.IntN(2)])) * time.Second)) // often in the midst of a node
+			// often in the middle of a node
+			_, err := m.RunUntil(m.Now.Add(time.Duration(r.IntN([]int{120, 3600}[r.IntN(2)])) * time.Second))
 			check(err)
 			check(m.change(r))
 		}
@@ -154,13 +156,14 @@ func TestInvariantsOfGeneratedFleetsThatUsersChange(t *testing.T) {
 	}
 }
 
-func TestAPlanThatIsChangedBackFindsNoMemberAtWorkWithoutAPlace(t *testing.T) {
+func TestPlanThatIsChangedBackFindsNoMemberAtWorkWithoutASlot(t *testing.T) {
 	p, lines := newSimulation(t, `{start: "2026-11-21T00:00:00Z", clusters: [{name: a, nodes: [{name: x}]}, {name: b, nodes: [{name: x}, {name: z}]}],
 		plan: {metadata: {name: p}, spec: {version: v1, clusterSelector: {}, concurrency: 1, upgrade: {image: i}}}}`)
 	for _, edit := range []struct {
 		at      time.Duration
 		version string
-	}{{90 * time.Second, "v2"}, {40 * time.Second, "v1"}} { // b is at its first node, then a is at work and b has been let go
+		// b is at its first node, then a is at work and b has been released
+	}{{90 * time.Second, "v2"}, {40 * time.Second, "v1"}} {
 		if _, err := p.RunUntil(p.Now.Add(edit.at)); err != nil {
 			t.Fatal(err)
 		}
