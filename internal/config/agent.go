@@ -13,37 +13,38 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Agent has the defaults of agents. What a Cluster sets in spec.agent takes the place of the field here; of Env, of the
-// variable here.
+// Agent has the defaults for agents. A field of spec.agent of a Cluster overrides the field here. For Env, each
+// variable of the Cluster overrides the variable here.
 type Agent struct {
-	// Image of the agent. Default: that of the manager's own container (SetAgentImage), outside of a cluster
-	// "drover:latest".
+	// Image is the image of the agent. Default: the image of the manager's own container (SetAgentImage), or
+	// "drover:latest" if the manager runs outside of a cluster.
 	Image string `json:"image,omitempty"`
-	// Rollout says how a new image or manager's version reaches the agents: a few first, then shares.
+	// Rollout specifies how a new image or version reaches the agents: a few first, then shares of the rest.
 	Rollout Rollout `json:"rollout,omitempty"`
-	// Registry is put in front of images of agents and Plans that name no registry themselves:
+	// Registry is prepended to images of agents and Plans that do not name a registry, for example
 	// "registry.example.com/mirror". Default: none.
 	Registry string `json:"registry,omitempty"`
 	// ImagePullSecrets name Secrets in the agent's namespace in each member.
 	ImagePullSecrets []v1.PullSecret `json:"imagePullSecrets,omitempty"`
-	// Env is the environment of agents, of the variables that a Cluster may set.
+	// Env has environment variables for agents. Only variables that a Cluster may set are allowed.
 	Env []v1.AgentEnv `json:"env,omitempty"`
-	// NodeSelector, Tolerations and PriorityClassName of agents.
+	// NodeSelector, Tolerations and PriorityClassName apply to the agents' pods.
 	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`
 	Tolerations       []corev1.Toleration `json:"tolerations,omitempty"`
 	PriorityClassName string              `json:"priorityClassName,omitempty"`
 }
 
-// Defaults of spec.agent.
+// Defaults returns the defaults of spec.agent.
 func (a Agent) Defaults() v1.Agent {
 	return v1.Agent{Image: a.Image, ImagePullSecrets: a.ImagePullSecrets, Env: a.Env,
 		NodeSelector: a.NodeSelector, Tolerations: a.Tolerations, PriorityClassName: a.PriorityClassName}
 }
 
-// aRegistry is a host, which has a dot or a port so that runtimes take it for one, and perhaps folders.
+// aRegistry matches a host with optional folders. The host needs a dot or a port so that container runtimes recognize
+// it as one.
 var aRegistry = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]+)?$`)
 
-// validate reports each fault by field, format and arguments.
+// validate reports the faults of the section. add takes a field, a format and arguments.
 func (a Agent) validate(add func(field, format string, args ...any)) {
 	if a.Registry != "" && !aRegistry.MatchString(a.Registry) {
 		add("agent.registry", "%q is not of the form host[:port][/folder], with a dot or a port in the host", a.Registry)

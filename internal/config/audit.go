@@ -9,17 +9,17 @@ import (
 	"github.com/drover-dev/drover/internal/audit"
 )
 
-// Audit is the log of who did what in which member.
+// Audit configures the log of users' requests to members.
 type Audit struct {
-	// Level is Off, Metadata, or Request, which writes bodies too, but for those that hold secrets. Default Off.
+	// Level is Off, Metadata, or Request, which also logs bodies, except bodies with secrets. Default: Off.
 	Level audit.Level `json:"level,omitempty"`
-	// Mode says what happens when lines come faster than they can be written: Dropping, the default, or Blocking.
+	// Mode decides what happens if lines are produced faster than they can be written: Dropping, the default, or Blocking.
 	Mode audit.Mode `json:"mode,omitempty"`
-	// Path of the file, absolute, or "-" for standard output, the default.
+	// Path is the absolute path of the file, or "-" for standard output, the default.
 	Path string `json:"path,omitempty"`
-	// MaxSizeMiB of the file; then it is renamed to Path.1 and a new one is begun. Default 100.
+	// MaxSizeMiB is the size at which the file is renamed to Path.1 and a new one begins. Default: 100.
 	MaxSizeMiB int64 `json:"maxSizeMiB,omitempty"`
-	// MaxBackups is how many renamed files are kept. Default 5.
+	// MaxBackups is how many renamed files are kept. Default: 5.
 	MaxBackups int `json:"maxBackups,omitempty"`
 }
 
@@ -48,7 +48,8 @@ func (a *Audit) validate(add func(field, format string, args ...any)) {
 	}
 }
 
-// Settings returns the settings of package audit.
+// Settings returns the settings for package audit.
 func (a Audit) Settings() audit.Settings {
-	return audit.Settings{Level: a.Level, Mode: a.Mode, Path: a.Path, MaxSize: a.MaxSizeMiB << 20, MaxBackups: a.MaxBackups}
+	return audit.Settings{Level: a.Level, Mode: a.Mode, Path: a.Path, MaxSize: a.MaxSizeMiB << 20,
+		MaxBackups: a.MaxBackups}
 }

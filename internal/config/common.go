@@ -12,28 +12,28 @@ import (
 
 // Port is a port for operators. Its connections and handshakes do not count toward the limits of Server.
 type Port struct {
-	// Listen is its address, or ListenNowhere.
+	// Listen is the address of the port, or ListenNowhere.
 	Listen string `json:"listen,omitempty"`
 }
 
-// Validate reports faults of the port with that name.
+// Validate reports the faults of the port with the given name.
 func (p Port) Validate(name string, add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(p.Listen); err != nil && p.Listen != ListenNowhere {
 		add(name+".listen", "want host:port, :port or %q: %w", ListenNowhere, err)
 	}
 }
 
-// LeaderElection among the replicas of a program, through a Lease.
+// LeaderElection configures leader election among the replicas of a program, through a Lease.
 type LeaderElection struct {
-	// Enabled by default. Turn it off for a single process only.
+	// Enabled turns leader election on. Default: true. Turn it off only for a single process.
 	Enabled *bool `json:"enabled,omitempty"`
-	// LeaseDuration, default 15s; RenewDeadline, default 10s; RetryPeriod, default 2s.
+	// LeaseDuration defaults to 15s, RenewDeadline to 10s and RetryPeriod to 2s.
 	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
 	RenewDeadline metav1.Duration `json:"renewDeadline,omitempty"`
 	RetryPeriod   metav1.Duration `json:"retryPeriod,omitempty"`
 }
 
-// SetDefaults sets the fields that the file leaves out.
+// SetDefaults sets the fields that are missing in the file.
 func (l *LeaderElection) SetDefaults() {
 	setDefault(&l.Enabled, new(true))
 	setDefault(&l.LeaseDuration.Duration, 15*time.Second)
@@ -41,7 +41,7 @@ func (l *LeaderElection) SetDefaults() {
 	setDefault(&l.RetryPeriod.Duration, 2*time.Second)
 }
 
-// Validate reports faults.
+// Validate reports the faults of the section.
 func (l LeaderElection) Validate(add func(field, format string, args ...any)) {
 	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
 		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config loads and validates the manager's one configuration file, and starts its one log.
+// Package config loads and validates the manager's configuration file, and starts the log of the process.
 package config
 
 import (
@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// APIVersion and Kind of the file.
+// APIVersion and Kind of the configuration file.
 const (
 	APIVersion = "config.drover.dev/v1"
 	Kind       = "ManagerConfig"
@@ -27,60 +27,62 @@ const (
 type Config struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Namespace on the hub for the manager's own objects: its Lease and its CA. Default "drover-system".
+	// Namespace is the namespace on the hub for the manager's own objects, such as its Lease and its CA. Default:
+	// "drover-system".
 	Namespace string `json:"namespace,omitempty"`
 	// Server is the hub's HTTPS port.
 	Server Server `json:"server"`
-	// Agent has the defaults of agents.
+	// Agent has the defaults for agents.
 	Agent Agent `json:"agent,omitempty"`
-	// Health is the port for probes of the kubelet, without TLS. Default ":8081".
+	// Health is the port for the kubelet's probes, without TLS. Default: ":8081".
 	Health Port `json:"health,omitempty"`
-	// Metrics is the HTTPS port for scrapers. Default ":8445".
+	// Metrics is the HTTPS port for scrapers. Default: ":8445".
 	Metrics Port `json:"metrics,omitempty"`
-	// LeaderElection among manager replicas.
+	// LeaderElection configures leader election among the manager's replicas.
 	LeaderElection LeaderElection `json:"leaderElection,omitempty"`
-	// Peers are the other replicas of the manager.
+	// Peers configures how the replicas of the manager reach each other.
 	Peers Peers `json:"peers,omitempty"`
-	// Tracing of requests. Off by default.
+	// Tracing configures traces of requests. Off by default.
 	Tracing Tracing `json:"tracing,omitempty"`
-	// Drain is how a replica stops.
+	// Drain configures how a replica stops.
 	Drain Drain `json:"drain,omitempty"`
-	// Limits of what users do through one replica.
+	// Limits limit the load that users can put on one replica.
 	Limits Limits `json:"limits,omitempty"`
-	// Audit is the log of who did what in which member. Off by default.
+	// Audit configures the log of users' requests to members. Off by default.
 	Audit Audit `json:"audit,omitempty"`
-	// Channels are the release channels that Plans name.
+	// Channels restricts the release channels of Plans.
 	Channels Channels `json:"channels,omitempty"`
-	// SignIn is how users sign in at the hub. Off by default.
+	// SignIn configures how users sign in to the hub. Off by default.
 	SignIn SignIn `json:"signIn,omitempty"`
 }
 
-// Channels restricts the release channels that the hub asks. Any user who may create a Plan chooses the URL of one.
+// Channels restricts the release channels that the hub queries. Their URLs are chosen by any user with permission to
+// create a Plan.
 type Channels struct {
-	// Private lets channels be at private addresses (RFC 1918, RFC 4193, 100.64.0.0/10) too, for sites with a channel
-	// server of their own. Addresses of this machine and of its link are never asked. Default: false.
+	// Private allows channels at private addresses (RFC 1918, RFC 4193, 100.64.0.0/10), for sites with their own channel
+	// server. Loopback and link-local addresses are never queried. Default: false.
 	Private bool `json:"private,omitempty"`
 }
 
-// Server is the hub's HTTPS port and how agents reach it.
+// Server configures the hub's HTTPS port and how agents reach it.
 type Server struct {
-	// Listen is the address of the port. Default ":8443".
+	// Listen is the address of the port. Default: ":8443".
 	Listen string `json:"listen,omitempty"`
-	// URLs are the base URLs under which agents and people reach the hub, the preferred one first. https only. All
-	// of them are announced to the agents. At least one is required.
+	// URLs are the base URLs under which agents and users reach the hub, the preferred one first. Only https is allowed.
+	// All of them are announced to the agents. At least one is required.
 	URLs []string `json:"urls"`
-	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt) to serve with instead of certificates
-	// of the hub's own CA. Agents are told to trust its ca.crt beside the hub's own CA.
+	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub serves with it instead of
+	// with certificates of its own CA. Agents are told to trust its ca.crt in addition to the hub's own CA.
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 }
 
-// ListenNowhere in place of an address leaves a Port out.
+// ListenNowhere, in place of an address, disables a Port.
 const ListenNowhere = "0"
 
 // Load reads, defaults and validates the file at path. Unknown fields are errors.
 func Load(path string) (Config, error) { return Read(path, Parse) }
 
-// Read reads the configuration file of a program. The program's parse function returns its content.
+// Read reads the configuration file of a program and returns the result of the program's parse function.
 func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	var none T
 	raw, err := os.ReadFile(path)
@@ -94,7 +96,7 @@ func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	return c, nil
 }
 
-// Parse is Load for a file's content. It reports all faults at once.
+// Parse is Load for the content of a file. It reports all faults at once.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -149,7 +151,8 @@ func (c *Config) validate() error {
 		add("server.urls", "at least one is required: the https URL under which agents reach this hub")
 	}
 	for i, raw := range c.Server.URLs {
-		if u, err := url.Parse(raw); err != nil || u.Hostname() == "" || strings.HasSuffix(u.Host, ":") || (*u != url.URL{Scheme: "https", Host: u.Host}) {
+		if u, err := url.Parse(raw); err != nil || u.Hostname() == "" || strings.HasSuffix(u.Host, ":") ||
+			(*u != url.URL{Scheme: "https", Host: u.Host}) {
 			add(fmt.Sprintf("server.urls[%d]", i), "%q is not of the form https://host[:port]", raw)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// TestEveryKeyIsDocumented looks for each key of the file in the table of docs/operations/configuration.md, which
+// TestEveryKeyIsDocumented looks for each key of the file in the table of docs/operations/configuration.md. The table
 // abbreviates "a.b, a.c" as "a.b, .c".
 func TestEveryKeyIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations/configuration.md")
@@ -37,11 +37,11 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		found++
 	}
 	if found < 25 {
-		t.Errorf("only %d keys were found", found)
+		t.Errorf("only %d keys were found, want at least 25", found)
 	}
 }
 
-// keys are those of the values in a type, such as server.listen.
+// keys returns the keys of a type, such as server.listen.
 func keys(kind reflect.Type, prefix string) []string {
 	for kind.Kind() == reflect.Pointer {
 		kind = kind.Elem()

@@ -9,24 +9,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Drain is how a replica stops. The pod's grace period must exceed their sum, or Delay and MoveTime, by 10 s.
+// Drain configures how a replica stops. The pod's grace period must exceed the sum of Delay and Sessions, or the sum of
+// Delay and MoveTime if that is greater, by 10 s.
 type Drain struct {
-	// Delay is how long a replica that stops still serves new requests, until whatever spreads them has noticed. Default
-	// 5s, at least 0s (for a process that nothing is in front of), at most 5m.
+	// Delay is how long a stopping replica still serves new requests, until load balancers have noticed that it stops.
+	// Default: 5s. It can be at least 0s (for a process without a load balancer) and at most 5m.
 	Delay *metav1.Duration `json:"delay,omitempty"`
-	// Sessions is how long what is under way may last after that: shells, forwarded ports, logs that are followed, and
-	// requests. Default 2m, at most 24h. Watches end at once, cleanly.
+	// Sessions is how long ongoing shells, forwarded ports, followed logs and other requests may continue after that.
+	// Default: 2m, at most 24h. Watches end at once, cleanly.
 	Sessions *metav1.Duration `json:"sessions,omitempty"`
 }
 
-// MoveTime is the time for agents to open tunnels at other replicas. It runs at the same time as Sessions. Ten thousand
-// agents need most of it.
+// MoveTime is the time that agents have to open tunnels at other replicas. It runs at the same time as Sessions. Ten
+// thousand agents need most of it.
 const MoveTime = time.Minute
 
 // drainMargin is the time for the rest of a stop: controllers end, the Lease is released, connections are closed.
 const drainMargin = 10 * time.Second
 
-// Timeout returns the most time that a stop takes.
+// Timeout returns the maximum duration of a stop.
 func (d Drain) Timeout() time.Duration {
 	return d.Delay.Duration + max(d.Sessions.Duration, MoveTime) + drainMargin
 }
@@ -42,9 +43,9 @@ func (d *Drain) setDefaults() {
 
 func (d *Drain) validate(add func(field, format string, args ...any)) {
 	if d.Delay.Duration < 0 || d.Delay.Duration > 5*time.Minute {
-		add("drain.delay", "%s is not from 0s to 5m", d.Delay.Duration)
+		add("drain.delay", "%s is not between 0s and 5m", d.Delay.Duration)
 	}
 	if d.Sessions.Duration < 0 || d.Sessions.Duration > 24*time.Hour {
-		add("drain.sessions", "%s is not from 0s to 24h", d.Sessions.Duration)
+		add("drain.sessions", "%s is not between 0s and 24h", d.Sessions.Duration)
 	}
 }

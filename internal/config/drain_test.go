@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// The kubelet kills what is not gone after the grace period, and controller-runtime gives up its runnables after its
-// own.
+// The kubelet kills all processes that remain after the grace period, and controller-runtime abandons its runnables
+// after its own timeout.
 func TestGracePeriodFitsTheDrain(t *testing.T) {
 	manager := filepath.Join("..", "..", "config", "manager")
 	c, err := config.Load(filepath.Join(manager, "config.yaml"))
@@ -33,9 +33,9 @@ func TestGracePeriodFitsTheDrain(t *testing.T) {
 	}
 	grace := time.Duration(*deployment.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
 	if grace < c.Drain.Timeout() {
-		t.Errorf("the grace period is %s and a stop takes up to %s", grace, c.Drain.Timeout())
+		t.Errorf("the grace period is %s and a stop takes up to %s, want a longer grace period", grace, c.Drain.Timeout())
 	}
 	if most := c.Drain.Delay.Duration + max(c.Drain.Sessions.Duration, config.MoveTime); c.Drain.Timeout() <= most {
-		t.Errorf("nothing is left after %s", most)
+		t.Errorf("no time is left after %s, want some for the rest of the stop", most)
 	}
 }

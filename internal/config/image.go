@@ -12,18 +12,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// EnvPod names the Pod that the manager runs in. It is not set for a manager outside of a cluster.
+// EnvPod is the environment variable with the name of the manager's Pod. It is not set for a manager outside of a
+// cluster.
 const EnvPod = "DROVER_POD"
 
 const (
-	// managerContainer is the container of the manager in its Pod.
+	// managerContainer is the name of the manager's container in its Pod.
 	managerContainer = "manager"
 	defaultImage     = "drover:latest"
 )
 
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=pods,verbs=get
 
-// SetAgentImage sets the image of agents where the file names none: one image holds both programs, so it is the one of
+// SetAgentImage sets the image of agents if the file names none. One image has both programs, so this is the image of
 // the manager's own container.
 func (c *Config) SetAgentImage(ctx context.Context, hub client.Reader, pod string) error {
 	if c.Agent.Image != "" {
@@ -35,7 +36,7 @@ func (c *Config) SetAgentImage(ctx context.Context, hub client.Reader, pod strin
 	}
 	own := &corev1.Pod{}
 	if err := hub.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: pod}, own); err != nil {
-		return fmt.Errorf("read the manager's own image, which is that of agents, of pod %s in namespace %s: %w: allow it, or set agent.image in the configuration", pod, c.Namespace, err)
+		return fmt.Errorf("read pod %s in namespace %s, because agents run the manager's own image: %w: allow it, or set agent.image in the configuration", pod, c.Namespace, err)
 	}
 	for _, container := range own.Spec.Containers {
 		if container.Name == managerContainer {
@@ -43,5 +44,6 @@ func (c *Config) SetAgentImage(ctx context.Context, hub client.Reader, pod strin
 			return nil
 		}
 	}
-	return fmt.Errorf("pod %s has no container %s, whose image is that of agents: set agent.image in the configuration", pod, managerContainer)
+	return fmt.Errorf("pod %s has no container %s with the image for agents: set agent.image in the configuration", pod,
+		managerContainer)
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestMain sets a proxy before anything reads the environment, which happens once.
+// TestMain sets a proxy before the environment is first read, because Go reads it only once.
 func TestMain(m *testing.M) {
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy"} {
 		_ = os.Setenv(name, "http://192.0.2.9:3128")
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-func TestTheHubsAPIServerIsReachedWithoutProxy(t *testing.T) {
+func TestHubAPIServerIsReachedWithoutProxy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{"clusters":[{"name":"c","cluster":{"server":"https://192.0.2.1:6443"}}],"users":[{"name":"u","user":{"token":"managers-own"}}],` +
 		`"contexts":[{"name":"x","context":{"cluster":"c","user":"u"}}],"current-context":"x"}`
@@ -40,7 +40,7 @@ func TestTheHubsAPIServerIsReachedWithoutProxy(t *testing.T) {
 	}
 	for want, cfg := range map[string]*rest.Config{
 		"192.0.2.1:6443": cfg,
-		"192.0.2.9:3128": {Host: cfg.Host}, // the test can tell
+		"192.0.2.9:3128": {Host: cfg.Host}, // shows that the test detects a proxy
 	} {
 		var dialled string
 		cfg.Dial = func(_ context.Context, _, address string) (net.Conn, error) {

@@ -11,70 +11,73 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Limits of what users do through one replica, and of what a workspace may cost. The defaults are for 1 GiB of memory.
+// Limits limit the requests of users in one replica, and the costs of a workspace. The defaults are for 1 GiB of
+// memory.
 type Limits struct {
-	// Short requests are answered and over. Defaults: user 100, member 250, all 2000.
+	// Short limits requests that get an answer and end. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`
-	// Long ones are meant to last: watches, followed logs, sessions, and what is proxied to workloads. Defaults: user
-	// 1000, member 2000, all 5000.
+	// Long limits requests that are meant to last: watches, followed logs, sessions, and requests that are proxied to
+	// workloads. Defaults: user 1000, member 2000, all 5000.
 	Long RequestLimits `json:"long,omitempty"`
-	// Queue of short requests that find no room. Long ones never wait.
+	// Queue limits short requests that wait because a limit is reached. Long requests never wait.
 	Queue Queue `json:"queue,omitempty"`
-	// Backlog is what is held in memory for users who do not read.
+	// Backlog limits the memory for answers that users do not read.
 	Backlog Backlog `json:"backlog,omitempty"`
-	// Workspace bounds what the members of one workspace cost.
+	// Workspace limits the costs of the members of one workspace.
 	Workspace Workspace `json:"workspace,omitempty"`
-	// Connections to the port of one replica.
+	// Connections limit the connections to the port of one replica.
 	Connections Connections `json:"connections,omitempty"`
 }
 
-// Workspace bounds what the members of one workspace cost the hub, whoever may create Clusters there.
+// Workspace limits the costs of the members of one workspace, because any tenant may create Clusters there.
 type Workspace struct {
-	// Clusters that get a join token. A Cluster beyond it says TooManyClusters; those that have joined stay. Default 1000.
+	// Clusters is how many Clusters get a join token. A further Cluster has the reason TooManyClusters. Clusters that have
+	// joined are not affected. Default: 1000.
 	Clusters int `json:"clusters,omitempty"`
-	// Tunnels of all of them at one replica. Default 4000: two agent replicas each, all of which open a new tunnel before
-	// they close the old.
+	// Tunnels is the maximum number of tunnels of all Clusters of the workspace at one replica. Default: 4000. This is
+	// enough for two agent replicas of each Cluster, which all open a new tunnel before they close the old one.
 	Tunnels int `json:"tunnels,omitempty"`
-	// ClusterTunnels of one of them at one replica. Default 12.
+	// ClusterTunnels is the maximum number of tunnels of one Cluster at one replica. Default: 12.
 	ClusterTunnels int `json:"clusterTunnels,omitempty"`
 }
 
 // Connections bounds the connections to the port of one replica.
 type Connections struct {
-	// All of them, tunnels included. The next one waits to be accepted. Default 50000.
+	// All is the maximum number of connections, including tunnels. The next connection waits to be accepted. Default:
+	// 50000.
 	All int `json:"all,omitempty"`
-	// Source bounds those of one address (or IPv6 /64) on which neither a user nor an agent has been authenticated, and
-	// those of one user or of the service accounts of one namespace. The next one is closed at once. Default 4000. Tunnels
-	// do not count: behind a load balancer all agents come from one address.
+	// Source is the maximum number of connections of one address (or IPv6 /64) without an authenticated user or agent. It
+	// is also the maximum for one user, and for the service accounts of one namespace. The next connection is closed at
+	// once. Default: 4000. Tunnels do not count, because behind a load balancer all agents come from one address.
 	Source int `json:"source,omitempty"`
 }
 
-// RequestLimits bound the requests that are under way at once in one replica.
+// RequestLimits limit the concurrent requests in one replica.
 type RequestLimits struct {
-	// User bounds those of one user. The service accounts of one namespace count as one.
+	// User is the limit for one user. The service accounts of one namespace count as one user.
 	User int `json:"user,omitempty"`
-	// Member bounds those to one member.
+	// Member is the limit for requests to one member.
 	Member int `json:"member,omitempty"`
-	// All bounds all.
+	// All is the limit for all requests together.
 	All int `json:"all,omitempty"`
 }
 
-// Queue of short requests.
+// Queue limits the short requests that wait.
 type Queue struct {
-	// All bounds how many wait at once. Default 2000.
+	// All is how many requests may wait at once. Default: 2000.
 	All int `json:"all,omitempty"`
-	// User bounds how many of one user. Default 400.
+	// User is how many requests of one user may wait. Default: 400.
 	User int `json:"user,omitempty"`
-	// Wait is how long one may wait. Default 5s, at most 30s.
+	// Wait is how long a request may wait. Default: 5s, at most 30s.
 	Wait metav1.Duration `json:"wait,omitempty"`
 }
 
-// Backlog of answers that users do not read. Beyond a bound the oldest that has not moved for a second is cut, and at
-// twice the bound the oldest, moving or not.
+// Backlog limits the buffered answers that users do not read. Above a limit, the oldest answer that has not moved for a
+// second is cut off. At twice the limit, the oldest answer is cut off even if it moves.
 type Backlog struct {
-	// MemberMiB bounds what is held of one member. Default 64.
+	// MemberMiB is the limit for answers of one member. Default: 64.
 	MemberMiB int64 `json:"memberMiB,omitempty"`
-	// AllMiB bounds what is held of all. Default 256.
+	// AllMiB is the limit for all answers together. Default: 256.
 	AllMiB int64 `json:"allMiB,omitempty"`
 }
 
@@ -110,7 +113,7 @@ func (l *Limits) validate(add func(field, format string, args ...any)) {
 		add("limits.queue", "want 1 ≤ user ≤ all")
 	}
 	if l.Queue.Wait.Duration < 0 || l.Queue.Wait.Duration > 30*time.Second {
-		add("limits.queue.wait", "want at most 30s: clients give up, and try again beside what waits")
+		add("limits.queue.wait", "want at most 30s: otherwise clients give up, and retry while the first request still waits")
 	}
 	if l.Backlog.MemberMiB < 1 || l.Backlog.MemberMiB > l.Backlog.AllMiB {
 		add("limits.backlog", "want 1 ≤ memberMiB ≤ allMiB")
@@ -123,7 +126,7 @@ func (l *Limits) validate(add func(field, format string, args ...any)) {
 	}
 }
 
-// Settings returns the limits as package limit takes them.
+// Settings returns the settings for package limit.
 func (l Limits) Settings() limit.Settings {
 	short, long := l.Short.bounds(), l.Long.bounds()
 	short.Queue, short.QueueUser, short.Wait = l.Queue.All, l.Queue.User, l.Queue.Wait.Duration

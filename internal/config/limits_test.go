@@ -13,7 +13,7 @@ import (
 )
 
 func TestLimitsAndAudit(t *testing.T) {
-	t.Run("the defaults are those of the packages", func(t *testing.T) {
+	t.Run("the defaults equal the defaults of the packages", func(t *testing.T) {
 		c, err := config.Parse([]byte(minimal))
 		if err != nil {
 			t.Fatal(err)
@@ -27,18 +27,28 @@ func TestLimitsAndAudit(t *testing.T) {
 		}
 	})
 	for name, tt := range map[string]struct{ file, want string }{
-		"a user's share beyond all is said":    {"limits: {short: {user: 3000}}\n", "limits.short: want 1 ≤ user ≤ all"},
-		"a member's share beyond all is said":  {"limits: {long: {member: 9000}}\n", "limits.long: want 1 ≤ user ≤ all and 1 ≤ member ≤ all"},
-		"a negative bound is said":             {"limits: {long: {all: -1}}\n", "limits.long"},
-		"a queue of one user beyond all":       {"limits: {queue: {all: 3}}\n", "limits.queue: want"},
-		"a wait beyond what clients wait":      {"limits: {queue: {wait: 1m}}\n", "limits.queue.wait: want at most 30s"},
-		"a backlog of a member beyond all":     {"limits: {backlog: {memberMiB: 512}}\n", "limits.backlog: want"},
-		"a Cluster with more tunnels than all": {"limits: {workspace: {tunnels: 3}}\n", "limits.workspace: want"},
-		"a tunnel too few to move":             {"limits: {workspace: {clusterTunnels: 1}}\n", "limits.workspace: want"},
-		"an address with more than all":        {"limits: {connections: {all: 3}}\n", "limits.connections: want"},
-		"an unknown level is said":             {"audit: {level: Everything}\n", `audit.level: "Everything" is none of`},
-		"an unknown mode is said":              {"audit: {mode: Sometimes}\n", `audit.mode: "Sometimes" is neither`},
-		"a relative path of the audit is said": {"audit: {path: audit.log}\n", `audit.path: "audit.log" is neither`},
+		"a user's limit beyond the total is refused": {
+			"limits: {short: {user: 3000}}\n", "limits.short: want 1 ≤ user ≤ all",
+		},
+		"a member's limit beyond the total is refused": {
+			"limits: {long: {member: 9000}}\n", "limits.long: want 1 ≤ user ≤ all and 1 ≤ member ≤ all",
+		},
+		"a negative limit is refused":     {"limits: {long: {all: -1}}\n", "limits.long"},
+		"a user's queue beyond the total": {"limits: {queue: {all: 3}}\n", "limits.queue: want"},
+		"a wait beyond the patience of clients": {
+			"limits: {queue: {wait: 1m}}\n", "limits.queue.wait: want at most 30s",
+		},
+		"a member's backlog beyond the total":       {"limits: {backlog: {memberMiB: 512}}\n", "limits.backlog: want"},
+		"more tunnels of one Cluster than in total": {"limits: {workspace: {tunnels: 3}}\n", "limits.workspace: want"},
+		"too few tunnels for an agent to move": {
+			"limits: {workspace: {clusterTunnels: 1}}\n", "limits.workspace: want",
+		},
+		"more connections of one address than in total": {"limits: {connections: {all: 3}}\n", "limits.connections: want"},
+		"an unknown level is refused": {
+			"audit: {level: Everything}\n", `audit.level: "Everything" is none of`,
+		},
+		"an unknown mode is refused":                  {"audit: {mode: Sometimes}\n", `audit.mode: "Sometimes" is neither`},
+		"a relative path of the audit log is refused": {"audit: {path: audit.log}\n", `audit.path: "audit.log" is neither`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Parse([]byte(minimal + tt.file))

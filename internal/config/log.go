@@ -16,32 +16,34 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// startLog makes everything in this process log as the options say: JSON with times of RFC 3339 by default. Stack
-// traces are of panics only, since an error names what was done to what; "-zap-stacktrace-level=error" adds them.
+// startLog makes everything in this process log as the options say, by default as JSON with times in RFC 3339. Only
+// panics have a stack trace, because errors say what failed and on which object. "-zap-stacktrace-level=error" adds
+// stack traces to errors.
 func startLog(options zap.Options) {
 	log := newLog(options)
 	ctrl.SetLogger(log)
 	klog.SetLogger(log.WithName("client-go"))
 }
 
-// newLog makes the manager's one log, which its libraries write to as well.
+// newLog returns the manager's log. Its libraries write to the same log.
 func newLog(options zap.Options) logr.Logger {
 	if options.StacktraceLevel == nil && !options.Development {
 		options.StacktraceLevel = zapcore.PanicLevel
 	}
-	options.ZapOpts = append(options.ZapOpts, uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietConflicts{Core: core} }))
+	options.ZapOpts = append(options.ZapOpts,
+		uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietConflicts{Core: core} }))
 	return zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&options)))
 }
 
-// quietConflicts logs a conflict of optimistic concurrency at level debug: it is not an error, since the write is tried
-// again.
+// quietConflicts logs optimistic-concurrency conflicts at level debug. They are not errors, because the write is
+// retried.
 type quietConflicts struct {
 	zapcore.Core
 	fields []zapcore.Field
 }
 
-// With implements zapcore.Core. It keeps the fields until something is logged: each reconcile has a logger with values,
-// most log nothing, and to encode the values takes a buffer of a KiB each time.
+// With implements zapcore.Core. It keeps the fields unencoded until a line is logged. Each reconcile has a logger with
+// values, most of them log nothing, and encoding the values takes a buffer of one KiB each time.
 func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
 	return quietConflicts{c.Core, slices.Concat(c.fields, fields)}
 }
@@ -65,7 +67,7 @@ func (c quietConflicts) Write(entry zapcore.Entry, fields []zapcore.Field) error
 	return c.Core.Write(entry, slices.Concat(c.fields, fields))
 }
 
-// isConflict reports whether what is logged is that an object has changed since it was read.
+// isConflict reports whether the log entry is about an object that has changed since it was read.
 func isConflict(fields []zapcore.Field) bool {
 	for i := range fields {
 		if err, ok := fields[i].Interface.(error); ok && fields[i].Type == zapcore.ErrorType && apierrors.IsConflict(err) {

@@ -19,29 +19,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-func TestTheLogIsForPeople(t *testing.T) {
-	conflict := fmt.Errorf("write status: %w", apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, "prod", errors.New("it has changed")))
+func TestLogLinesHaveReadableTimesAndNoStack(t *testing.T) {
+	conflict := fmt.Errorf("write status: %w",
+		apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, "prod", errors.New("it has changed")))
 	said := func(level zapcore.Level, err error) string {
 		out := &bytes.Buffer{}
-		newLog(zap.Options{DestWriter: out, Level: level}).WithName("cluster").WithValues("namespace", "team-a").Error(err, "Reconciler error")
+		newLog(zap.Options{DestWriter: out, Level: level}).WithName("cluster").WithValues("namespace", "team-a").Error(err,
+			"Reconciler error")
 		return out.String()
 	}
-	t.Run("a failure is an error, with a time that people read, and without a stack", func(t *testing.T) {
+	t.Run("a failure is logged as an error, with a readable time and without a stack trace", func(t *testing.T) {
 		var line map[string]string
 		if err := json.Unmarshal([]byte(said(zapcore.InfoLevel, errors.New("no room"))), &line); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := time.Parse(time.RFC3339, line["ts"]); err != nil || line["level"] != "error" || line["error"] != "no room" || line["namespace"] != "team-a" || line["stacktrace"] != "" {
-			t.Errorf("the line is %v: %v, want a time that people read, the error, the logger's values, and no stack trace", err, line)
+		if _, err := time.Parse(time.RFC3339, line["ts"]); err != nil || line["level"] != "error" ||
+			line["error"] != "no room" || line["namespace"] != "team-a" || line["stacktrace"] != "" {
+			t.Errorf("the line is %v: %v, want a readable time, the error, the logger's values, and no stack trace", err, line)
 		}
 	})
-	t.Run("a conflict is no failure: it is tried again", func(t *testing.T) {
+	t.Run("a conflict is not logged by default, because the write is retried", func(t *testing.T) {
 		if got := said(zapcore.InfoLevel, conflict); got != "" {
 			t.Errorf("logged %v, want no line for a conflict", got)
 		}
 	})
 	t.Run("a conflict is logged at level debug", func(t *testing.T) {
-		if got := said(zapcore.DebugLevel, conflict); !strings.Contains(got, `"level":"debug"`) || !strings.Contains(got, "it has changed") {
+		if got := said(zapcore.DebugLevel, conflict); !strings.Contains(got, `"level":"debug"`) ||
+			!strings.Contains(got, "it has changed") {
 			t.Errorf("logged %v, want a conflict at level debug", got)
 		}
 	})
@@ -50,10 +54,10 @@ func TestTheLogIsForPeople(t *testing.T) {
 		value := zapcore.ObjectMarshalerFunc(func(zapcore.ObjectEncoder) error { encoded++; return nil })
 		log := newLog(zap.Options{DestWriter: &bytes.Buffer{}}).WithValues("object", value).WithValues("id", 1)
 		if log.V(1).Info("a detail"); encoded != 0 {
-			t.Errorf("encoded %d times before anything was logged", encoded)
+			t.Errorf("encoded %d times before anything was logged, want 0", encoded)
 		}
 		if log.Info("a fact"); encoded != 1 {
-			t.Errorf("encoded %d times in one line", encoded)
+			t.Errorf("encoded %d times in one line, want 1", encoded)
 		}
 	})
 	t.Run("client-go writes into the same log", func(t *testing.T) {

@@ -27,9 +27,9 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// ManagerOptions are the options of the manager that a configuration asks for. Of all Secrets, Roles and RoleBindings
-// it caches those that Drover made, of Secrets all in the manager's own namespace, and of ConfigMaps the one that it
-// publishes.
+// ManagerOptions returns the options of the controller manager for a configuration. The cache contains the Secrets,
+// Roles and RoleBindings that Drover created, all Secrets in the manager's own namespace, and the ConfigMap that the
+// manager publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -63,13 +63,14 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 			},
 		},
 		MapperProvider:         restMapper,
-		Metrics:                server.Options{BindAddress: ListenNowhere}, // internal/server serves both
+		Metrics:                server.Options{BindAddress: ListenNowhere}, // internal/server serves metrics and probes
 		HealthProbeBindAddress: ListenNowhere,
 	}, nil
 }
 
-// restMapper returns the usual mapper, with one in front that knows what is asked for at each read of a Secret, and at
-// each event of one that a Cluster owns: whether the kind has a namespace. That took a tenth of a millisecond of CPU.
+// restMapper returns the usual mapper behind a faster one for the kinds that are mapped often. The cache asks whether a
+// kind is namespaced at each read of a Secret, and controllers ask at each event of an object that a Cluster owns. The
+// usual mapper needs a tenth of a millisecond of CPU for that.
 func restMapper(c *rest.Config, client *http.Client) (meta.RESTMapper, error) {
 	discovered, err := apiutil.NewDynamicRESTMapper(c, client)
 	if err != nil {

@@ -11,16 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Peers is how the replicas of the manager find and reach each other. With neither Service nor Addresses this process
-// is the only replica, and has no port for others.
+// Peers configures how the replicas of the manager find and reach each other. Without Service and Addresses this
+// process is the only replica, and opens no port for others.
 type Peers struct {
-	// Listen is the address of the port for the other replicas. Default ":8444".
+	// Listen is the address of the port for the other replicas. Default: ":8444".
 	Listen string `json:"listen,omitempty"`
-	// Service names the headless Service in Namespace whose endpoints are the replicas. It has to publish addresses that
-	// are not ready: a replica that stops still has tunnels.
+	// Service names the headless Service in Namespace whose endpoints are the replicas. The Service must publish addresses
+	// that are not ready, because a stopping replica still has tunnels.
 	Service string `json:"service,omitempty"`
-	// Addresses are those of the replicas as host:port, for processes outside of a cluster. This replica's own may be
-	// among them.
+	// Addresses lists the replicas as host:port, for processes outside of a cluster. It may include this replica.
 	Addresses []string `json:"addresses,omitempty"`
 }
 
@@ -29,7 +28,7 @@ func (p Peers) Enabled() bool { return p.Service != "" || len(p.Addresses) > 0 }
 
 func (p *Peers) setDefaults() { setDefault(&p.Listen, ":8444") }
 
-// validate reports each fault by field, format and arguments.
+// validate reports the faults of the section. add takes a field, a format and arguments.
 func (p *Peers) validate(add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(p.Listen); err != nil {
 		add("peers.listen", "want host:port or :port: %w", err)

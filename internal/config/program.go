@@ -19,7 +19,7 @@ func Main(program, version string, run func(ctx context.Context, path string) er
 	path := flag.String("config", "/etc/drover/config.yaml", "path of the configuration file")
 	options := zap.Options{}
 	options.BindFlags(flag.CommandLine)
-	showVersion := flag.Bool("version", false, "print the version and end")
+	showVersion := flag.Bool("version", false, "print the version and exit")
 	flag.Parse()
 	if *showVersion {
 		fmt.Fprintln(os.Stdout, version)
@@ -33,7 +33,7 @@ func Main(program, version string, run func(ctx context.Context, path string) er
 	return 0
 }
 
-// NewManager makes the manager of a program that has this configuration.
+// NewManager returns a controller manager for the configuration of a program.
 func NewManager(cfg interface{ ManagerOptions() (ctrl.Options, error) }, userAgent string) (ctrl.Manager, error) {
 	hub, err := kubeconfig(userAgent)
 	if err != nil {
@@ -45,7 +45,7 @@ func NewManager(cfg interface{ ManagerOptions() (ctrl.Options, error) }, userAge
 	}
 	mgr, err := ctrl.NewManager(hub, options)
 	if err != nil {
-		return nil, fmt.Errorf("make manager: %w", err)
+		return nil, fmt.Errorf("create manager: %w", err)
 	}
 	return mgr, nil
 }

@@ -14,37 +14,38 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxWaves bounds the waves, as it does those of a Plan.
+// maxWaves is the maximum number of waves, as in a Plan.
 const maxWaves = 16
 
-// Rollout says how a new image or manager's version reaches the agents. The fields are those of a Plan. A change of
-// spec.agent of a Cluster does not wait for it.
+// Rollout specifies how a new image or version reaches the agents. Its fields are the same as in a Plan. A change of
+// spec.agent of a Cluster takes effect without it.
 type Rollout struct {
-	// Paused lets no further agent begin. Default: false.
+	// Paused keeps further agents from beginning. Default: false.
 	Paused bool `json:"paused,omitempty"`
-	// MaxConcurrentClusters is how many agents may be upgraded at once, as a number or as a share of all ("10%", rounded
-	// up). Default 10%.
+	// MaxConcurrentClusters is how many agents may be upgraded at once, as a number or as a percentage of all agents (such
+	// as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is how many agents may fail before no further one begins, as a number or as a share (rounded
-	// down): of the Clusters of a workspace, which is then held back alone, or of all Clusters outside the workspace with
-	// the most failures. Default 1%.
+	// MaxFailedClusters is how many agents may fail before no further one begins, as a number or as a percentage (rounded
+	// down). It applies to the Clusters of one workspace, which is then held back alone, and to all Clusters outside the
+	// workspace with the most failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
-	// Waves begin one after the other; Clusters in none of them are the last one. Default: 1 % of all, 10 % of the others,
-	// the rest, 10 minutes apart. An empty list is one wave of all.
+	// Waves begin one after the other. Clusters that are in none of them form the last wave. Default: 1% of all Clusters,
+	// 10% of the others, and then the rest, 10 minutes apart. With an empty list, all Clusters are one wave.
 	Waves []Wave `json:"waves"`
-	// Window in which agents begin. Default: always.
+	// Window is the time window in which agents begin. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`
 }
 
 // Wave is a group of Clusters whose agents may be upgraded at the same time.
 type Wave struct {
-	// Name of the wave.
+	// Name is the name of the wave.
 	Name string `json:"name"`
-	// ClusterSelector selects the Clusters by their labels, in all workspaces. Default: all that are in no earlier wave.
+	// ClusterSelector selects Clusters by their labels, in all workspaces. Default: all Clusters that are in no earlier
+	// wave.
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// Share of those in percent, rounded up. Default: all.
+	// Share is the percentage of the selected Clusters that are in the wave, rounded up. Default: all.
 	Share int `json:"share,omitempty"`
-	// Soak is how long the wave must have been complete before the next one begins. Default 0s.
+	// Soak is how long the wave must have been complete before the next one begins. Default: 0s.
 	Soak metav1.Duration `json:"soak,omitempty"`
 }
 
@@ -59,8 +60,10 @@ func (r *Rollout) setDefaults() {
 }
 
 func (r *Rollout) validate(add func(field, format string, args ...any)) {
-	for field, value := range map[string]*intstr.IntOrString{"maxConcurrentClusters": r.MaxConcurrentClusters, "maxFailedClusters": r.MaxFailedClusters} {
-		if n, err := intstr.GetScaledValueFromIntOrPercent(value, 100, true); err != nil || n < 0 || value.Type == intstr.String && n > 100 {
+	for field, value := range map[string]*intstr.IntOrString{"maxConcurrentClusters": r.MaxConcurrentClusters,
+		"maxFailedClusters": r.MaxFailedClusters} {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(value, 100, true); err != nil || n < 0 ||
+			value.Type == intstr.String && n > 100 {
 			add("agent.rollout."+field, "want a number, or a share such as 10%%")
 		}
 	}
@@ -71,7 +74,7 @@ func (r *Rollout) validate(add func(field, format string, args ...any)) {
 	for i, w := range r.Waves {
 		field := fmt.Sprintf("agent.rollout.waves[%d]", i)
 		if w.Name == "" || names[w.Name] {
-			add(field, "want a name of its own")
+			add(field, "want a name that no other wave has")
 		}
 		names[w.Name] = true
 		if w.Share < 0 || w.Share > 100 || w.Soak.Duration < 0 {
@@ -86,15 +89,17 @@ func (r *Rollout) validate(add func(field, format string, args ...any)) {
 	}
 }
 
-// Pace returns the pace for so many Clusters.
+// Pace returns the pace for the given number of Clusters.
 func (r *Rollout) Pace(clusters int) rollout.Pace {
 	scaled := func(value *intstr.IntOrString, up bool) int {
-		n, _ := intstr.GetScaledValueFromIntOrPercent(value, clusters, up) // validate has tried it
+		n, _ := intstr.GetScaledValueFromIntOrPercent(value, clusters, up) // validate has checked the value
 		return n
 	}
-	p := rollout.Pace{Paused: r.Paused, Window: r.Window, MaxConcurrent: max(scaled(r.MaxConcurrentClusters, true), 1), MaxFailed: scaled(r.MaxFailedClusters, false)}
+	p := rollout.Pace{Paused: r.Paused, Window: r.Window, MaxConcurrent: max(scaled(r.MaxConcurrentClusters, true), 1),
+		MaxFailed: scaled(r.MaxFailedClusters, false)}
 	for _, w := range r.Waves {
-		p.Waves = append(p.Waves, rollout.Wave{Name: w.Name, Selector: w.ClusterSelector, Share: w.Share, Soak: w.Soak.Duration})
+		p.Waves = append(p.Waves, rollout.Wave{Name: w.Name, Selector: w.ClusterSelector, Share: w.Share,
+			Soak: w.Soak.Duration})
 	}
 	return p
 }

@@ -12,13 +12,14 @@ import (
 
 func TestAgentSettings(t *testing.T) {
 	t.Parallel()
-	c := &config.Config{Agent: config.Agent{Registry: "registry.example"}, Server: config.Server{URLs: []string{"https://a.example.com", "https://b.example.com"}}}
+	c := &config.Config{Agent: config.Agent{Registry: "registry.example"},
+		Server: config.Server{URLs: []string{"https://a.example.com", "https://b.example.com"}}}
 	bundle := ""
 	settings := c.AgentSettings(func() []byte { return []byte(bundle) })
 	for _, bundle = range []string{"", "one", "two"} {
 		got := settings()
 		if got.CABundle != bundle || got.Registry != "registry.example" || !slices.Equal(got.Servers, c.Server.URLs) {
-			t.Errorf("the settings are %+v, want the addresses %q and the bundle %q as it is now", got, c.Server.URLs, bundle)
+			t.Errorf("the settings are %+v, want the addresses %q and the current bundle %q", got, c.Server.URLs, bundle)
 		}
 	}
 }

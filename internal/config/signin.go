@@ -12,20 +12,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SignIn is how users sign in at the hub. Off by default.
+// SignIn configures how users sign in to the hub. Off by default.
 type SignIn struct {
-	// Issuer is the one of Server.URLs that users sign in at, which is in all their tokens. Empty turns sign-in off.
+	// Issuer is one of Server.URLs. Users sign in there, and all their tokens name it. If it is empty, sign-in is off.
 	Issuer string `json:"issuer,omitempty"`
-	// Tokens are those that users make for scripts.
+	// Tokens configures the tokens that users create for scripts.
 	Tokens Tokens `json:"tokens,omitempty"`
-	// SessionLifetime is how long a user who signed in can refresh their tokens, from the login on. Default 12h.
+	// SessionLifetime is how long after a login users can refresh their tokens. Default: 12h.
 	SessionLifetime metav1.Duration `json:"sessionLifetime,omitempty"`
-	// SessionIdleTimeout is how long a refresh token that is not used is valid. Default 4h, or SessionLifetime if that is
-	// shorter.
+	// SessionIdleTimeout is how long an unused refresh token is valid. Default: 4h, or SessionLifetime if that is shorter.
 	SessionIdleTimeout metav1.Duration `json:"sessionIdleTimeout,omitempty"`
 }
 
-// Bounds of sessions: a token lives for 10 minutes anyway, and to be asked for a password once a month is no burden.
+// Limits of sessions. Tokens are valid for 10 minutes anyway, so a shorter session would have no effect. Entering a
+// password once a month is not a burden.
 const (
 	minSession = 10 * time.Minute
 	maxSession = 30 * 24 * time.Hour
@@ -38,14 +38,13 @@ func (s *SignIn) setDefaults() {
 	setDefault(&s.Tokens.MaxTTL.Duration, 90*24*time.Hour)
 }
 
-// Tokens are those that users make for scripts.
+// Tokens configures the tokens that users create for scripts.
 type Tokens struct {
-	// MaxTTL is the longest that one is valid. A shorter one than before also ends those that there are. Default 2160h, 90
-	// days.
+	// MaxTTL is the maximum lifetime of a token. Reducing it also ends existing tokens. Default: 2160h, which is 90 days.
 	MaxTTL metav1.Duration `json:"maxTTL,omitempty"`
 }
 
-// Bounds of Tokens.MaxTTL: none is valid without end.
+// Limits of Tokens.MaxTTL. No token is valid forever.
 const (
 	minTokenTTL = time.Minute
 	maxTokenTTL = 366 * 24 * time.Hour
@@ -70,8 +69,10 @@ func (s *SignIn) validate(urls []string, add func(field, format string, args ...
 	if !slices.Contains(urls, s.Issuer) {
 		add("signIn.issuer", "%q is none of server.urls", s.Issuer)
 	}
-	// The login compares it with the Origin that browsers send.
-	if u, err := url.Parse(s.Issuer); err != nil || s.Issuer != strings.ToLower(s.Issuer) || u.Port() == "443" || strings.HasSuffix(u.Host, ":") {
-		add("signIn.issuer", "%q is not as browsers write it: use lower case, and leave out the port 443", s.Issuer)
+	// The login compares the issuer with the Origin header of browsers.
+	if u, err := url.Parse(s.Issuer); err != nil || s.Issuer != strings.ToLower(s.Issuer) || u.Port() == "443" ||
+		strings.HasSuffix(u.Host, ":") {
+		add("signIn.issuer", "%q is not in the form that browsers use: write it in lower case and without the port 443",
+			s.Issuer)
 	}
 }

@@ -5,16 +5,16 @@ package config
 
 import "net/url"
 
-// defaultSampleRatio suits a busy hub. To look for a fault, set it to 1 for a while.
+// defaultSampleRatio suits a busy hub. Set it to 1 temporarily to diagnose a problem.
 const defaultSampleRatio = 0.01
 
 // Tracing sends OpenTelemetry spans of users' requests to a collector.
 type Tracing struct {
-	// Endpoint is the base URL of a collector that takes OTLP over HTTP (JSON), such as http://otel-collector:4318;
-	// /v1/traces is added. Default none: no tracing. Headers, such as credentials, and the collector's CA come from the
-	// environment: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE.
+	// Endpoint is the base URL of a collector that accepts OTLP over HTTP (JSON), such as http://otel-collector:4318. The
+	// path /v1/traces is appended. Default: none, which turns tracing off. Headers, such as credentials, and the
+	// collector's CA come from the environment: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE.
 	Endpoint string `json:"endpoint,omitempty"`
-	// SampleRatio is the share of requests that are traced, from 0 to 1. Default 0.01.
+	// SampleRatio is the share of requests that are traced, from 0 to 1. Default: 0.01.
 	SampleRatio *float64 `json:"sampleRatio,omitempty"`
 }
 
@@ -25,10 +25,12 @@ func (t *Tracing) setDefaults() {
 }
 
 func (t *Tracing) validate(add func(field, format string, args ...any)) {
-	if u, err := url.Parse(t.Endpoint); t.Endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "") {
+	if u, err := url.Parse(t.Endpoint); t.Endpoint != "" &&
+		(err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" ||
+			u.ForceQuery || u.Fragment != "") {
 		add("tracing.endpoint", "it is not of the form http[s]://host[:port]; credentials go into OTEL_EXPORTER_OTLP_HEADERS")
 	}
 	if *t.SampleRatio < 0 || *t.SampleRatio > 1 {
-		add("tracing.sampleRatio", "%v is not from 0 to 1", *t.SampleRatio)
+		add("tracing.sampleRatio", "%v is not between 0 and 1", *t.SampleRatio)
 	}
 }

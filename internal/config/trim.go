@@ -21,16 +21,16 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// trimmed replaces the annotations that trim left out. Without it, a merge patch that removes the last one of ours
-// would remove all annotations. It is the same before and after a change, so that no patch contains it.
+// trimmed replaces the annotations that trim leaves out. Without it, a merge patch that removes the last of our
+// annotations would remove all annotations. Its value never changes, so no patch contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
 // maxProfileLabels is the number of labels that a Cluster can have, plus the labels of a profile.
 const maxProfileLabels = 400
 
-// trim is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager
-// does not read, since a user may give an object more than a megabyte of it. What is kept of a Cluster, its labels and
-// finalizers, is bounded by a policy (drover-cluster-metadata).
+// trim is a cache transform. It leaves out the managed fields of objects and, for our kinds, the metadata that the
+// manager does not read, because a user may give an object more than a megabyte of metadata. The policy
+// drover-cluster-metadata limits the labels and finalizers of a Cluster, which are kept.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {
@@ -70,7 +70,8 @@ func trimOther(object any) {
 	case *rbacv1.RoleBinding:
 		made().Trim(o)
 		kept := slices.Clone(o.Subjects[:min(len(o.Subjects), maxSubjects)])
-		o.Subjects = slices.DeleteFunc(kept, func(s rbacv1.Subject) bool { return len(s.Name)+len(s.Namespace) > kinds.MaxAnnotation })
+		o.Subjects = slices.DeleteFunc(kept,
+			func(s rbacv1.Subject) bool { return len(s.Name)+len(s.Namespace) > kinds.MaxAnnotation })
 	case client.Object:
 		if kept, known := metadata(o); known {
 			kept.Trim(o)
@@ -78,16 +79,16 @@ func trimOther(object any) {
 	}
 }
 
-// maxSubjects is how many subjects of a RoleBinding are kept: one more than those that the manager makes have.
+// maxSubjects is how many subjects of a RoleBinding are kept: one more than the manager's own RoleBindings have.
 const maxSubjects = 2
 
-// made is what is read of the metadata of a Role or RoleBinding that the manager makes for a binding.
+// made returns the metadata that is read of a Role or RoleBinding that the manager creates for a binding.
 func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }
 
-// metadata returns what is read of the metadata of an object of another group. Objects of kinds that are not here are
-// in the manager's own namespace.
+// metadata returns the metadata that is read of an object of another group. Objects of all other kinds are in the
+// manager's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
 	case *clusterprofile.ClusterProfile:
@@ -96,7 +97,7 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	return kept, false
 }
 
-// shareText lets Clusters that say the same share the text: of ten thousand that are Ready each has the same
+// shareText lets Clusters with equal texts share the memory. For example, ten thousand Ready Clusters all have the same
 // conditions.
 func shareText(c *v1.Cluster) {
 	shared := func(text string) string { return unique.Make(text).Value() }

@@ -26,18 +26,38 @@ func TestCacheDropsForeignAnnotations(t *testing.T) {
 		given  map[string]string
 		want   []string
 	}{
-		"what others say of a Cluster goes":            {&v1.Cluster{}, map[string]string{last: "{}", "a.b/c": strings.Repeat("x", 200_000)}, []string{trimmed}},
-		"what plans have claimed of it stays":          {&v1.Cluster{}, map[string]string{last: "{}", claim: "{}"}, []string{trimmed, claim}},
-		"an unknown one in our name goes":              {&v1.Cluster{}, map[string]string{"cluster.drover.dev/x": "y"}, []string{trimmed}},
-		"a plan that may go on may go on":              {&v1.Plan{}, map[string]string{v1.AnnotationResume: "abc"}, []string{v1.AnnotationResume}},
-		"what a restored hub changes may be confirmed": {&v1.Cluster{}, map[string]string{v1.AnnotationRestored: "lease/1/a/2"}, []string{v1.AnnotationRestored}},
-		"what is too long to be a revision goes":       {&v1.Plan{}, map[string]string{v1.AnnotationResume: strings.Repeat("x", 2000)}, []string{trimmed}},
-		"an object without any is as it was":           {&v1.Project{}, nil, nil},
-		"what a binding was applied with goes":         {&v1.ClusterRoleTemplateBinding{}, map[string]string{last: "{}"}, []string{trimmed}},
-		"a Host of a restored hub may be confirmed":    {&v1.Host{}, map[string]string{last: "{}", v1.AnnotationRestored: "lease/1/a/2"}, []string{v1.AnnotationRestored}},
-		"what others say of a Role goes":               {&rbacv1.Role{}, map[string]string{last: "{}"}, nil},
-		"what is trimmed already is as it was":         {&v1.Cluster{}, map[string]string{trimmed: "", claim: "{}"}, []string{trimmed, claim}},
-		"a role template that was applied is trimmed":  {&v1.RoleTemplate{}, map[string]string{last: "{}"}, []string{trimmed}},
+		"other annotations of a Cluster are dropped": {
+			&v1.Cluster{}, map[string]string{last: "{}", "a.b/c": strings.Repeat("x", 200_000)}, []string{trimmed},
+		},
+		"claims of plans are kept": {
+			&v1.Cluster{}, map[string]string{last: "{}", claim: "{}"}, []string{trimmed, claim},
+		},
+		"an unknown annotation of our group is dropped": {
+			&v1.Cluster{}, map[string]string{"cluster.drover.dev/x": "y"}, []string{trimmed},
+		},
+		"the resume annotation of a plan is kept": {
+			&v1.Plan{}, map[string]string{v1.AnnotationResume: "abc"}, []string{v1.AnnotationResume},
+		},
+		"the restore confirmation of a Cluster is kept": {
+			&v1.Cluster{}, map[string]string{v1.AnnotationRestored: "lease/1/a/2"}, []string{v1.AnnotationRestored},
+		},
+		"a value too long for a revision is dropped": {
+			&v1.Plan{}, map[string]string{v1.AnnotationResume: strings.Repeat("x", 2000)}, []string{trimmed},
+		},
+		"an object without annotations is unchanged": {&v1.Project{}, nil, nil},
+		"the last applied configuration of a binding is dropped": {
+			&v1.ClusterRoleTemplateBinding{}, map[string]string{last: "{}"}, []string{trimmed},
+		},
+		"the restore confirmation of a Host is kept": {
+			&v1.Host{}, map[string]string{last: "{}", v1.AnnotationRestored: "lease/1/a/2"}, []string{v1.AnnotationRestored},
+		},
+		"annotations of a Role are dropped": {&rbacv1.Role{}, map[string]string{last: "{}"}, nil},
+		"a trimmed object is unchanged": {
+			&v1.Cluster{}, map[string]string{trimmed: "", claim: "{}"}, []string{trimmed, claim},
+		},
+		"the last applied configuration of a role template is dropped": {
+			&v1.RoleTemplate{}, map[string]string{last: "{}"}, []string{trimmed},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.object.SetAnnotations(tt.given)
@@ -47,12 +67,13 @@ func TestCacheDropsForeignAnnotations(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := got.(client.Object)
-			if keys := slices.Sorted(maps.Keys(o.GetAnnotations())); !slices.Equal(keys, tt.want) || len(o.GetManagedFields()) > 0 {
+			if keys := slices.Sorted(maps.Keys(o.GetAnnotations())); !slices.Equal(keys, tt.want) ||
+				len(o.GetManagedFields()) > 0 {
 				t.Errorf("kept %v, want %v, and managed fields %v", keys, tt.want, o.GetManagedFields())
 			}
 		})
 	}
-	t.Run("of other metadata only what the manager reads of a Cluster is kept", func(t *testing.T) {
+	t.Run("other metadata is kept only as far as the manager reads it of a Cluster", func(t *testing.T) {
 		for _, o := range []client.Object{
 			&v1.Cluster{}, &v1.Plan{}, &v1.Project{}, &v1.RoleTemplate{}, &v1.ClusterRoleTemplateBinding{},
 			&v1.ProjectRoleTemplateBinding{}, &v1.Host{}, &rbacv1.Role{}, &rbacv1.RoleBinding{},
@@ -71,7 +92,7 @@ func TestCacheDropsForeignAnnotations(t *testing.T) {
 			}
 		}
 	})
-	t.Run("Clusters that say the same share the text", func(t *testing.T) {
+	t.Run("Clusters with equal texts share the memory", func(t *testing.T) {
 		var messages []*byte
 		for range 2 {
 			c := &v1.Cluster{Status: v1.ClusterStatus{Conditions: []metav1.Condition{{Message: strings.Repeat("ready", 2)}}}}
@@ -81,11 +102,12 @@ func TestCacheDropsForeignAnnotations(t *testing.T) {
 			messages = append(messages, unsafe.StringData(c.Status.Conditions[0].Message))
 		}
 		if messages[0] != messages[1] {
-			t.Error("each has a copy of its own")
+			t.Error("each Cluster has its own copy, want a shared text")
 		}
 	})
-	t.Run("a patch of what was trimmed takes nothing of others away", func(t *testing.T) {
-		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{last: "{}", claim: "{}"}}}
+	t.Run("a patch of a trimmed object removes no other annotations", func(t *testing.T) {
+		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "a",
+			Annotations: map[string]string{last: "{}", claim: "{}"}}}
 		if _, err := trim(cluster); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +120,8 @@ func TestCacheDropsForeignAnnotations(t *testing.T) {
 	})
 }
 
-// full is metadata with more than is kept of each kind: labels, finalizers and owners have no bound of their own.
+// full gives an object more metadata than is kept of any kind. Labels, finalizers and owners have no limit of their
+// own.
 func full(o client.Object) client.Object {
 	annotations, labels := map[string]string{}, map[string]string{v1.LabelManagedBy: v1.ManagedBy}
 	for _, key := range []string{v1.AnnotationRestored, v1.AnnotationResume, v1.AnnotationPlanNote, "x"} {
@@ -110,17 +133,19 @@ func full(o client.Object) client.Object {
 		labels[fmt.Sprintf("%s.example.com/%d", strings.Repeat("l", 230), i)] = strings.Repeat("v", 63)
 		finalizers = append(finalizers, fmt.Sprintf("%s.example.com/%d", strings.Repeat("f", 230), i))
 		for _, group := range []string{v1.Group, "cluster.x-k8s.io"} {
-			owners = append(owners, metav1.OwnerReference{APIVersion: group + "/v1", Kind: "Cluster", Name: strings.Repeat("n", 200), UID: "u"})
+			owners = append(owners, metav1.OwnerReference{APIVersion: group + "/v1", Kind: "Cluster",
+				Name: strings.Repeat("n", 200), UID: "u"})
 		}
 	}
 	o.SetAnnotations(annotations)
 	o.SetLabels(labels)
 	o.SetFinalizers(finalizers)
-	o.SetOwnerReferences(append(owners, metav1.OwnerReference{APIVersion: v1.Group + "/v1", Kind: "Cluster", Name: strings.Repeat("n", 1<<20), UID: "u"}))
+	o.SetOwnerReferences(append(owners,
+		metav1.OwnerReference{APIVersion: v1.Group + "/v1", Kind: "Cluster", Name: strings.Repeat("n", 1<<20), UID: "u"}))
 	return o
 }
 
-func TestTheCacheKeepsLittleOfAnyMetadata(t *testing.T) {
+func TestCacheKeepsLittleOfAnyMetadata(t *testing.T) {
 	const most = 32 << 10
 	rules := []rbacv1.PolicyRule{{ResourceNames: slices.Repeat([]string{strings.Repeat("r", 100)}, 10_000)}}
 	for _, o := range []client.Object{
@@ -134,7 +159,7 @@ func TestTheCacheKeepsLittleOfAnyMetadata(t *testing.T) {
 			}
 			raw, err := json.Marshal(o)
 			if err != nil || len(raw) > most {
-				t.Errorf("%T: %d bytes are kept, want %d at most (%v)", o, len(raw), most, err)
+				t.Errorf("%T: %d bytes are kept, want at most %d (%v)", o, len(raw), most, err)
 			}
 		}
 	}
