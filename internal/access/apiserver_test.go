@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A member's API server decides random actions of principals who are bound to random templates as the templates say.
-func TestAMembersAPIServerDecidesAsTheTemplatesSay(t *testing.T) {
+// For random principals, bindings and templates, a member's API server must decide random actions as the templates say.
+func TestMemberAPIServerDecidesAsTheTemplatesSay(t *testing.T) {
 	env := testkit.Shared(t)
 	web := env.Workspace(t)
 	for seed := range uint64(12) {
@@ -44,7 +44,7 @@ func TestAMembersAPIServerDecidesAsTheTemplatesSay(t *testing.T) {
 	}
 }
 
-// rename gives a family names of its own, so that several can live in one member.
+// rename prefixes the names of a family of templates, so that several families can be in one member.
 func rename(templates access.Templates, prefix string) access.Templates {
 	out := access.Templates{}
 	for name, template := range templates {
@@ -59,7 +59,7 @@ func rename(templates access.Templates, prefix string) access.Templates {
 
 func bind(t *testing.T, env *testkit.Env, templates access.Templates, name, who, namespace string, in v1.RoleContext) {
 	t.Helper()
-	// One rule more, to see by when the API server has learnt of the binding.
+	// This extra rule shows when the API server has learned of the binding.
 	templates[name].Spec.Rules = append(templates[name].Spec.Rules, rule("probe.example.com", "probes", "get"))
 	role, err := access.Role(templates, name)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// builtins are the role templates in config/roles.
+// builtins returns the role templates in config/roles.
 func builtins(t *testing.T) access.Templates {
 	t.Helper()
 	files, err := filepath.Glob(testkit.Path(t, "config/roles/*.yaml"))
@@ -51,14 +51,14 @@ func builtins(t *testing.T) access.Templates {
 	return access.Index(list)
 }
 
-// views are the templates that promise to change nothing.
+// views reports whether a template promises to change nothing.
 func views(name string) bool {
 	return strings.HasSuffix(name, "-view") || strings.HasSuffix(name, "-viewer") || name == "cluster-member"
 }
 
 func TestBuiltInRoleTemplates(t *testing.T) {
 	templates := builtins(t)
-	t.Run("all are there", func(t *testing.T) {
+	t.Run("all templates exist", func(t *testing.T) {
 		want := strings.Fields("cluster-owner cluster-member cluster-viewer project-owner project-member project-viewer")
 		for _, part := range strings.Fields("workloads ingress services secrets configmaps volumes serviceaccounts monitoring") {
 			want = append(want, part+"-view", part+"-manage")
@@ -68,13 +68,13 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
-	t.Run("all can be granted where they say", func(t *testing.T) {
+	t.Run("all templates can be granted in their context", func(t *testing.T) {
 		for name, template := range templates {
 			if _, err := access.Flatten(templates, name); err != nil {
 				t.Error(err)
 			}
 			if strings.HasPrefix(name, "cluster-") != (template.Spec.Context == v1.ContextCluster) {
-				t.Errorf("%s has context %s", name, template.Spec.Context)
+				t.Errorf("%s has context %s, want the other context", name, template.Spec.Context)
 			}
 		}
 	})
@@ -84,12 +84,12 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 			for _, r := range rules {
 				all := slices.Concat(r.APIGroups, r.Resources, r.Verbs, r.NonResourceURLs)
 				if name != "cluster-owner" && slices.Contains(all, "*") {
-					t.Errorf("%s: %v, want no \"*\" but for cluster-owner", name, r)
+					t.Errorf("%s: %v, want \"*\" only in cluster-owner", name, r)
 				}
 			}
 		}
 	})
-	t.Run("viewers change nothing, and read no Secret unless the name of the role says so", func(t *testing.T) {
+	t.Run("viewers change nothing, and read Secrets only if the name of the role says so", func(t *testing.T) {
 		for name := range templates {
 			if !views(name) {
 				continue
@@ -102,17 +102,17 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 					}
 				}
 				for _, resource := range r.Resources {
-					// "get" on the first four is to act, over a WebSocket.
+					// On the first four, "get" is enough to act, over a WebSocket.
 					acts := []string{"pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy",
 						"serviceaccounts/token"}
 					if slices.Contains(acts, resource) || resource == "secrets" && name != "secrets-view" {
-						t.Errorf("%s: %v, want nothing that acts, and no Secrets", name, r)
+						t.Errorf("%s: %v, want no resource for actions, and no Secrets", name, r)
 					}
 				}
 			}
 		}
 	})
-	t.Run("no project role gives what leads out of the project", func(t *testing.T) {
+	t.Run("no project role gives access outside of the project", func(t *testing.T) {
 		for name, template := range templates {
 			for _, a := range []access.Action{
 				{Verb: "create", Resource: "serviceaccounts/token"}, {Verb: "impersonate", Resource: "serviceaccounts"},
@@ -132,7 +132,7 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 			}
 		}
 	})
-	t.Run("managers may view, and owners have what members have", func(t *testing.T) {
+	t.Run("managers may view, and owners have the rights of members", func(t *testing.T) {
 		inherits := map[string]string{"project-member": "project-viewer", "project-owner": "project-member",
 			"cluster-viewer": "cluster-member"}
 		for name := range templates {
@@ -142,16 +142,16 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 		}
 		for name, parent := range inherits {
 			if !slices.Contains(templates[name].Spec.Inherits, parent) {
-				t.Errorf("%s does not inherit %s", name, parent)
+				t.Errorf("%s does not inherit %s, want it to", name, parent)
 			}
 		}
 	})
-	t.Run("the API server takes them and knows their resources",
+	t.Run("the API server accepts them and knows their resources",
 		func(t *testing.T) { testBuiltInsOnAServer(t, templates) })
 }
 
-// addOns are groups that a plain API server does not serve. All of their resources that are named here are in
-// namespaces, but for these.
+// addOns are groups that a plain API server does not serve. Their resources that the templates name are namespaced,
+// except the listed ones.
 func addOns() map[string][]string {
 	return map[string][]string{"metrics.k8s.io": {"nodes"}, "gateway.networking.k8s.io": {"gatewayclasses"},
 		"monitoring.coreos.com": nil}
@@ -182,13 +182,13 @@ func testBuiltInsOnAServer(t *testing.T, templates access.Templates) {
 						namespaced, known = !slices.Contains(clusterWide, resource), true
 					}
 					if !known {
-						t.Errorf("%s: no resource %q in group %q", name, resource, group)
+						t.Errorf("%s: no resource %q in group %q, want it to exist", name, resource, group)
 					}
-					// To get a namespace by its name is asked in that namespace, so a RoleBinding there grants it; and nothing else of
-					// it.
+					// A request to get a namespace by name is authorized in that namespace, so a RoleBinding there can grant it. Other
+					// verbs cannot be granted in this way.
 					itself := resource == "namespaces" && slices.Equal(r.Verbs, []string{"get"})
 					if !namespaced && !itself && template.Spec.Context == v1.ContextProject {
-						t.Errorf("%s is for projects and names %s, which is in no namespace", name, resource)
+						t.Errorf("%s is for projects and names %s, want only namespaced resources", name, resource)
 					}
 				}
 			}
@@ -196,7 +196,7 @@ func testBuiltInsOnAServer(t *testing.T, templates access.Templates) {
 	}
 }
 
-// resources says which there are, by "group/resource", and whether they are in namespaces.
+// resources returns the resources of an API server as "group/resource", and whether they are namespaced.
 func resources(t *testing.T, env *testkit.Env) map[string]bool {
 	t.Helper()
 	c, err := discovery.NewDiscoveryClientForConfig(env.Config)

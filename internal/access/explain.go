@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Workspace holds the objects of one namespace of the hub that grant rights, and the time of the question.
+// Workspace holds the objects that grant rights in one namespace of the hub, and the time of the question.
 type Workspace struct {
 	Templates       Templates
 	Clusters        map[string]labels.Set
@@ -26,103 +26,103 @@ type Workspace struct {
 	Now             time.Time
 }
 
-// Place is the member, and the project in it, in which an action takes place.
+// Place is the member and project in which an action takes place.
 type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
-	// Project of the action's namespace, as the namespace's label in the member says. Empty if that is not known: then the
-	// namespaces that projects list decide.
+	// Project is the project of the action's namespace, from the namespace's label in the member. If it is empty, the
+	// label is not known, and the namespaces that projects list decide.
 	Project string
 }
 
-// Decision reports whether Drover grants an action. The member's own RBAC may grant more.
+// Decision is whether Drover grants an action. The member's own RBAC may grant more.
 type Decision string
 
 const (
-	// Granted by at least one chain.
+	// Granted means that at least one chain grants the action.
 	Granted Decision = "Granted"
-	// Unknown here: the template that is bound is external, and only the member has its rules.
+	// Unknown means that only the member has the rules, because the bound template is external.
 	Unknown Decision = "Unknown"
-	// NotGranted by anything in the workspace.
+	// NotGranted means that nothing in the workspace grants the action.
 	NotGranted Decision = "NotGranted"
 )
 
-// Explanation is why a user may do something, or what is missing.
+// Explanation explains why a user may do something, or what is missing.
 type Explanation struct {
 	Decision Decision
-	// Chains grant the action, or might, where External is set.
+	// Chains grant the action. Chains with External set might grant it.
 	Chains []Chain
-	// Missing are the bindings of the subject that do not grant it, the nearest first; one with LackBinding
-	// if there are none. It is set with every decision.
+	// Missing lists the subject's bindings that do not grant the action, the closest to a grant first. If the subject has
+	// no bindings, it has one entry with LackBinding. It is set with every decision.
 	Missing []Missing
 }
 
-// Chain leads from a binding to a rule, and to the object in the member that brings it there.
+// Chain leads from a binding to a rule, and to the object in the member that applies it there.
 type Chain struct {
-	// Binding on the hub.
+	// Binding is the binding on the hub.
 	Binding Reference `json:"binding"`
-	// Subject of the binding.
+	// Subject is the matching subject of the binding.
 	Subject v1.Subject `json:"subject"`
-	// Expires is when the binding ends; nil for never.
+	// Expires is when the binding ends. Nil means never.
 	Expires *metav1.Time `json:"expires,omitempty"`
-	// Templates from the one that is bound to the one that has the rule.
+	// Templates is the path from the bound template to the template with the rule.
 	Templates []string `json:"templates"`
-	// Rule that allows the action; empty where External is set.
+	// Rule is the rule that allows the action. It is empty if External is set.
 	Rule rbacv1.PolicyRule `json:"rule,omitzero"`
-	// External is the ClusterRole in the member whose rules decide. Empty where they are known here.
+	// External is the ClusterRole in the member whose rules decide. It is empty if the rules are known here.
 	External string `json:"external,omitempty"`
-	// Object in the member.
+	// Object is the object in the member.
 	Object Reference `json:"object"`
 	// Role is the ClusterRole in the member that Object refers to.
 	Role string `json:"role"`
 }
 
-// Reference names one object.
+// Reference identifies an object.
 type Reference struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 }
 
-// Lack is why a binding does not grant an action.
+// Lack is the reason why a binding does not grant an action.
 type Lack string
 
-// Lacks, those that come nearest to a grant first.
+// Lacks, from the closest to a grant to the furthest.
 const (
-	// LackRule: everything fits, and no rule of the role allows the action.
+	// LackRule: everything else matches, but no rule of the role allows the action.
 	LackRule Lack = "NoRule"
 	// LackExpired: the binding has expired.
 	LackExpired Lack = "BindingExpired"
-	// LackRole: the role template cannot be granted; Err says why.
+	// LackRole: the role template cannot be granted. Err says why.
 	LackRole Lack = "RoleTemplateUnusable"
-	// LackNamespace: the binding is for a project that the namespace is not in.
+	// LackNamespace: the namespace is not in the binding's project.
 	LackNamespace Lack = "NamespaceNotInProject"
-	// LackScope: the binding is for a project, and the action is not about one namespace.
+	// LackScope: the binding is for a project, but the action is not in a single namespace.
 	LackScope Lack = "NotInANamespace"
 	// LackProject: the binding's project does not exist.
 	LackProject Lack = "ProjectNotFound"
-	// LackCluster: the binding, or its project, is not for this member.
+	// LackCluster: the binding or its project does not target this member.
 	LackCluster Lack = "ClusterNotTargeted"
 	// LackBinding: no binding names the subject.
 	LackBinding Lack = "NoBinding"
 )
 
-// Missing is one binding that does not grant the action, and why.
+// Missing is a binding that does not grant the action, and the reason.
 type Missing struct {
 	Lack Lack `json:"lack"`
-	// Binding that was looked at; empty with LackBinding.
+	// Binding is the binding. It is empty with LackBinding.
 	Binding Reference  `json:"binding,omitzero"`
 	Subject v1.Subject `json:"subject,omitzero"`
-	// RoleTemplate and Project that the binding names; Project is empty for a ClusterRoleTemplateBinding.
+	// RoleTemplate and Project are the names in the binding. Project is empty for a ClusterRoleTemplateBinding.
 	RoleTemplate string `json:"roleTemplate,omitempty"`
 	Project      string `json:"project,omitempty"`
-	// Expires is when the binding ends, or ended; nil for never.
+	// Expires is when the binding ends or ended. Nil means never.
 	Expires *metav1.Time `json:"expires,omitempty"`
-	// Err is why a role template or a selector cannot be used.
+	// Err is the reason why a role template or a selector cannot be used.
 	Err error `json:"-"`
 }
 
-// Explain says why the user, with the groups, may do the action in that place, or what is missing.
+// Explain explains why a user with the given groups may do the action in the given place, or what is missing.
 func Explain(w Workspace, user string, groups []string, where Place, what Action) Explanation {
 	about := func(s v1.Subject) bool {
 		return s.Kind == v1.SubjectUser && s.Name == user || s.Kind == v1.SubjectGroup && slices.Contains(groups, s.Name)
@@ -134,7 +134,7 @@ func Explain(w Workspace, user string, groups []string, where Place, what Action
 	return explanation
 }
 
-// WhoCan returns the chains that grant the action in that place, or might, to any subject.
+// WhoCan returns the chains of all subjects that grant, or might grant, the action in the given place.
 func WhoCan(w Workspace, where Place, what Action) []Chain {
 	return w.ask(func(v1.Subject) bool { return true }, where, what).Chains
 }
@@ -176,8 +176,8 @@ type candidate struct {
 	project string
 	expires *metav1.Time
 	target  v1.ClusterTarget
-	lack    Lack // already known, without looking at the action
-	// object in the member, and the ClusterRole that it refers to.
+	lack    Lack // set if it is known without looking at the action
+	// object is the object in the member, and ref is the ClusterRole to which it refers.
 	object  Reference
 	ref     rbacv1.RoleRef
 	refused error
@@ -222,7 +222,7 @@ func (w Workspace) projectCandidate(b *v1.ProjectRoleTemplateBinding) candidate 
 	return c
 }
 
-// decide returns how one binding grants the action, or why it does not: exactly one of the results is not nil.
+// decide returns how a binding grants the action, or why it does not. Exactly one of the results is not nil.
 func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missing) {
 	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project,
 		Expires: c.expires}
@@ -270,8 +270,9 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 	return lacks(LackRule, nil)
 }
 
-// projectOf returns the project of a namespace in a member: what its label says or, if that is not known, the oldest
-// project that lists it. A reserved namespace is in none, whatever its label says.
+// projectOf returns the project of a namespace in a member. This is the project in the namespace's label or, if the
+// label is not known, the oldest project that lists the namespace. A reserved namespace is in no project, whatever its
+// label says.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
 	case set.Reserved(namespace):

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// workspace has two members, a project in each environment, and bindings of every kind.
+// workspace returns a workspace with two members, a project in each environment, and bindings of every kind.
 func workspace() access.Workspace {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	past, future := metav1.NewTime(now), metav1.NewTime(now.Add(time.Second))
@@ -58,38 +58,43 @@ func TestExplain(t *testing.T) {
 		lack     access.Lack
 	}{
 		"a group has it in the cluster": {"x", []string{"ops"}, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
-		"and for what is in no namespace": {"x", []string{"ops"}, access.Place{Cluster: "prod"},
+		"a group has it for cluster-scoped resources": {"x", []string{"ops"}, access.Place{Cluster: "prod"},
 			access.Action{Verb: "get", Resource: "nodes"}, access.Granted, ""},
 		"a user's name is not a group's": {"ops", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
 			access.LackBinding},
-		"no user has it in a member not targeted": {"x", []string{"ops"}, access.Place{Cluster: "test"}, getPod,
+		"no user has it in another member": {"x", []string{"ops"}, access.Place{Cluster: "test"}, getPod,
 			access.NotGranted, access.LackCluster},
-		"nor in one that does not exist": {"x", []string{"ops"}, access.Place{Cluster: "none"}, getPod, access.NotGranted,
+		"no user has it in a member that does not exist": {"x", []string{"ops"}, access.Place{Cluster: "none"}, getPod,
+			access.NotGranted,
 			access.LackCluster},
-		"a verb that no rule has": {"x", []string{"ops"}, access.Place{Cluster: "prod"},
+		"no rule has the verb": {"x", []string{"ops"}, access.Place{Cluster: "prod"},
 			access.Action{Verb: "delete", Resource: "pods", Namespace: "web"}, access.NotGranted, access.LackRule},
-		"a binding that ends at this moment": {"old", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
+		"a binding that expires at this moment": {"old", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
 			access.LackExpired},
-		"a binding that still lasts": {"new", nil, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
-		"a role template that is gone": {"lost", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
+		"a binding that has not expired": {"new", nil, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
+		"a deleted role template": {"lost", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
 			access.LackRole},
-		"an external role is the member's to judge": {"root", nil, access.Place{Cluster: "prod"}, getPod, access.Unknown, ""},
+		"only the member knows the rules of an external role": {
+			"root", nil, access.Place{Cluster: "prod"}, getPod, access.Unknown, "",
+		},
 		"a project's group in its namespace": {"x", []string{"devs"}, access.Place{Cluster: "prod"}, getPod, access.Granted,
 			""},
-		"and in one that was labelled in the member": {"x", []string{"devs"}, access.Place{Cluster: "prod", Project: "web"},
+		"a project's group in a namespace labelled in the member": {
+			"x", []string{"devs"}, access.Place{Cluster: "prod", Project: "web"},
 			access.Action{Verb: "get", Resource: "pods", Namespace: "made-there"}, access.Granted, ""},
-		"not in another project's": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
+		"a project's group in a namespace of another project": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
 			access.Action{Verb: "get", Resource: "pods", Namespace: "db"}, access.NotGranted, access.LackNamespace},
-		"not in one that moved to another": {"x", []string{"devs"}, access.Place{Cluster: "prod", Project: "db"}, getPod,
+		"a project's group in a namespace that moved to another project": {"x", []string{"devs"},
+			access.Place{Cluster: "prod", Project: "db"}, getPod,
 			access.NotGranted, access.LackNamespace},
-		"not in a namespace of no project": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
+		"a project's group in a namespace without a project": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
 			access.Action{Verb: "get", Resource: "pods", Namespace: "kube-system"}, access.NotGranted, access.LackNamespace},
-		"not in one of the cluster's, however labelled": {"x", []string{"devs"},
+		"a project's group in a reserved namespace with the project's label": {"x", []string{"devs"},
 			access.Place{Cluster: "prod", Project: "web"},
 			access.Action{Verb: "get", Resource: "pods", Namespace: "kube-system"}, access.NotGranted, access.LackNamespace},
-		"not over all namespaces": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
+		"a project's group in all namespaces": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
 			access.Action{Verb: "get", Resource: "pods"}, access.NotGranted, access.LackScope},
-		"a project that is gone": {"ghost", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
+		"a deleted project": {"ghost", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
 			access.LackProject},
 	}
 	for name, tt := range tests {

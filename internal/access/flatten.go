@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access turns role templates and bindings into RBAC objects, and explains why a user may do something.
+// Package access converts role templates and bindings into RBAC objects, and explains why a user may do something.
 //
-// It is pure: no client, no context, no clock, no logger. Rules are never translated, merged or widened: what is
-// written in a template is what the member gets.
+// It is pure: it has no client, context, clock or logger. Rules are never translated, merged or widened: members get
+// the rules as they are written in the templates.
 package access
 
 import (
@@ -18,10 +18,10 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Templates are all role templates of the hub, by name.
+// Templates has all role templates of the hub, by name.
 type Templates map[string]*v1.RoleTemplate
 
-// Index returns the templates of a list by name.
+// Index returns the templates of a list, by name.
 func Index(list []v1.RoleTemplate) Templates {
 	templates := make(Templates, len(list))
 	for i := range list {
@@ -30,12 +30,12 @@ func Index(list []v1.RoleTemplate) Templates {
 	return templates
 }
 
-// Error is why a template or binding cannot become RBAC.
+// Error is the reason why a template or binding cannot be converted to RBAC.
 type Error struct {
-	// Reason is that of the condition Ready: one of v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
-	// ReasonContextMismatch, ReasonInheritsExternal, ReasonInvalidRules.
+	// Reason is the reason of the condition Ready: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
+	// ReasonContextMismatch, ReasonInheritsExternal or ReasonInvalidRules.
 	Reason string
-	// Message says what is wrong and what to do.
+	// Message names the problem and the remedy.
 	Message string
 }
 
@@ -45,16 +45,16 @@ func refuse(reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// A Source is one rule and where it was written.
+// A Source is a rule and the place where it was written.
 type Source struct {
-	// Path of templates from the one that was asked about to the one that has the rule.
+	// Path has the templates from the requested one to the one with the rule.
 	Path []string
 	Rule rbacv1.PolicyRule
 }
 
-// Flatten returns the rules of a template and of all that it inherits: its own first, then those of its parents as they
-// are listed, each template and each rule once. The error is an *Error. An external template has no rules here: it is
-// an error.
+// Flatten returns the rules of a template and of all templates that it inherits. Its own rules come first, then the
+// rules of its parents in the listed order. Each template and each rule is included once. An external template is an
+// error, because its rules are not known here. The error is an *Error.
 func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	sources, err := Sources(templates, name)
 	if err != nil {
@@ -67,8 +67,8 @@ func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	return rules, nil
 }
 
-// Sources is Flatten with the place where each rule was written. A rule that is in several places is returned with the
-// first.
+// Sources is like Flatten, but also returns where each rule was written. For a rule in several places, it returns the
+// first place.
 func Sources(templates Templates, name string) ([]Source, error) {
 	w := &walk{templates: templates, done: map[string]bool{}, rules: map[string]bool{}}
 	if err := w.visit(name); err != nil {
@@ -77,7 +77,7 @@ func Sources(templates Templates, name string) ([]Source, error) {
 	return w.sources, nil
 }
 
-// walk goes through the inheritance of one template, depth first.
+// walk traverses the inheritance of one template, depth first.
 type walk struct {
 	templates Templates
 	path      []string
@@ -112,7 +112,7 @@ func (w *walk) visit(name string) error {
 	return nil
 }
 
-// template returns the template of that name, if the one before it on the path may inherit it.
+// template returns the template with a name, if the previous template on the path may inherit it.
 func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	template, found := w.templates[name]
 	switch {
@@ -124,10 +124,10 @@ func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	case template.Spec.External != "" && len(w.path) == 0:
 		return nil,
 			refuse(v1.ReasonInheritsExternal,
-				"role template %s is external: its rules are those of ClusterRole %s in the member", name, template.Spec.External)
+				"role template %s is external: it has the rules of ClusterRole %s in the member", name, template.Spec.External)
 	case template.Spec.External != "":
 		return nil, refuse(v1.ReasonInheritsExternal,
-			"role template %s is external, so that its rules are not known here, and cannot be inherited by %s; bind it beside",
+			"role template %s is external, so its rules are not known here, and it cannot be inherited by %s; bind it as well",
 			name, arrows(w.path))
 	case len(w.path) > 0 && template.Spec.Context != v1.ContextProject &&
 		w.templates[w.path[0]].Spec.Context != v1.ContextCluster:
@@ -152,7 +152,7 @@ func (w *walk) add(template *v1.RoleTemplate, rule rbacv1.PolicyRule) error {
 	return nil
 }
 
-// ruleKey is the same for rules that have the same lists, in whatever order.
+// ruleKey returns the same key for rules with the same lists, regardless of their order.
 func ruleKey(r rbacv1.PolicyRule) string {
 	key := make([]byte, 0, 256)
 	for _, list := range [][]string{r.APIGroups, r.Resources, r.ResourceNames, r.Verbs, r.NonResourceURLs} {

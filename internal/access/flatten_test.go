@@ -50,11 +50,12 @@ func TestFlatten(t *testing.T) {
 		"its own rules, then its parents'": {index(template(project, "a", []string{"c", "b"}, pods),
 			template(project, "b", nil, secrets), template(project, "c", nil, nodes)), []rbacv1.PolicyRule{pods, nodes, secrets},
 			"", ""},
-		"a parent that is met twice counts once": {index(template(project, "a", []string{"b", "c"}),
+		"a parent that is inherited twice counts once": {index(template(project, "a", []string{"b", "c"}),
 			template(project, "b", []string{"d"}, pods),
 			template(project, "c", []string{"d"}, secrets), template(project, "d", nil, nodes)),
 			[]rbacv1.PolicyRule{pods, nodes, secrets}, "", ""},
-		"equal rules come once, whatever the order in their lists": {index(template(project, "a", []string{"b"}, pods),
+		"equal rules are included once, whatever the order in their lists": {index(template(project, "a", []string{"b"},
+			pods),
 			template(project, "b", nil, rule("", "pods", "list", "get", "get"))), []rbacv1.PolicyRule{pods}, "", ""},
 		"CVE-2021-25318: the same resource of another group is another rule": {index(template(project, "a", []string{"b"},
 			rule("catalog.example.com", "apps", "get")),
@@ -62,22 +63,24 @@ func TestFlatten(t *testing.T) {
 			[]rbacv1.PolicyRule{rule("catalog.example.com", "apps", "get"), rule("apps", "apps", "get")}, "", ""},
 		"CVE-2023-32194: create on namespaces stays create on namespaces": {index(template(cluster, "a", nil,
 			rule("", "namespaces", "create"))), []rbacv1.PolicyRule{rule("", "namespaces", "create")}, "", ""},
-		"one of the cluster may inherit one of projects": {index(template(cluster, "a", []string{"b"}, metrics),
+		"a cluster template may inherit a project template": {index(template(cluster, "a", []string{"b"}, metrics),
 			template(project, "b", nil, pods)), []rbacv1.PolicyRule{metrics, pods}, "", ""},
-		"one that is not there": {index(), nil, v1.ReasonRoleTemplateNotFound, "role template a does not exist"},
-		"a parent that is not there": {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"})),
+		"a missing template": {index(), nil, v1.ReasonRoleTemplateNotFound, "role template a does not exist"},
+		"a missing parent": {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"})),
 			nil, v1.ReasonRoleTemplateNotFound, "role template c does not exist, and a → b inherits it"},
-		"one that inherits itself": {index(template(project, "a", []string{"a"})), nil, v1.ReasonInheritanceCycle, "a → a"},
+		"a template that inherits itself": {
+			index(template(project, "a", []string{"a"})), nil, v1.ReasonInheritanceCycle, "a → a",
+		},
 		"a cycle, with the whole path": {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"}),
 			template(project, "c", []string{"d"}), template(project, "d", []string{"b"})), nil,
 			v1.ReasonInheritanceCycle, "role template b inherits itself: b → c → d → b"},
-		"an external one": {index(external(project, "a", "edit")), nil, v1.ReasonInheritsExternal, "ClusterRole edit"},
+		"an external template": {index(external(project, "a", "edit")), nil, v1.ReasonInheritsExternal, "ClusterRole edit"},
 		"CVE-2023-32196: an external parent, whose rules are not checked": {index(template(project, "a", []string{"b"}, pods),
 			external(project, "b", "edit")), nil, v1.ReasonInheritsExternal, "cannot be inherited by a"},
-		"a project's, with a parent of the cluster": {index(template(project, "a", []string{"b"}),
+		"a project template with a cluster template as its parent": {index(template(project, "a", []string{"b"}),
 			template(cluster, "b", nil, nodes)), nil, v1.ReasonContextMismatch,
 			"b has context Cluster and cannot be inherited by a"},
-		"one of the cluster hidden behind a project's": {index(template(project, "a", []string{"b"}),
+		"a cluster template behind another project template": {index(template(project, "a", []string{"b"}),
 			template(project, "b", []string{"c"}), template(cluster, "c", nil, nodes)), nil, v1.ReasonContextMismatch,
 			"cannot be inherited by a → b"},
 		"URLs in a project": {index(template(project, "a", nil, metrics)), nil, v1.ReasonInvalidRules, "/metrics"},
@@ -97,17 +100,17 @@ func TestFlatten(t *testing.T) {
 			}
 		})
 	}
-	t.Run("what comes out is a copy", func(t *testing.T) {
+	t.Run("the result is a copy", func(t *testing.T) {
 		templates := index(template(project, "a", nil, rule("", "pods", "get")))
 		got, _ := access.Flatten(templates, "a")
 		got[0].Verbs[0] = "*"
 		if templates["a"].Spec.Rules[0].Verbs[0] != "get" {
-			t.Error("the template was changed")
+			t.Error("the template was changed, want it unchanged")
 		}
 	})
 }
 
-// The words of random rules: few, so that rules meet, and with every wildcard that RBAC has.
+// words returns the words for random rules. There are few words, so that rules overlap, and all wildcards of RBAC.
 func words() (groups, resources, verbs, names, urls []string) {
 	return []string{"", "apps", "apps.catalog", "*"}, []string{"pods", "pods/log", "deployments", "apps", "*", "*/log"},
 		[]string{"get", "create", "bind", "*"}, []string{"web", "db"}, []string{"/metrics", "/api*", "/api/v1", "*"}
@@ -121,7 +124,7 @@ func some(r *rand.Rand, from []string) []string {
 	return out
 }
 
-// family is a random set of templates t0…; each inherits only later ones.
+// family returns a random set of templates t0, t1, … Each of them inherits only later ones.
 func family(r *rand.Rand, context v1.RoleContext) access.Templates {
 	groups, resources, verbs, names, urls := words()
 	n := 1 + r.IntN(6)
@@ -148,7 +151,7 @@ func family(r *rand.Rand, context v1.RoleContext) access.Templates {
 	return access.Index(list)
 }
 
-// actions is every action over the words and one more that no rule names.
+// actions returns all actions with these words, and with one more word that no rule names.
 func actions() []access.Action {
 	_, _, _, names, _ := words()
 	var all []access.Action
@@ -167,7 +170,7 @@ func actions() []access.Action {
 	return all
 }
 
-// model is the union of the chain, said as simply as can be: whoever is reachable, any rule of theirs.
+// model is a minimal reference implementation: an action is allowed if any rule of any reachable template permits it.
 func model(templates access.Templates, name string, a access.Action) bool {
 	reachable := map[string]bool{}
 	var reach func(string)
@@ -188,7 +191,7 @@ func model(templates access.Templates, name string, a access.Action) bool {
 	return false
 }
 
-// permits is Kubernetes' documentation of RBAC in other words than the package's.
+// permits implements Kubernetes' documentation of RBAC independently of the package.
 func permits(r rbacv1.PolicyRule, a access.Action) bool {
 	some := func(list []string, ok func(string) bool) bool { return slices.ContainsFunc(list, ok) }
 	if !some(r.Verbs, func(v string) bool { return v == "*" || v == a.Verb }) {
@@ -207,7 +210,7 @@ func permits(r rbacv1.PolicyRule, a access.Action) bool {
 		(len(r.ResourceNames) == 0 || some(r.ResourceNames, func(n string) bool { return n == a.Name }))
 }
 
-func TestAFlattenedRoleAllowsExactlyTheUnionOfItsChain(t *testing.T) {
+func TestFlattenedRoleAllowsExactlyTheUnionOfItsChain(t *testing.T) {
 	all := actions()
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -226,7 +229,7 @@ func TestAFlattenedRoleAllowsExactlyTheUnionOfItsChain(t *testing.T) {
 	}
 }
 
-func TestFlatteningIsStable(t *testing.T) {
+func TestFlattenReturnsRulesInAStableOrder(t *testing.T) {
 	for seed := range uint64(50) {
 		templates := family(rand.New(rand.NewPCG(seed, 2)), v1.ContextCluster)
 		first, err := access.Flatten(templates, "t0")

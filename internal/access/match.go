@@ -10,23 +10,23 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// Action is what a user wants to do in a member. Either Resource or URL is set.
+// Action is an action in a member. Either Resource or URL is set.
 type Action struct {
-	// Verb, as of RBAC: get, list, create, …
+	// Verb is a verb as in RBAC: get, list, create, …
 	Verb string `json:"verb"`
 	// Group is the API group, "" for the core group.
 	Group string `json:"group,omitempty"`
-	// Resource in the plural, with "/" and the subresource where there is one: "pods/log".
+	// Resource is the plural name, followed by "/" and the subresource if there is one: "pods/log".
 	Resource string `json:"resource,omitempty"`
-	// Name of the object; empty for all, and for create.
+	// Name is the name of the object. It is empty for all objects and for create.
 	Name string `json:"name,omitempty"`
-	// Namespace; empty for cluster-scoped resources and for all namespaces.
+	// Namespace is empty for cluster-scoped resources and for all namespaces.
 	Namespace string `json:"namespace,omitempty"`
-	// URL of something that is not a resource, such as "/metrics".
+	// URL is the path of a non-resource request, such as "/metrics".
 	URL string `json:"url,omitempty"`
 }
 
-// Allows reports whether a rule allows an action, as the member's API server decides it.
+// Allows reports whether a rule allows an action, as the member's API server decides.
 func Allows(rule rbacv1.PolicyRule, a Action) bool {
 	if !has(rule.Verbs, a.Verb) {
 		return false
@@ -38,7 +38,7 @@ func Allows(rule rbacv1.PolicyRule, a Action) bool {
 		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, a.Name))
 }
 
-// has reports whether the list has the word or "*".
+// has reports whether a list contains a word or "*".
 func has(list []string, word string) bool {
 	return slices.Contains(list, word) || slices.Contains(list, "*")
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Role is the ClusterRole of a template in a member. It is nil, without an error, for an external one: the member has
-// it.
+// Role returns the ClusterRole of a template in a member. It returns nil without an error for an external template,
+// because the member already has the role.
 func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	template, found := templates[name]
 	if found && template.Spec.External != "" {
@@ -31,7 +31,8 @@ func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	}, nil
 }
 
-// ClusterBinding is the ClusterRoleBinding of a binding in each member that it is for. The error is an *Error.
+// ClusterBinding returns the ClusterRoleBinding of a binding, for each member that the binding targets. The error is an
+// *Error.
 func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rbacv1.ClusterRoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextCluster)
 	if err != nil {
@@ -46,8 +47,8 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 	}, nil
 }
 
-// ProjectBinding is the RoleBinding of a binding for each namespace of its project, without a namespace: a template for
-// set.Content.Expand. The error is an *Error.
+// ProjectBinding returns the RoleBinding of a binding without a namespace, as a template for set.Content.Expand, which
+// creates it in each namespace of the project. The error is an *Error.
 func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rbacv1.RoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextProject)
 	if err != nil {
@@ -62,7 +63,7 @@ func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rba
 	}, nil
 }
 
-// boundRole is the ClusterRole that a binding of that context refers to.
+// boundRole returns a reference to the ClusterRole for a binding with the given context.
 func boundRole(templates Templates, name string, context v1.RoleContext) (rbacv1.RoleRef, error) {
 	template, found := templates[name]
 	if !found {
@@ -77,7 +78,7 @@ func boundRole(templates Templates, name string, context v1.RoleContext) (rbacv1
 		role.Name = template.Spec.External
 		return role, nil
 	}
-	// A role that cannot be made must not be bound either: the member might still have an older one of that name.
+	// If a role cannot be created, it must not be bound either: the member might still have an older role with that name.
 	_, err := Sources(templates, name)
 	return role, err
 }
@@ -99,15 +100,15 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole of a template that is not external. Names of RBAC objects may hold
-// colons and those of our kinds may not, so names of two kinds never collide. The context is part of it: a binding must
-// never get the rules that its template has in another context, not even until it is removed.
+// roleName returns the name of the ClusterRole of a template that is not external. RBAC names may contain colons and
+// the names of our kinds may not, so names of two kinds never collide. The name includes the context: a binding must
+// never get the rules that its template has in another context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }
 
-// The role is part of a binding's name, because the role of a binding is immutable in Kubernetes: a change of role
-// creates a new object, and the old one is removed when the new one is there.
+// A binding's name includes the role, because the role of a binding is immutable in Kubernetes. A change of the role
+// creates a new object, and the old one is removed when the new one exists.
 func clusterBindingName(binding, role string) string { return "drover:crtb:" + binding + ":" + role }
 
 func projectBindingName(binding, role string) string { return "drover:prtb:" + binding + ":" + role }

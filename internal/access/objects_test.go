@@ -48,10 +48,10 @@ func TestObjects(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "drover:project:deployer", Labels: labels("role.deployer")},
 			Rules:      []rbacv1.PolicyRule{rule("apps", "deployments", "*")}}
 		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("the ClusterRole is %+v, %v, want another", got, err)
+			t.Errorf("the ClusterRole is %+v, %v, want a different one", got, err)
 		}
 	})
-	t.Run("with another context it is another ClusterRole, which bindings of the first do not refer to", func(t *testing.T) {
+	t.Run("another context gives another ClusterRole, to which existing bindings do not refer", func(t *testing.T) {
 		role := func(c v1.RoleContext) *rbacv1.ClusterRole {
 			got, err := access.Role(index(template(c, "deployer", nil, rule("apps", "deployments", "*"))), "deployer")
 			if err != nil {
@@ -66,7 +66,7 @@ func TestObjects(t *testing.T) {
 			t.Errorf("the RoleBinding is %+v, %v, want it bound to the role of the project's context", bound, err)
 		}
 	})
-	t.Run("an external template is no object", func(t *testing.T) {
+	t.Run("an external template creates no object", func(t *testing.T) {
 		if got, err := access.Role(templates, "admin"); got != nil || err != nil {
 			t.Errorf("the role of an external template is %+v, %v, want none", got, err)
 		}
@@ -80,7 +80,7 @@ func TestObjects(t *testing.T) {
 			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:cluster:owner"},
 			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "github:alice"}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("the ClusterRoleBinding is %+v, %v, want another", got, err)
+			t.Errorf("the ClusterRoleBinding is %+v, %v, want a different one", got, err)
 		}
 	})
 	t.Run("a project binding is a RoleBinding without a namespace", func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestObjects(t *testing.T) {
 				Name: "drover:project:deployer"},
 			Subjects: []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "github:acme/web"}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("the RoleBinding is %+v, %v, want another", got, err)
+			t.Errorf("the RoleBinding is %+v, %v, want a different one", got, err)
 		}
 	})
 	t.Run("bindings of external templates refer to the member's own role", func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestObjects(t *testing.T) {
 			t.Errorf("the RoleBinding is %v, %v, want it bound to edit", rb, err)
 		}
 	})
-	t.Run("another role is another object, because a binding's role cannot be changed", func(t *testing.T) {
+	t.Run("another role gives another object, because a binding's role is immutable", func(t *testing.T) {
 		a, b := clusterBinding("x", "owner", user("a"), in), clusterBinding("x", "admin", user("a"), in)
 		before, _ := access.ClusterBinding(templates, &a)
 		after, _ := access.ClusterBinding(templates, &b)
@@ -115,7 +115,7 @@ func TestObjects(t *testing.T) {
 			t.Errorf("both roles are named %v, want two names", before.Name)
 		}
 	})
-	t.Run("what cannot be granted is not bound", func(t *testing.T) {
+	t.Run("a role that cannot be granted is not bound", func(t *testing.T) {
 		for _, tt := range []struct{ role, reason, message string }{
 			{"absent", v1.ReasonRoleTemplateNotFound, "absent does not exist"},
 			{"deployer", v1.ReasonContextMismatch, "bind it with a ProjectRoleTemplateBinding"},
@@ -130,7 +130,7 @@ func TestObjects(t *testing.T) {
 		got, err := access.ProjectBinding(templates, &b)
 		wantRefusal(t, got == nil, err, v1.ReasonContextMismatch, "bind it with a ClusterRoleTemplateBinding")
 	})
-	t.Run("the longest names give labels that Kubernetes takes", func(t *testing.T) {
+	t.Run("the longest names give valid labels", func(t *testing.T) {
 		long := strings.Repeat("a", 63)
 		b := projectBinding(long, long, "web", user("a"))
 		got, err := access.ProjectBinding(index(template(v1.ContextProject, long, nil, rule("", "pods", "get"))), &b)

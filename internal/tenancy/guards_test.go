@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 type fixture struct {
 	*testkit.Env
 	t      *testing.T
-	prefix string // of the names of this test's users and namespaces
+	prefix string // prefix of the names of this test's users and namespaces
 }
 
 // unique returns a name that no other test has.
@@ -55,8 +55,8 @@ func (m fixture) user(name string, more ...rbacv1.PolicyRule) client.Client {
 	return m.as(m.unique(name), more...)
 }
 
-// as returns a client that acts as a user who may write namespaces and the guarded kinds, and has these verbs on
-// virtual resources.
+// as returns a client that acts as a user with permission to write namespaces and the guarded kinds, and with the given
+// verbs on virtual resources.
 func (m fixture) as(name string, more ...rbacv1.PolicyRule) client.Client {
 	m.t.Helper()
 	rules := append(more, rbacv1.PolicyRule{APIGroups: []string{"", "networking.k8s.io"}, Verbs: []string{"*"},
@@ -113,7 +113,7 @@ func TestGuards(t *testing.T) {
 	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}})
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "copy",
 		Labels: map[string]string{"cluster.drover.dev/set": "secrets.web"}}}
-	// The API server takes a moment to learn of policies and rights.
+	// The API server takes a moment to notice policies and rights.
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		probe := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("probe"),
 			Labels: map[string]string{"cluster.drover.dev/project": "web"}}}
@@ -126,7 +126,7 @@ func TestGuards(t *testing.T) {
 		return nil
 	})
 	const project = "cluster.drover.dev/project"
-	t.Run("CVE-2020-10676, CVE-2022-46167, CVE-2024-39690, CVE-2025-55205: only a user who manages both projects moves a namespace", func(t *testing.T) {
+	t.Run("CVE-2020-10676, CVE-2022-46167, CVE-2024-39690, CVE-2025-55205: only a user who manages both projects can move a namespace", func(t *testing.T) {
 		m.refused(m.label(stranger, shop, project, `"web"`), "from project '' to project 'web'")
 		m.refused(m.label(webMover, shop, project, `"db"`), "manage-namespaces on both")
 		m.taken(m.label(webMover, shop, project, `"web"`))
@@ -135,18 +135,19 @@ func TestGuards(t *testing.T) {
 		m.taken(m.label(mover, shop, project, `"db"`))
 		m.taken(m.label(stranger, shop, "team", `"a"`))
 	})
-	t.Run("CVE-2020-10676, CVE-2026-30963, CVE-2026-55636: a namespace is not moved through its subresources either", func(t *testing.T) {
-		for _, subresource := range []string{"status", "finalize"} {
-			now := &corev1.Namespace{}
-			m.taken(m.Client.Get(t.Context(), client.ObjectKey{Name: shop}, now))
-			now.Labels[project] = "web"
-			m.refused(stranger.SubResource(subresource).Update(t.Context(), now.DeepCopy()),
-				"from project 'db' to project 'web'")
-			now.Labels[project] = "db"
-			m.taken(stranger.SubResource(subresource).Update(t.Context(), now))
-		}
-	})
-	t.Run("only a user who manages a project creates a namespace in it", func(t *testing.T) {
+	t.Run("CVE-2020-10676, CVE-2026-30963, CVE-2026-55636: a namespace is not moved through its subresources either",
+		func(t *testing.T) {
+			for _, subresource := range []string{"status", "finalize"} {
+				now := &corev1.Namespace{}
+				m.taken(m.Client.Get(t.Context(), client.ObjectKey{Name: shop}, now))
+				now.Labels[project] = "web"
+				m.refused(stranger.SubResource(subresource).Update(t.Context(), now.DeepCopy()),
+					"from project 'db' to project 'web'")
+				now.Labels[project] = "db"
+				m.taken(stranger.SubResource(subresource).Update(t.Context(), now))
+			}
+		})
+	t.Run("only a user who manages a project can create a namespace in it", func(t *testing.T) {
 		made := func(labels map[string]string) *corev1.Namespace {
 			return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("made"), Labels: labels}}
 		}
@@ -155,27 +156,28 @@ func TestGuards(t *testing.T) {
 		m.taken(mover.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll))
 		m.taken(stranger.Create(t.Context(), made(nil), client.DryRunAll))
 	})
-	t.Run("CVE-2026-41052: pod security of a project's namespace takes updatepsa, at creation and when it joins too", func(t *testing.T) {
-		const enforce = "pod-security.kubernetes.io/enforce"
-		m.refused(m.label(mover, shop, enforce, `"privileged"`), "updatepsa")
-		m.taken(m.label(security, shop, enforce, `"baseline"`))
-		m.refused(m.label(mover, shop, enforce, "null"), "updatepsa")
-		made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("made"),
-			Labels: map[string]string{project: "web", enforce: "privileged"}}}
-		m.refused(mover.Create(t.Context(), made, client.DryRunAll), "updatepsa")
-		unguarded := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: free,
-			Labels: map[string]string{enforce: "privileged"}}}
-		m.taken(stranger.Create(t.Context(), unguarded))
-		m.refused(m.label(mover, free, project, `"web"`), "updatepsa")
-		m.taken(m.label(security, free, project, `"web"`))
-		m.refused(m.label(mover, free, project, `"db"`), "updatepsa")
-		m.taken(m.label(mover, free, project, "null"))
-	})
-	t.Run("only a user who manages all projects opens isolated ones", func(t *testing.T) {
+	t.Run("CVE-2026-41052: pod security of a project's namespace takes updatepsa, at creation and when it joins too",
+		func(t *testing.T) {
+			const enforce = "pod-security.kubernetes.io/enforce"
+			m.refused(m.label(mover, shop, enforce, `"privileged"`), "updatepsa")
+			m.taken(m.label(security, shop, enforce, `"baseline"`))
+			m.refused(m.label(mover, shop, enforce, "null"), "updatepsa")
+			made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("made"),
+				Labels: map[string]string{project: "web", enforce: "privileged"}}}
+			m.refused(mover.Create(t.Context(), made, client.DryRunAll), "updatepsa")
+			unguarded := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: free,
+				Labels: map[string]string{enforce: "privileged"}}}
+			m.taken(stranger.Create(t.Context(), unguarded))
+			m.refused(m.label(mover, free, project, `"web"`), "updatepsa")
+			m.taken(m.label(security, free, project, `"web"`))
+			m.refused(m.label(mover, free, project, `"db"`), "updatepsa")
+			m.taken(m.label(mover, free, project, "null"))
+		})
+	t.Run("only a user who manages all projects can open isolated projects", func(t *testing.T) {
 		m.refused(m.label(mover, shop, "cluster.drover.dev/ingress", `"true"`), "on all projects")
 		m.taken(m.label(security, shop, "cluster.drover.dev/ingress", `"true"`))
 	})
-	t.Run("only the agent changes, removes or creates its objects", func(t *testing.T) {
+	t.Run("only the agent can change, remove or create its objects", func(t *testing.T) {
 		agent := m.user("agent", on("sets", nil, "manage"))
 		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return agent.Create(ctx, secret.DeepCopy()) })
 		current := secret.DeepCopy()
@@ -229,11 +231,11 @@ func TestGuardOfQuotaStatus(t *testing.T) {
 	m.taken(raise(counter, quota, "{}"))
 	m.taken(raise(agent, quota, "{}"))
 	if err := counter.Update(t.Context(), annotated(quota), client.DryRunAll); err == nil {
-		t.Error("the controller that counts the use may change more than the status, want a refusal")
+		t.Error("the quota controller may change more than the status, want a refusal")
 	}
 }
 
-func TestGuardsStayAsTheyAreWhenAppliedAgain(t *testing.T) {
+func TestApplyingTheGuardsAgainChangesNothing(t *testing.T) {
 	m := guarded(t)
 	c, err := tenancy.Guards()
 	if err != nil {
@@ -249,7 +251,7 @@ func TestGuardsStayAsTheyAreWhenAppliedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if o.GetResourceVersion() != before.GetResourceVersion() || o.GetLabels()["cluster.drover.dev/set"] != "guards" {
-			t.Errorf("%s changed", o.GetName())
+			t.Errorf("%s changed, want it unchanged", o.GetName())
 		}
 	}
 }

@@ -16,21 +16,21 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// SkippedSecret is a Secret that is labelled for a project and is never copied.
+// SkippedSecret is a Secret with a project's label that is never copied.
 type SkippedSecret struct {
 	// Name of the Secret.
 	Name string
-	// Message says why. It holds no data of the Secret.
+	// Message is the reason. It contains no data of the Secret.
 	Message string
 }
 
-// Secrets returns the copies of a project's secrets in each namespace of each of its members. Of the secrets given,
-// only those of the project's own workspace that are labelled for it count; a project of the same name in another
-// workspace has no part in them.
+// Secrets returns the copies of a project's Secrets for each namespace of each of its members. Of the given Secrets, it
+// only uses Secrets in the project's own workspace with the project's label. A project with the same name in another
+// workspace does not affect them.
 //
-// A copy has the name, type, data and labels of its source, without the labels by which a tool on the hub says that the
-// object is its own. It has none of the annotations: one of them may repeat the data (last-applied-configuration). It
-// is not immutable even where the source is, so that it can follow a source that is recreated.
+// A copy has the name, type, data and labels of its source, but not the labels with which a tool on the hub marks its
+// own objects. It has no annotations, because one of them may repeat the data (last-applied-configuration). It is not
+// immutable even if the source is, so that it can follow a source that is recreated.
 func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecret, error) {
 	per := &set.PerNamespace{Project: p.Name}
 	var skipped []SkippedSecret
@@ -55,25 +55,25 @@ func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecr
 	return set.Content{PerNamespace: per}, skipped, nil
 }
 
-// NeverCopied returns the reason why a Secret is never copied into a member, empty for one that may be.
+// NeverCopied returns the reason why a Secret is never copied into a member, or "" if it may be copied.
 func NeverCopied(s *corev1.Secret) string {
 	switch {
 	case s.Labels[v1.LabelSecretKind] != "":
 		return "it is Drover's own: it holds a credential of the hub"
 	case s.Type == corev1.SecretTypeServiceAccountToken:
-		return "a ServiceAccount's token is of use only in its own cluster, and a Secret of this type would make one in the member"
+		return "a ServiceAccount's token is only valid in its own cluster, and a Secret of this type would create one in the member"
 	case s.Type == corev1.SecretTypeBootstrapToken:
 		return "a bootstrap token lets nodes join a cluster"
 	case strings.HasPrefix(string(s.Type), "helm.sh/release."):
-		return "it is Helm's record of a release: Helm would find one in the member that is not there, and remove what the record names"
+		return "it is Helm's record of a release: Helm would find a release in the member that was never installed there, and remove its objects"
 	case strings.HasPrefix(string(s.Type), v1.Group+"/"):
 		return fmt.Sprintf("type %s is for Drover's own use", s.Type)
 	}
 	return ""
 }
 
-// Copy returns a Secret as members have it: with the name, type, data and labels, without those by which a tool on the
-// hub says that it is its own.
+// Copy returns the copy of a Secret for members. It has the name, type, data and labels, but not the labels with which
+// a tool on the hub marks its own objects.
 func Copy(s *corev1.Secret) *corev1.Secret {
 	labels := map[string]string{}
 	for key, value := range s.Labels {
@@ -89,8 +89,8 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// ClaimsOwnership reports whether a label makes a tool regard the object as its own, and remove it if it does not know
-// it.
+// ClaimsOwnership reports whether a label makes a tool regard the object as its own, so that the tool removes an object
+// that it does not know.
 func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
@@ -105,7 +105,7 @@ func ClaimsOwnership(key string) bool {
 	return false
 }
 
-// exceptions returns the namespaces that get no copy, as the source's annotation lists them.
+// exceptions returns the namespaces that get no copy, from the source's annotation.
 func exceptions(s *corev1.Secret) []string {
 	var names []string
 	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {

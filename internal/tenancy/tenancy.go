@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tenancy turns a project into what its members hold: namespaces, quota, limits, network policies and copies of
-// secrets.
+// Package tenancy computes the objects of a project in its members: namespaces, quota, limits, network policies and
+// copies of Secrets.
 //
-// It is pure: no client, no context, no clock, no logger. What depends on the namespaces that a member has comes out as
-// templates, which package set expands on either side.
+// It is pure: it has no client, context, clock or logger. Objects that depend on the member's namespaces are returned
+// as templates, which package set expands on either side.
 package tenancy
 
 import (
@@ -21,24 +21,24 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Names of what each namespace of a project gets.
+// Names of the objects in each namespace of a project.
 const (
-	// LimitRangeName is the LimitRange with the defaults of containers.
+	// LimitRangeName is the name of the LimitRange with the defaults for containers.
 	LimitRangeName = "drover-project"
-	// NetworkPolicyName is the NetworkPolicy of a project with networkIsolation.
+	// NetworkPolicyName is the name of the NetworkPolicy of a project with networkIsolation.
 	NetworkPolicyName = "drover-project"
 )
 
-// Labels of others that a project sets or reads.
+// Labels of other tools that a project sets or reads.
 const (
 	podSecurityPrefix = "pod-security.kubernetes.io/"
-	// headlampProject has Headlamp show the namespaces of a project as one of its own projects, over all clusters.
+	// headlampProject makes Headlamp show the namespaces of a project as one of its own projects, across all clusters.
 	headlampProject = "headlamp.dev/project-id"
 	namespaceName   = "kubernetes.io/metadata.name"
 )
 
-// Content returns what each member of a project gets, without the copies of Secrets. It leaves out the namespaces of
-// spec.namespaces in taken: they belong to another project in that member (see Claims).
+// Content returns the objects of a project for each member, without the copies of Secrets. It leaves out namespaces of
+// spec.namespaces that are in taken, because they belong to another project in that member (see Claims).
 func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	content := set.Content{
 		PerNamespace: &set.PerNamespace{
@@ -47,7 +47,8 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	}
 	labels := set.Labels(set.ID(set.Project, p.Name))
 	for _, name := range p.Spec.Namespaces {
-		if _, lost := taken[name]; !lost && !set.Reserved(name) { // the schema refuses these; it may have been another once
+		// the schema refuses reserved ones, but an older schema may not have
+		if _, lost := taken[name]; !lost && !set.Reserved(name) {
 			content.Objects = append(content.Objects, namespace(p, name, labels))
 		}
 	}
@@ -68,8 +69,8 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	return content, nil
 }
 
-// namespace returns a Namespace that the spec lists. It has the labels of pod security from the start. It is not
-// labelled as managed by Drover: Drover does not own it, and never deletes it.
+// namespace returns a Namespace that the spec lists. It has the labels of pod security from the start. It has no label
+// as managed by Drover, because Drover does not own it and never deletes it.
 func namespace(p *v1.Project, name string, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(name)
@@ -78,7 +79,7 @@ func namespace(p *v1.Project, name string, labels map[string]string) *unstructur
 	return o
 }
 
-// namespaceLabels returns the labels of each namespace that is in a project.
+// namespaceLabels returns the labels of each namespace in a project.
 func namespaceLabels(p *v1.Project) map[string]string {
 	labels := map[string]string{headlampProject: p.Name}
 	if p.Spec.PodSecurity == "" {
@@ -111,8 +112,8 @@ func limitRange(defaults *v1.ContainerDefaults) *corev1.LimitRange {
 	}
 }
 
-// networkPolicy returns a policy that admits connections to the project's pods from the project, from kube-system
-// (where K3s and RKE2 have their ingress controllers, and only administrators of the cluster run pods) and from
+// networkPolicy returns a policy that admits connections to the project's pods from three sources: the project,
+// kube-system (where K3s and RKE2 have their ingress controllers, and only administrators of the cluster run pods), and
 // namespaces that an administrator has labelled for ingress. It does not restrict outgoing connections.
 func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	from := func(label, value string) networkingv1.NetworkPolicyPeer {
@@ -130,7 +131,7 @@ func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	}
 }
 
-// toTemplate makes a template of an object, without what only an API server fills in.
+// toTemplate converts an object to a template, without the fields that only an API server sets.
 func toTemplate(object runtime.Object, labels map[string]string) (set.Template, error) {
 	o, err := set.Object(object)
 	if err != nil {

@@ -31,7 +31,7 @@ func list(pairs ...string) corev1.ResourceList {
 	return out
 }
 
-// full is a project that has everything.
+// full returns a project with all fields set.
 func full() *v1.Project {
 	return &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web"}, Spec: v1.ProjectSpec{
 		ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, Namespaces: []string{"web", "web-staging"},
@@ -60,7 +60,7 @@ func names(objects []*unstructured.Unstructured) []string {
 }
 
 func TestContent(t *testing.T) {
-	t.Run("a project that asks for nothing gives its name, by the label that Headlamp reads", func(t *testing.T) {
+	t.Run("an empty project only sets the label that Headlamp reads", func(t *testing.T) {
 		c := content(t, &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, nil)
 		got, err := c.Expand([]set.Namespace{{Name: "a"}}, nil)
 		if err != nil || len(got.Objects) != 1 ||
@@ -68,28 +68,29 @@ func TestContent(t *testing.T) {
 			t.Errorf("got %v, %v, want the namespace with one label", got.Objects, err)
 		}
 	})
-	t.Run("namespaces that are listed come with their project, set and pod security, and are not called ours", func(t *testing.T) {
-		c := content(t, full(), nil)
-		if want := []string{"Namespace /web", "Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
-			t.Fatalf("got %v, want both namespaces", names(c.Objects))
-		}
-		want := map[string]string{"cluster.drover.dev/project": "web", "cluster.drover.dev/set": "project.web",
-			"headlamp.dev/project-id": "web"}
-		for _, mode := range []string{"enforce", "warn", "audit"} {
-			want["pod-security.kubernetes.io/"+mode] = "baseline"
-			want["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
-		}
-		if got := c.Objects[0].GetLabels(); !reflect.DeepEqual(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
-	})
+	t.Run("listed namespaces have labels for project, set and pod security, and are not marked as managed by Drover",
+		func(t *testing.T) {
+			c := content(t, full(), nil)
+			if want := []string{"Namespace /web", "Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
+				t.Fatalf("got %v, want both namespaces", names(c.Objects))
+			}
+			want := map[string]string{"cluster.drover.dev/project": "web", "cluster.drover.dev/set": "project.web",
+				"headlamp.dev/project-id": "web"}
+			for _, mode := range []string{"enforce", "warn", "audit"} {
+				want["pod-security.kubernetes.io/"+mode] = "baseline"
+				want["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
+			}
+			if got := c.Objects[0].GetLabels(); !reflect.DeepEqual(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
 	t.Run("a namespace of another project is left out", func(t *testing.T) {
 		c := content(t, full(), map[string]string{"web": "older"})
 		if want := []string{"Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
-			t.Errorf("got %v, want only the namespace that is free", names(c.Objects))
+			t.Errorf("got %v, want only the namespace without another project", names(c.Objects))
 		}
 	})
-	t.Run("a namespace of the cluster's own is left out, whatever the schema let through", func(t *testing.T) {
+	t.Run("a reserved namespace is left out even if the schema accepted it", func(t *testing.T) {
 		p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"},
 			Spec: v1.ProjectSpec{Namespaces: []string{"default", "kube-system", "drover-agent"}}}
 		if c := content(t, p, nil); len(c.Objects) != 0 {
@@ -104,14 +105,14 @@ func TestContent(t *testing.T) {
 			}
 		}
 	})
-	t.Run("nothing names a namespace but the Namespaces themselves", func(t *testing.T) {
+	t.Run("only Namespaces name a namespace", func(t *testing.T) {
 		for _, template := range content(t, full(), nil).PerNamespace.Templates {
 			if template.Object.GetNamespace() != "" {
 				t.Errorf("the template is %v, want it without a namespace", template.Object)
 			}
 		}
 	})
-	t.Run("isolation limits what comes in and nothing that goes out", func(t *testing.T) {
+	t.Run("isolation limits incoming connections only", func(t *testing.T) {
 		policy := content(t, full(), nil).PerNamespace.Templates[1].Object
 		types, _, _ := unstructured.NestedStringSlice(policy.Object, "spec", "policyTypes")
 		if policy.GetKind() != "NetworkPolicy" || !reflect.DeepEqual(types, []string{"Ingress"}) {
@@ -121,14 +122,14 @@ func TestContent(t *testing.T) {
 		for _, want := range []string{`"cluster.drover.dev/project":"web"`, `"kubernetes.io/metadata.name":"kube-system"`,
 			`"cluster.drover.dev/ingress":"true"`} {
 			if !strings.Contains(string(text), want) {
-				t.Errorf("%s is not in %s", want, text)
+				t.Errorf("want %s in %s", want, text)
 			}
 		}
 	})
 }
 
-// What a project becomes is taken by a real API server, twice without a difference.
-func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
+// A real API server accepts the objects of a project, and applying them again changes nothing.
+func TestMemberAcceptsTheObjectsOfAProject(t *testing.T) {
 	env := testkit.Shared(t)
 	secrets, _, err := tenancy.Secrets(full(), []corev1.Secret{*source("registry")})
 	if err != nil {
@@ -169,9 +170,9 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 	}
 	first := apply(all)
 	if again := apply(all); !reflect.DeepEqual(first, again) {
-		t.Errorf("applying again changed something: %v, then %v", first, again)
+		t.Errorf("applying again changed %v to %v, want no change", first, again)
 	}
-	t.Run("the namespace that came last has what is left of the quota", func(t *testing.T) {
+	t.Run("the newest namespace gets the rest of the quota", func(t *testing.T) {
 		quota := &corev1.ResourceQuota{}
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "web-staging", Name: "drover-project"},
 			quota); err != nil {
@@ -183,7 +184,7 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 				got.Short)
 		}
 	})
-	t.Run("labels for a namespace that is gone do not make it anew", func(t *testing.T) {
+	t.Run("labels for a deleted namespace do not create it again", func(t *testing.T) {
 		unlisted := full()
 		unlisted.Spec.Namespaces = nil
 		got, err := content(t, unlisted,
@@ -197,7 +198,7 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 			t.Errorf("got %v, want a conflict", err)
 		}
 	})
-	t.Run("the copy has the data", func(t *testing.T) {
+	t.Run("the copy has the source's data", func(t *testing.T) {
 		secret := &corev1.Secret{}
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "web", Name: "registry"}, secret); err != nil {
 			t.Fatal(err)
@@ -224,7 +225,7 @@ func TestSecrets(t *testing.T) {
 		how(s)
 		return *s
 	}
-	t.Run("CVE-2025-47284: a copy has name, type, data and labels, and nothing by which a tool knows its own", func(t *testing.T) {
+	t.Run("CVE-2025-47284: a copy has name, type, data and labels, and no marks of ownership", func(t *testing.T) {
 		c, refused, err := tenancy.Secrets(full(), []corev1.Secret{*source("registry")})
 		if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) != 1 {
 			t.Fatalf("got %v, %v, %v, want one template and nothing refused", c, refused, err)
@@ -238,18 +239,19 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
-	t.Run("CVE-2024-22031, CVE-2026-44935: only the project's own, of its own workspace", func(t *testing.T) {
-		c, refused, err := tenancy.Secrets(full(), []corev1.Secret{
-			change(func(s *corev1.Secret) { s.Namespace = "team-b" }),
-			change(func(s *corev1.Secret) { s.Labels["cluster.drover.dev/project"] = "db" }),
-			change(func(s *corev1.Secret) { s.Labels = nil }),
-			change(func(s *corev1.Secret) { s.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }),
+	t.Run("CVE-2024-22031, CVE-2026-44935: only the project's own Secrets, from its own workspace, are copied",
+		func(t *testing.T) {
+			c, refused, err := tenancy.Secrets(full(), []corev1.Secret{
+				change(func(s *corev1.Secret) { s.Namespace = "team-b" }),
+				change(func(s *corev1.Secret) { s.Labels["cluster.drover.dev/project"] = "db" }),
+				change(func(s *corev1.Secret) { s.Labels = nil }),
+				change(func(s *corev1.Secret) { s.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }),
+			})
+			if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) > 0 {
+				t.Errorf("got %v, %v, %v, want no template and nothing refused", c.PerNamespace.Templates, refused, err)
+			}
 		})
-		if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) > 0 {
-			t.Errorf("got %v, %v, %v, want no template and nothing refused", c.PerNamespace.Templates, refused, err)
-		}
-	})
-	t.Run("credentials of a cluster are refused, without a word of what is in them", func(t *testing.T) {
+	t.Run("credentials of a cluster are refused without revealing them", func(t *testing.T) {
 		for name, s := range map[string]corev1.Secret{
 			"Drover's own":             change(func(s *corev1.Secret) { s.Labels["cluster.drover.dev/secret"] = "registration" }),
 			"a ServiceAccount's token": change(func(s *corev1.Secret) { s.Type = corev1.SecretTypeServiceAccountToken }),
@@ -264,7 +266,7 @@ func TestSecrets(t *testing.T) {
 			}
 		}
 	})
-	t.Run("namespaces on the deny-list get none", func(t *testing.T) {
+	t.Run("excluded namespaces get no copy", func(t *testing.T) {
 		s := change(func(s *corev1.Secret) { s.Annotations["cluster.drover.dev/except-namespaces"] = " b, a,,a " })
 		c, _, err := tenancy.Secrets(full(), []corev1.Secret{s})
 		if err != nil {
@@ -286,11 +288,11 @@ func TestClaims(t *testing.T) {
 		projects []*v1.Project
 		want     map[string]map[string]string
 	}{
-		"projects apart take nothing from each other": {[]*v1.Project{project("a", 1, "x"), project("b", 2, "y")},
+		"projects with different namespaces do not compete": {[]*v1.Project{project("a", 1, "x"), project("b", 2, "y")},
 			map[string]map[string]string{}},
-		"the older keeps what both list": {[]*v1.Project{project("a", 2, "x", "y"), project("b", 1, "x")},
+		"the older project keeps a namespace that both list": {[]*v1.Project{project("a", 2, "x", "y"), project("b", 1, "x")},
 			map[string]map[string]string{"a": {"x": "b"}}},
-		"names decide between those of one age": {[]*v1.Project{project("b", 1, "x"), project("a", 1, "x"),
+		"names decide between projects of the same age": {[]*v1.Project{project("b", 1, "x"), project("a", 1, "x"),
 			project("c", 1, "x")}, map[string]map[string]string{"b": {"x": "a"}, "c": {"x": "a"}}},
 	}
 	for name, tt := range tests {

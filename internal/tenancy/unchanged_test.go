@@ -27,7 +27,7 @@ const (
 	collector = "system:serviceaccount:kube-system:generic-garbage-collector"
 )
 
-// guardedObjects returns an object of each guarded kind, as the agent makes them in a namespace.
+// guardedObjects returns an object of each guarded kind, as the agent creates them in a namespace.
 func (m fixture) guardedObjects(namespace string) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "drover-project",
 		Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}
@@ -44,7 +44,7 @@ func (m fixture) guardedObjects(namespace string) []client.Object {
 	}
 }
 
-// migrate writes an object as Kubernetes' StorageVersionMigration does.
+// migrate writes an object in the same way as Kubernetes' StorageVersionMigration.
 func migrate(ctx context.Context, c client.Client, o client.Object) error {
 	patch, err := json.Marshal(map[string]any{
 		"apiVersion": o.GetObjectKind().GroupVersionKind().GroupVersion().String(),
@@ -78,7 +78,7 @@ func TestGuardsAllowUpdatesThatChangeNothing(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}
 	roles := rbacv1.PolicyRule{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"*"}, Verbs: []string{"*"}}
 	migrating, collecting := m.as(migrator, roles), m.as(collector, roles)
-	// the API server takes a moment to learn of policies
+	// The API server takes a moment to notice policies.
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		changed := objects[0].DeepCopyObject().(client.Object)
 		changed.SetAnnotations(map[string]string{"a": "b"})
@@ -125,8 +125,8 @@ func TestGuardsAllowUpdatesThatChangeNothing(t *testing.T) {
 	}
 }
 
-// collect deletes an object in the foreground, and has the garbage collector take its finalizer away. It may change
-// nothing else.
+// collect deletes an object in the foreground, and has the garbage collector remove its finalizer. The garbage
+// collector may change nothing else.
 func (m fixture) collect(c client.Client, o *unstructured.Unstructured) {
 	m.t.Helper()
 	changed := o.DeepCopy()
