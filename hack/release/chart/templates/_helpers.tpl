@@ -8,12 +8,12 @@
 
 {{- define "drover.config" -}}
 {{- if not .Values.config.server.urls -}}
-{{- fail "set config.server.urls to where agents and people reach the hub, for example --set 'config.server.urls={https://drover.example.com}'" -}}
+{{- fail "set config.server.urls to the addresses at which agents and users reach the hub, for example --set 'config.server.urls={https://drover.example.com}'" -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite (deepCopy .Values.config) (dict "namespace" .Release.Namespace)) -}}
 {{- end -}}
 
-{{- /* The name ends in a hash of the content: a changed configuration rolls the Deployment. */ -}}
+{{- /* The name ends in a hash of the content, so that a changed configuration restarts the pods. */ -}}
 {{- define "drover.configName" -}}
 drover-config-{{ include "drover.config" . | sha256sum | trunc 10 }}
 {{- end -}}

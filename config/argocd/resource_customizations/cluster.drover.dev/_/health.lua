@@ -18,7 +18,7 @@ if ready == nil then
   return health
 end
 
--- What the status says of another generation is not true of this one.
+-- A status of another generation does not describe this one.
 if status.observedGeneration ~= obj.metadata.generation then
   if ready.status == "Unknown" then
     health.message = ready.reason .. ": " .. ready.message
@@ -28,7 +28,7 @@ end
 
 health.message = ready.reason .. ": " .. ready.message
 
--- A person must act.
+-- A user must act.
 if stalled ~= nil and stalled.status == "True" then
   health.status = "Degraded"
   health.message = stalled.reason .. ": " .. stalled.message
@@ -40,7 +40,7 @@ if ready.status == "True" then
   return health
 end
 
--- A member that was reached, and is not any more.
+-- A member that was connected and no longer is.
 if obj.kind == "Cluster" and (ready.reason == "TunnelLost" or ready.reason == "ApiServerUnhealthy") then
   health.status = "Degraded"
   return health
