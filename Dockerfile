@@ -1,4 +1,5 @@
-# One image holds all programs: /manager and /drover-provisioner for the hub, /drover-agent for the members, and /drover-host-agent, which the manager serves to machines that join.
+# One image has all programs: /manager and /drover-provisioner for the hub, /drover-agent for members, and
+# /drover-host-agent, which the manager serves to machines that join.
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETOS TARGETARCH VERSION=v0.1.0-dev
 WORKDIR /src

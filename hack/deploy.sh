@@ -2,16 +2,16 @@
 # Copyright The Drover Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Installs Drover into the cluster that kubectl points at, or removes it.
+# Installs Drover into kubectl's current cluster, or removes it.
 #
 #   hack/deploy.sh deploy | undeploy | install | uninstall | render | installer
 #
-# IMG   image of manager and agent (deploy, render, installer)
-# URL   https address of the hub, or several separated by commas (deploy, render; in dist/install.yaml it can be filled in later)
-# PROVISION folder of config/ to apply beside: provision, clusterapi or clusterapi-inplace, which install the provisioner (deploy, render, undeploy)
-# EXPOSE folder of config/expose to apply in place of config/default: loadbalancer, ingress or gateway (deploy, render, undeploy)
-# FORCE=1 lets undeploy and uninstall delete the objects that they refuse to strand: Clusters, Hosts, the provisioner's
-# KUBECTL the kubectl to use, with or without flags: KUBECTL="kubectl --context hub"
+# IMG       image of manager and agent (deploy, render, installer)
+# URL       https address of the hub, or several separated by commas (deploy, render; it can be added to dist/install.yaml later)
+# PROVISION additional folder of config/ with the provisioner: provision, clusterapi or clusterapi-inplace (deploy, render, undeploy)
+# EXPOSE    folder of config/expose to apply instead of config/default: loadbalancer, ingress or gateway (deploy, render, undeploy)
+# FORCE=1   makes undeploy and uninstall first delete the objects that they refuse to strand: Clusters, Hosts, the provisioner's
+# KUBECTL   the kubectl to use, with or without flags: KUBECTL="kubectl --context hub"
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,7 +40,7 @@ kustomize_build() { go tool -modfile=hack/tools/kustomize.mod kustomize build "$
 
 require_settings() {
 	[[ -n ${IMG:-} ]] || die "IMG is missing: set it to the image to run, for example IMG=registry.example.com/drover:v0.1.0"
-	[[ -n ${URL:-} ]] || die "URL is missing: set it to the address at which agents and people reach the hub, for example URL=https://drover.example.com"
+	[[ -n ${URL:-} ]] || die "URL is missing: set it to the address at which agents and users reach the hub, for example URL=https://drover.example.com"
 	[[ $IMG =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || die "IMG=$IMG is not an image reference"
 	[[ -f config/$overlay/kustomization.yaml ]] || die "EXPOSE=${EXPOSE:-}: config/expose has no such folder: name one of $(ls -x config/expose)"
 	case ${PROVISION:-} in
@@ -54,7 +54,7 @@ require_settings() {
 	done <<<"${URL//,/$'\n'}"
 }
 
-# render prints what deploy applies. It works on a copy, so that the tree stays clean.
+# render prints the manifests that deploy applies. It works on a copy, so that the tree stays clean.
 render() {
 	require_settings
 	cp -r config "$work/config"
@@ -70,7 +70,7 @@ render() {
 	local host=${URL%%,*}
 	host=${host#https://}
 	if [[ $overlay != default ]]; then
-		[[ $host != \[* || $overlay == expose/loadbalancer ]] || die "EXPOSE=$EXPOSE routes by name: URL=https://$host has an address"
+		[[ $host != \[* || $overlay == expose/loadbalancer ]] || die "EXPOSE=$EXPOSE routes by host name: URL=https://$host is an IP address"
 		sed -i "s/drover\.example\.com/${host%%[:/]*}/" "$work/config/$overlay"/*.yaml
 	fi
 	kustomize_build "$work/config/$overlay"
@@ -80,19 +80,19 @@ render() {
 	fi
 }
 
-# definitions prints the CRDs of what deploy applies.
+# definitions prints the CRDs that deploy applies.
 definitions() {
 	kustomize_build config/crd
 	[[ -z ${PROVISION:-} ]] || cat config/provision/bases/*.yaml
 	[[ ${PROVISION:-} != clusterapi* ]] || cat config/clusterapi/bases/*.yaml
 }
 
-# installer writes what deploy applies into one file, for people without Go.
+# installer writes the manifests that deploy applies to one file, for users without Go.
 installer() {
 	URL=${URL:-https://drover.example.com}
 	mkdir -p dist
 	{
-		echo "# Drover. Set server.urls in the ConfigMap drover-config to where agents and people reach the hub, then: kubectl apply --server-side -f install.yaml"
+		echo "# Drover. Set server.urls in the ConfigMap drover-config to the addresses at which agents and users reach the hub, then: kubectl apply --server-side -f install.yaml"
 		render
 	} >"$work/install.yaml"
 	mv "$work/install.yaml" dist/install.yaml
@@ -101,7 +101,7 @@ installer() {
 
 deploy() {
 	render >"$work/all.yaml"
-	# The CRDs first: applying the rest at once races with the API server learning of them.
+	# The CRDs come first, because the API server takes a moment to learn of them.
 	definitions | "${kubectl[@]}" apply --server-side --force-conflicts -f -
 	definitions | "${kubectl[@]}" wait --for=condition=Established --timeout=60s -f -
 	"${kubectl[@]}" apply --server-side --force-conflicts -f "$work/all.yaml"
@@ -141,8 +141,8 @@ reconciles them: deploy it with PROVISION=provision, or clusterapi for Cluster A
 	done
 }
 
-# refuse_while_used keeps people from stranding agents and machines: with the manager and its CA gone, no agent that is still
-# out there can be asked to uninstall itself, or trusts a hub that is installed later. Without the provisioner, no controller
+# refuse_while_used keeps users from stranding agents and machines. Without the manager and its CA, the remaining agents can
+# neither be asked to uninstall themselves, nor trust a hub that is installed later. Without the provisioner, no controller
 # removes the finalizers of its objects.
 refuse_while_used() { # what is about to be removed
 	local crd objects

@@ -2,13 +2,13 @@
 # Copyright The Drover Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Builds or pushes the image that holds both programs, with a container engine. "make images" needs none.
+# Builds or pushes the image, which has all programs, with a container engine. "make images" does not need one.
 #
 #   hack/docker.sh build | push | buildx
 #
 # IMG            name of the image
 # CONTAINER_TOOL docker by default; podman and nerdctl take the same commands
-# PLATFORMS      platforms that buildx builds for and pushes
+# PLATFORMS      platforms for which buildx builds and pushes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -2,9 +2,10 @@
 # Copyright The Drover Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Runs the stories of a cluster of Hosts, each in a network namespace of its own: nothing that it sends leaves the machine. The arguments are the programs of Kubernetes that it takes.
-# DROVER_E2E_CLUSTERAPI=measure makes the first control plane alone, with a hub that lives, and logs how long that takes. With =versions the rollout is one from the minor
-# version before, and another story makes that change in place, which takes a further build of Kubernetes.
+# Runs the stories of a cluster of Hosts, each in its own network namespace, so that no traffic leaves the machine. The
+# arguments are the Kubernetes programs that it needs. DROVER_E2E_CLUSTERAPI=measure creates only the first control
+# plane, with a hub that keeps running, and logs how long that takes. With =versions, the rollout starts from the
+# previous minor version, and another story makes the same change in place, which requires another build of Kubernetes.
 set -euo pipefail
 
 go run ./hack/labctl check

@@ -10,17 +10,18 @@ controller_gen() { go tool -modfile=hack/tools/controller-gen.mod controller-gen
 
 controller_gen object:headerFile=hack/boilerplate.go.txt paths=./api/... paths=./internal/clusterprofile/...
 controller_gen crd paths=./api/v1/... output:crd:artifacts:config=config/crd/bases
-# These kinds are for hubs with Cluster API only.
+# These kinds exist only on hubs with Cluster API.
 controller_gen crd paths=./api/infrastructure/... output:crd:artifacts:config=config/clusterapi/bases
-# This kind is for hubs that make clusters of Hosts only.
+# This kind exists only on hubs that create clusters of Hosts.
 controller_gen crd paths=./api/provision/... output:crd:artifacts:config=config/provision/bases
-# A Quantity like 1e-2147483648 takes hours to read, wherever an object that has it is read. No marker reaches the schema of a Quantity.
+# A Quantity such as 1e-2147483648 takes hours to parse, whenever its object is read. No marker can restrict the schema
+# of a Quantity.
 sed -i -E 's/^( +)pattern: \^\(\\\+\|-\)\?.*numkMGTPE.*$/\1maxLength: 32\n\1pattern: ^-?[0-9]+(\\.[0-9]+)?([KMGTPE]i|[numkMGTPE])?$/' config/crd/bases/*.yaml
 
-# No spec has a field without a bound.
+# Every field of a spec has a limit.
 go run ./hack/bounds config/*/bases/*.yaml
 
-# Rights are +kubebuilder:rbac markers beside the code that needs them. The provisioner has rights of its own.
+# Rights come from +kubebuilder:rbac markers next to the code that needs them. The provisioner has its own rights.
 rights() { # role, folder of role.yaml, paths…
 	controller_gen rbac:roleName="$1" "${@:3}" output:rbac:artifacts:config="$2"
 }
@@ -34,9 +35,9 @@ rights drover-provisioner-cluster-api config/clusterapi \
 	paths=./controllers/provision/{infrastructure,machine} paths=./internal/provision/{clusterapi,inplace}
 rights drover-provisioner-cluster-import config/clusterapi/import paths=./controllers/provision/clusterimport
 
-# The operator takes the rules that plain Prometheus takes, wrapped.
+# Wraps the rules of plain Prometheus for the operator.
 {
-	echo '# Made of rules.yaml by "make generate". Change that.'
+	echo '# Made from rules.yaml by "make generate". Do not edit.'
 	printf '%s\n' 'apiVersion: monitoring.coreos.com/v1' 'kind: PrometheusRule' 'metadata:' '  name: drover' '  namespace: drover-system' 'spec:'
 	grep -v '^#' config/prometheus/rules.yaml | sed 's/^/  /'
 } >config/prometheus/prometheusrule.yaml

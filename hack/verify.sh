@@ -2,8 +2,8 @@
 # Copyright The Drover Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Checks that generated files, go.mod, config/ and the architecture are as they should be. Runs every check, then
-# names those that failed. Works with uncommitted changes too: generated files are compared with what was there before.
+# Checks that generated files, go.mod, config/ and the architecture are correct. It runs every check, then names the
+# failed ones. It also works with uncommitted changes, because it compares generated files with their previous content.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -50,7 +50,7 @@ modules_are_tidy() {
 	return $rc
 }
 
-# Modules of their own, such as the benches, are outside of ./... and would rot unseen.
+# Nested modules, such as the benchmarks, are outside of ./... and would otherwise break unnoticed.
 nested_modules_build() {
 	local rc=0 mod
 	while read -r mod; do
@@ -74,7 +74,7 @@ overlays_build() {
 	return $rc
 }
 
-# Placeholders that stay in what "make deploy" would apply are a hub that no agent can reach.
+# If the manifests of "make deploy" still had placeholders, no agent could reach the hub.
 deployment_is_complete() {
 	local out
 	out=$(IMG=registry.test/drover:v9 URL=https://hub.test,https://hub2.test:8443 hack/deploy.sh render) || return 1
@@ -104,12 +104,12 @@ deployment_is_complete() {
 		out+=$(<"$work/provision.yaml")
 	done
 	if grep -nE 'drover:latest|drover\.example\.com' <<<"$out"; then
-		echo "hack/deploy.sh render: the lines above still hold a placeholder" >&2
+		echo "hack/deploy.sh render: the lines above still have a placeholder" >&2
 		return 1
 	fi
 }
 
-# A program that "go build" left in the root is committed by "git add -A", and then stays in every clone.
+# A program that "go build" leaves in the root would be committed by "git add -A", and then stay in every clone.
 no_large_files() {
 	local large
 	large=$(git ls-files -z | xargs -0 sh -c 'find "$@" -maxdepth 0 -size +1024k' sh)

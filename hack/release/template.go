@@ -135,8 +135,8 @@ func (r release) values(all []object) ([]byte, error) {
 	}
 	var errs []error
 	add := func(comment, key string, value any) { errs = append(errs, section(comment, key, value)) }
-	add("The image of manager and agents. A digest wins over the tag.", "image", map[string]any{"repository": repository, "tag": tag, "digest": "", "pullPolicy": ""})
-	add("Secrets of the namespace with which the manager's image is pulled: [{name: …}].", "imagePullSecrets", []any{})
+	add("The image of manager and agents. A digest takes precedence over the tag.", "image", map[string]any{"repository": repository, "tag": tag, "digest": "", "pullPolicy": ""})
+	add("Secrets of the namespace for pulling the manager's image: [{name: …}].", "imagePullSecrets", []any{})
 	for _, o := range all {
 		switch {
 		case o.text("kind") == "Deployment":
@@ -144,24 +144,24 @@ func (r release) values(all []object) ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			add("Replicas of the manager. One leads, all serve.", "replicas", at(o, "spec", "replicas"))
-			add("Raise the limit of memory together with GOMEMLIMIT.", "resources", container["resources"])
-			add("Variables of the manager. DROVER_POD names its pod, whose image agents run, too.", "env", container["env"])
-			add("The class with the manifests' name is created. Another one must exist; \"\" means none.", "priorityClassName", or(o.text("spec", "template", "spec", "priorityClassName"), ""))
+			add("Replicas of the manager. One of them leads, and all serve requests.", "replicas", at(o, "spec", "replicas"))
+			add("Resources of the manager. Raise the memory limit together with GOMEMLIMIT.", "resources", container["resources"])
+			add("Environment variables of the manager. DROVER_POD names its pod, whose image agents use too.", "env", container["env"])
+			add("The chart creates the default priority class. Any other class must already exist; \"\" means none.", "priorityClassName", or(o.text("spec", "template", "spec", "priorityClassName"), ""))
 		case o.text("kind") == "ConfigMap" && strings.HasPrefix(o.text("metadata", "name"), configPrefix):
 			var config map[string]any
 			if err := yaml.Unmarshal([]byte(o.text("data", "config.yaml")), &config); err != nil {
 				return nil, err
 			}
-			delete(config, "namespace") // that of the release
+			delete(config, "namespace") // the release sets it
 			at(config, "server").(map[string]any)["urls"] = []any{}
-			add("The configuration: docs/operations/configuration.md has every key. Set server.urls to where agents and people reach the hub.", "config", config)
+			add("The configuration. docs/operations/configuration.md describes all keys. Set server.urls to the addresses at which agents and users reach the hub.", "config", config)
 		}
 	}
-	add("Where the manager's pods may run.", "nodeSelector", map[string]any{})
+	add("Labels of the nodes on which the manager's pods may run.", "nodeSelector", map[string]any{})
 	add("Taints that the manager's pods tolerate.", "tolerations", []any{})
 	add("How the port for agents and users is exposed: ClusterIP, NodePort or LoadBalancer.", "service",
 		map[string]any{"type": "ClusterIP", "externalTrafficPolicy": "Local", "loadBalancerClass": "", "annotations": map[string]any{}})
-	add("Whether the namespace of the release is an object of the release, with the label of pod security. Then it must not exist before.", "createNamespace", false)
+	add("Whether the release creates its namespace, with a pod security label. If so, the namespace must not exist before.", "createNamespace", false)
 	return out.Bytes(), errors.Join(errs...)
 }
