@@ -38,7 +38,7 @@ import (
 )
 
 // A user who may write bindings in one workspace may name any groups in them.
-func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
+func TestBindingsWithManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)
 	f.issuer.accounts.Named = func(groups []string) ([]string, error) { return groups, nil }
@@ -52,8 +52,10 @@ func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(account.EncodeGroups(id.Groups)) > maxGroups || len(account.EncodeGroups(id.Groups)) < maxGroups-100 || !slices.IsSorted(id.Groups) {
-			t.Errorf("the token has %d groups of %d bytes, want as many as fit into %d, sorted", len(id.Groups), len(account.EncodeGroups(id.Groups)), maxGroups)
+		if len(account.EncodeGroups(id.Groups)) > maxGroups || len(account.EncodeGroups(id.Groups)) < maxGroups-100 ||
+			!slices.IsSorted(id.Groups) {
+			t.Errorf("the token has %d groups of %d bytes, want as many as fit into %d, sorted", len(id.Groups),
+				len(account.EncodeGroups(id.Groups)), maxGroups)
 		}
 		if !slices.Contains(id.Groups, provider.Name+":zz-of-another-workspace") {
 			t.Error("the first group has no precedence")
@@ -61,23 +63,24 @@ func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
 		f.wait(5 * time.Minute)
 		r := f.again(tokens.RefreshToken)
 		if r.code != http.StatusOK || json.Unmarshal([]byte(r.body), tokens) != nil {
-			t.Fatalf("the refresh is answered with %d %s", r.code, r.body)
+			t.Fatalf("the refresh gets the response %d %s", r.code, r.body)
 		}
 	}
 }
 
 // CVE-2023-22648: a removed group counted until the next login. Here it counts until the next refresh, for all tokens
 // and for open requests.
-func TestGroupThatARefreshHasNotFoundIsLostForFormerTokens(t *testing.T) {
+func TestGroupMissingAtARefreshIsLostForEarlierTokens(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
 	tokens := f.signInAt(p)
 	f.wait(5 * time.Minute)
 	p.set(func(p *openID) { p.groups = nil })
 	if r := f.again(tokens.RefreshToken); r.code != http.StatusOK {
-		t.Fatalf("the refresh is answered with %d %s", r.code, r.body)
+		t.Fatalf("the refresh gets the response %d %s", r.code, r.body)
 	}
-	if id, err := f.authenticated(tokens.AccessToken); err != nil || len(id.Groups) > 0 || slices.Contains(id.Hub.Groups, "ops") {
+	if id, err := f.authenticated(tokens.AccessToken); err != nil || len(id.Groups) > 0 ||
+		slices.Contains(id.Hub.Groups, "ops") {
 		t.Errorf("the former token is %+v, %v; want its user without groups", id, err)
 	}
 	f.wait(6 * time.Minute) // the earlier token has expired: only requests that began with it go on
@@ -96,7 +99,8 @@ func TestOpenRequestsOfAProvidersUserEndWithTheirSession(t *testing.T) {
 	if _, err := f.authenticated(tokens.AccessToken); err == nil || errors.Is(err, identity.ErrEnded) {
 		t.Errorf("while there is a session the expired token is refused with %v, want a refusal that ends no request that is open", err)
 	}
-	if err := f.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(f.namespace), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil {
+	if err := f.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(f.namespace),
+		client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.authenticated(tokens.AccessToken); !errors.Is(err, identity.ErrEnded) {
@@ -139,14 +143,17 @@ func TestPasswordThatIsReplacedDuringALoginLeavesNoSessionBehind(t *testing.T) {
 
 // A browser in which a user has signed in has its own count of attempts. A browser of an earlier user with the same
 // name must not.
-func TestBrowserOfAFormerUserOfTheNameIsAStranger(t *testing.T) {
+func TestBrowserOfADeletedUserIsNotTrustedForANewUserWithTheName(t *testing.T) {
 	f := newFixture(t)
 	former := f.browser()
-	if got := f.login(former, f.open(former, oauth2.GenerateVerifier()), f.user.Name, secretPassword); got.code != http.StatusSeeOther {
-		t.Fatalf("the login is answered with %d", got.code)
+	if got := f.login(former, f.open(former, oauth2.GenerateVerifier()), f.user.Name,
+		secretPassword); got.code != http.StatusSeeOther {
+		t.Fatalf("the login gets the response %d", got.code)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
-	if err := errors.Join(f.Client.Delete(t.Context(), f.user), f.Client.Delete(t.Context(), secret)); err != nil { // no garbage collector runs
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+		Name: v1.UserSecretPrefix + f.user.Name}}
+	// no garbage collector runs
+	if err := errors.Join(f.Client.Delete(t.Context(), f.user), f.Client.Delete(t.Context(), secret)); err != nil {
 		t.Fatal(err)
 	}
 	f.user = &v1.User{ObjectMeta: metav1.ObjectMeta{Name: f.user.Name}}
@@ -155,28 +162,31 @@ func TestBrowserOfAFormerUserOfTheNameIsAStranger(t *testing.T) {
 	for range 5 {
 		f.login(stranger, f.open(stranger, oauth2.GenerateVerifier()), f.user.Name, "wrong-password")
 	}
-	if got := f.login(former, f.open(former, oauth2.GenerateVerifier()), f.user.Name, "wrong-password"); got.code != http.StatusTooManyRequests {
-		t.Errorf("the browser of the former user is answered with %d, want it to wait as all others", got.code)
+	if got := f.login(former, f.open(former, oauth2.GenerateVerifier()), f.user.Name,
+		"wrong-password"); got.code != http.StatusTooManyRequests {
+		t.Errorf("the browser of the former user gets the response %d, want it to wait as all others", got.code)
 	}
 }
 
 // Anyone who has a login page can invent answers of the provider. The provider must not mistake the hub for an
 // attacker.
-func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
+func TestForgedProviderResponsesAreLimited(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
 	login := func(browser *http.Client) int {
-		return f.send(browser, http.MethodGet, f.throughProvider(p, browser, f.config(), oauth2.GenerateVerifier()), nil, nil).code
+		return f.send(browser, http.MethodGet, f.throughProvider(p, browser, f.config(), oauth2.GenerateVerifier()), nil,
+			nil).code
 	}
 	attacker, known := f.browser(), f.browser()
 	if code := login(known); code != http.StatusSeeOther {
-		t.Fatalf("a login is answered with %d", code)
+		t.Fatalf("a login gets the response %d", code)
 	}
 	callback := f.throughProvider(p, attacker, f.config(), oauth2.GenerateVerifier())
 	p.set(func(p *openID) { p.asks = 0 })
 	last, most := 0, 2*failuresAtOnce // x/oauth2 sends each code in two styles
 	for i := range 2 * most {
-		last = f.send(attacker, http.MethodGet, strings.Replace(callback, "code=c-1", fmt.Sprintf("code=invented-%d", i), 1), nil, nil).code
+		last = f.send(attacker, http.MethodGet, strings.Replace(callback, "code=c-1", fmt.Sprintf("code=invented-%d", i), 1),
+			nil, nil).code
 	}
 	p.set(func(p *openID) {
 		if p.asks > most || last != http.StatusTooManyRequests {
@@ -184,7 +194,7 @@ func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
 		}
 	})
 	if code := login(known); code != http.StatusSeeOther {
-		t.Errorf("a browser in which a user has signed in before is answered with %d", code)
+		t.Errorf("a browser in which a user has signed in before gets the response %d", code)
 	}
 	f.wait(6 * time.Second)
 	for range 3 { // successful logins do not count
@@ -192,7 +202,7 @@ func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
 	}
 }
 
-func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
+func TestAuditDistinguishesSignedInUsersFromClaimedUsers(t *testing.T) {
 	f := newFixture(t)
 	for name, tt := range map[string]struct{ password, user, claimed string }{
 		"a wrong password": {"wrong-password", "", "local:" + f.user.Name},
@@ -200,12 +210,14 @@ func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "audit.log")
-			log, err := audit.Open(audit.Settings{Level: audit.LevelMetadata, Mode: audit.ModeBlocking, Path: file}, audit.Observer{}, logr.Discard())
+			log, err := audit.Open(audit.Settings{Level: audit.LevelMetadata, Mode: audit.ModeBlocking, Path: file},
+				audit.Observer{}, logr.Discard())
 			if err != nil {
 				t.Fatal(err)
 			}
 			b := f.browser()
-			form := url.Values{"request": {f.open(b, oauth2.GenerateVerifier())}, "user": {f.user.Name}, "password": {tt.password}}
+			form := url.Values{"request": {f.open(b, oauth2.GenerateVerifier())}, "user": {f.user.Name},
+				"password": {tt.password}}
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, login.PathLogin, strings.NewReader(form.Encode()))
 			r.Header = http.Header{"Origin": {f.server.URL}, "Content-Type": {"application/x-www-form-urlencoded"}}
 			at, err := url.Parse(f.server.URL)
@@ -238,18 +250,19 @@ func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
 
 // CVE-2024-22424: a page of another site can send a browser to the hub. The hub must not make the browser ask its user
 // for a password.
-func TestFormOfAnotherSiteAsksNoBrowserForAPassword(t *testing.T) {
+func TestCrossSiteFormDoesNotPromptForAPassword(t *testing.T) {
 	f := newFixture(t)
 	for name, header := range map[string]http.Header{"": {}, "Basic": {"Authorization": {"Basic eDp5"}}} {
 		got := f.send(f.browser(), http.MethodPost, f.server.URL+grant.PathToken, url.Values{"client_id": {"x"}}, header)
 		if got.code != http.StatusUnauthorized || got.header.Get("WWW-Authenticate") != name {
-			t.Errorf("with %v the answer is %d with WWW-Authenticate %q, want %q", header, got.code, got.header.Get("WWW-Authenticate"), name)
+			t.Errorf("with %v the answer is %d with WWW-Authenticate %q, want %q", header, got.code,
+				got.header.Get("WWW-Authenticate"), name)
 		}
 	}
 }
 
 // A provider that rotates its refresh tokens ends the session when an earlier one is used again.
-func TestSessionThatIsRefreshedAtTwoReplicasAtOnceAsksItsProviderOnce(t *testing.T) {
+func TestConcurrentRefreshAtTwoReplicasAsksTheProviderOnce(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
 	raw := f.signInAt(p).RefreshToken
@@ -281,7 +294,7 @@ func TestSessionThatIsRefreshedAtTwoReplicasAtOnceAsksItsProviderOnce(t *testing
 }
 
 // A replica that stops while it queries a provider must not end the session.
-func TestSessionWhoseReplicaStoppedWhileItAskedIsRefreshedLater(t *testing.T) {
+func TestSessionIsRefreshedAfterItsReplicaStoppedDuringAQuery(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
 	raw := f.signInAt(p).RefreshToken
@@ -294,11 +307,12 @@ func TestSessionWhoseReplicaStoppedWhileItAskedIsRefreshedLater(t *testing.T) {
 	if err := f.issuer.Sessions.ClaimAsking(t.Context(), sessions.Session{Secret: session}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.issuer.Sessions.ClaimAsking(t.Context(), sessions.Session{Secret: session}); !errors.Is(err, sessions.ErrAsking) {
+	if err := f.issuer.Sessions.ClaimAsking(t.Context(), sessions.Session{Secret: session}); !errors.Is(err,
+		sessions.ErrAsking) {
 		t.Errorf("a session whose provider is asked is claimed again: %v", err)
 	}
 	f.wait(sessions.AskLimit + 2*time.Second)
 	if r := f.again(raw); r.code != http.StatusOK {
-		t.Errorf("the refresh is answered with %d %s", r.code, r.body)
+		t.Errorf("the refresh gets the response %d %s", r.code, r.body)
 	}
 }

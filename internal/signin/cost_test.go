@@ -72,8 +72,11 @@ func BenchmarkAuthenticate(b *testing.B) {
 	raw, err := keys.Encode(keys.Set{key})
 	must(err)
 	user := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice", UID: "8f3f0d4e-33f7-4d36-9f3a-2f7a8c9f1b11"}}
-	cache := held{users: map[string]*v1.User{"alice": user}, secrets: map[string]*corev1.Secret{KeysSecret: {ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}, Data: map[string][]byte{KeyOfKeys: raw}}}}
-	s := New(Options{Issuer: "https://hub.example.com", Client: cache, Live: cache, Namespace: "drover-system", Now: func() time.Time { return now }, Log: logr.Discard(), MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
+	cache := held{users: map[string]*v1.User{"alice": user},
+		secrets: map[string]*corev1.Secret{KeysSecret: {ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"},
+			Data: map[string][]byte{KeyOfKeys: raw}}}}
+	s := New(Options{Issuer: "https://hub.example.com", Client: cache, Live: cache, Namespace: "drover-system",
+		Now: func() time.Time { return now }, Log: logr.Discard(), MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -82,7 +85,8 @@ func BenchmarkAuthenticate(b *testing.B) {
 		var made scripttoken.Token
 		made, script, err = scripttoken.Generate(make([]byte, 32), now)
 		must(err)
-		secret := sessions.NewSecret(types.NamespacedName{Namespace: "drover-system", Name: scripttoken.Prefix + made.ID}, account.Claims{User: user.Name, UID: user.UID}, now, now.Add(time.Hour))
+		secret := sessions.NewSecret(types.NamespacedName{Namespace: "drover-system", Name: scripttoken.Prefix + made.ID},
+			account.Claims{User: user.Name, UID: user.UID}, now, now.Add(time.Hour))
 		secret.Labels[v1.LabelSecretKind], secret.UID, secret.ResourceVersion = v1.SecretKindToken, user.UID, "123456789"
 		secret.Data["hash"], secret.Data["description"], secret.Data["used"] = made.Hash(), []byte("the pipeline of web"), []byte(now.UTC().Format(time.RFC3339))
 		sent, err := json.Marshal(secret)
@@ -93,16 +97,19 @@ func BenchmarkAuthenticate(b *testing.B) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	session := sessions.NewSecret(types.NamespacedName{Namespace: "drover-system", Name: sessions.Prefix + "1"}, account.Claims{User: user.Name, UID: user.UID}, now, now.Add(time.Hour))
+	session := sessions.NewSecret(types.NamespacedName{Namespace: "drover-system", Name: sessions.Prefix + "1"},
+		account.Claims{User: user.Name, UID: user.UID}, now, now.Add(time.Hour))
 	cache.secrets[session.Name] = session
-	signed, err := token.Sign(key, token.Claims{Issuer: s.issuer, Subject: "local:alice", Audience: jwt.Audience{oauth.ClientID}, Session: "1", UID: string(user.UID)}, now)
+	signed, err := token.Sign(key, token.Claims{Issuer: s.issuer, Subject: "local:alice",
+		Audience: jwt.Audience{oauth.ClientID}, Session: "1", UID: string(user.UID)}, now)
 	must(err)
 	other = "token-" + script[6:80] + "AAAAAAAAAA"
 	identify := s.Authenticate(func(*http.Request) (identity.Identity, error) { return identity.Identity{}, nil })
 	for _, tt := range []struct {
 		name, raw string
 		new, good bool
-	}{{"a token for scripts", script, false, true}, {"garbage", other, false, false}, {"a JWT that is known", signed, false, true}, {"a new JWT", signed, true, true}} {
+	}{{"a token for scripts", script, false, true}, {"garbage", other, false, false}, {"a JWT that is known", signed,
+		false, true}, {"a new JWT", signed, true, true}} {
 		b.Run(tt.name, func(b *testing.B) {
 			r := httptest.NewRequest(http.MethodGet, inMember, nil)
 			r.Header.Set("Authorization", "Bearer "+tt.raw)

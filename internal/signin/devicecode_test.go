@@ -30,9 +30,11 @@ import (
 // device requests codes for a device.
 func (f *fixture) device(scope string) grant.DeviceCodes {
 	f.t.Helper()
-	got := f.send(f.server.Client(), http.MethodPost, f.server.URL+oauth.PathDevice, url.Values{"client_id": {"kubectl"}, "scope": {scope}}, nil)
+	got := f.send(f.server.Client(), http.MethodPost, f.server.URL+oauth.PathDevice,
+		url.Values{"client_id": {"kubectl"}, "scope": {scope}}, nil)
 	var b grant.DeviceCodes
-	if err := json.Unmarshal([]byte(got.body), &b); err != nil || got.code != http.StatusOK || got.header.Get("Cache-Control") != "no-store" {
+	if err := json.Unmarshal([]byte(got.body), &b); err != nil || got.code != http.StatusOK ||
+		got.header.Get("Cache-Control") != "no-store" {
 		f.t.Fatalf("a device gets %d %s", got.code, got.body)
 	}
 	return b
@@ -54,10 +56,11 @@ func (f *fixture) approved(address string) response {
 func (f *fixture) poll(device string) (response, tokens) {
 	f.t.Helper()
 	f.wait(pollEvery)
-	return f.post(grant.PathToken, url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device}})
+	return f.post(grant.PathToken, url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"},
+		"device_code": {device}})
 }
 
-func TestADeviceIsSignedInByAClientOfAnotherMaker(t *testing.T) {
+func TestThirdPartyClientSignsInADevice(t *testing.T) {
 	f := newFixture(t)
 	ctx := oidc.ClientContext(t.Context(), f.server.Client())
 	provider, err := oidc.NewProvider(ctx, f.server.URL)
@@ -71,7 +74,8 @@ func TestADeviceIsSignedInByAClientOfAnotherMaker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if codes.Interval != 5 || codes.VerificationURI != f.server.URL+oauth.PathDevice || !strings.HasPrefix(codes.VerificationURIComplete, codes.VerificationURI+"?user_code="+codes.UserCode) {
+	if codes.Interval != 5 || codes.VerificationURI != f.server.URL+oauth.PathDevice ||
+		!strings.HasPrefix(codes.VerificationURIComplete, codes.VerificationURI+"?user_code="+codes.UserCode) {
 		t.Errorf("the codes are %+v", codes)
 	}
 	for range 3 {
@@ -83,11 +87,15 @@ func TestADeviceIsSignedInByAClientOfAnotherMaker(t *testing.T) {
 		t.Errorf("a device that no user approved leaves %d objects", n-before)
 	}
 	page := f.send(f.browser(), http.MethodGet, codes.VerificationURIComplete, nil, nil)
-	if !strings.Contains(page.body, codes.UserCode) || !strings.Contains(page.body, "Sign in only if you started that program yourself") || strings.Contains(page.body, "<script") ||
-		!strings.Contains(page.header.Get("Content-Security-Policy"), "form-action 'self'") || strings.Contains(page.header.Get("Content-Security-Policy"), "http:") {
+	if !strings.Contains(page.body, codes.UserCode) ||
+		!strings.Contains(page.body, "Sign in only if you started that program yourself") ||
+		strings.Contains(page.body, "<script") ||
+		!strings.Contains(page.header.Get("Content-Security-Policy"),
+			"form-action 'self'") || strings.Contains(page.header.Get("Content-Security-Policy"), "http:") {
 		t.Errorf("the page does not say what is granted, or may do more than be sent: %v %s", page.header, page.body)
 	}
-	if got := f.approved(codes.VerificationURIComplete); got.code != http.StatusOK || !strings.Contains(got.body, "signed in as local:"+f.user.Name) || got.header.Get("Location") != "" {
+	if got := f.approved(codes.VerificationURIComplete); got.code != http.StatusOK ||
+		!strings.Contains(got.body, "signed in as local:"+f.user.Name) || got.header.Get("Location") != "" {
 		t.Fatalf("the user is shown %d %s", got.code, got.body)
 	}
 	codes.Interval = 1 // seconds, of this client's own clock
@@ -97,7 +105,8 @@ func TestADeviceIsSignedInByAClientOfAnotherMaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw, _ := token.Extra("id_token").(string)
-	if verified, err := provider.Verifier(&oidc.Config{ClientID: "kubectl", Now: f.now}).Verify(ctx, raw); err != nil || verified.Subject != "local:"+f.user.Name || verified.Nonce != "" {
+	if verified, err := provider.Verifier(&oidc.Config{ClientID: "kubectl", Now: f.now}).Verify(ctx, raw); err != nil ||
+		verified.Subject != "local:"+f.user.Name || verified.Nonce != "" {
 		t.Fatalf("the token is %+v (%v)", verified, err)
 	}
 	if _, err := f.identify(raw); err != nil {
@@ -110,11 +119,12 @@ func TestADeviceIsSignedInByAClientOfAnotherMaker(t *testing.T) {
 	}
 }
 
-func TestAUserTypesTheCodeOfADevice(t *testing.T) {
+func TestUserTypesTheCodeOfADevice(t *testing.T) {
 	f := newFixture(t)
 	device := f.device("openid")
 	b := f.browser()
-	if page := f.send(b, http.MethodGet, device.URI, nil, nil); page.code != http.StatusOK || !strings.Contains(page.body, `<label for="user_code">`) || strings.Contains(page.body, `name="password"`) {
+	if page := f.send(b, http.MethodGet, device.URI, nil, nil); page.code != http.StatusOK ||
+		!strings.Contains(page.body, `<label for="user_code">`) || strings.Contains(page.body, `name="password"`) {
 		t.Errorf("the page without a code is %d %s", page.code, page.body)
 	}
 	typed := strings.ToLower(strings.ReplaceAll(device.User, "-", " "))
@@ -129,7 +139,7 @@ func TestAUserTypesTheCodeOfADevice(t *testing.T) {
 	}
 }
 
-func TestADeviceCodeIsRedeemedOnce(t *testing.T) {
+func TestDeviceCodeIsRedeemedOnce(t *testing.T) {
 	f := newFixture(t)
 	device := f.device("openid offline_access")
 	f.approved(device.Complete)
@@ -142,7 +152,8 @@ func TestADeviceCodeIsRedeemedOnce(t *testing.T) {
 			mux := http.NewServeMux()
 			replica.Register(mux)
 			fields := url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device.Device}}
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, grant.PathToken, strings.NewReader(fields.Encode()))
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, grant.PathToken,
+				strings.NewReader(fields.Encode()))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			w := httptest.NewRecorder()
 			mux.ServeHTTP(w, r)
@@ -166,20 +177,27 @@ func TestADeviceCodeIsRedeemedOnce(t *testing.T) {
 	}
 }
 
-func TestDevicePollWithoutAValidApprovalIsRefused(t *testing.T) {
+func TestDeviceGetsNoTokenForAnInvalidCode(t *testing.T) {
 	f := newFixture(t)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+		Name: v1.UserSecretPrefix + f.user.Name}}
 	for name, tt := range map[string]struct {
 		before func(*grant.DeviceCodes)
 		want   string
 	}{
-		"cut":           {func(b *grant.DeviceCodes) { f.approved(b.Complete); b.Device = b.Device[:len(b.Device)-4] }, "invalid_grant"},
+		"cut": {
+			func(b *grant.DeviceCodes) { f.approved(b.Complete); b.Device = b.Device[:len(b.Device)-4] }, "invalid_grant",
+		},
 		"garbage":       {func(b *grant.DeviceCodes) { b.Device = "x" }, "invalid_grant"},
 		"none":          {func(b *grant.DeviceCodes) { b.Device = "" }, "invalid_grant"},
 		"the user code": {func(b *grant.DeviceCodes) { f.approved(b.Complete); b.Device = b.User }, "invalid_grant"},
-		"of another device, which no user approved": {func(b *grant.DeviceCodes) { f.approved(b.Complete); *b = f.device("openid") }, "authorization_pending"},
-		"expired":                       {func(*grant.DeviceCodes) { f.wait(usercode.Lifetime) }, "expired_token"},
-		"expired after it was approved": {func(b *grant.DeviceCodes) { f.approved(b.Complete); f.wait(usercode.Lifetime) }, "expired_token"},
+		"of another device, which no user approved": {
+			func(b *grant.DeviceCodes) { f.approved(b.Complete); *b = f.device("openid") }, "authorization_pending",
+		},
+		"expired": {func(*grant.DeviceCodes) { f.wait(usercode.Lifetime) }, "expired_token"},
+		"expired after it was approved": {
+			func(b *grant.DeviceCodes) { f.approved(b.Complete); f.wait(usercode.Lifetime) }, "expired_token",
+		},
 		"of a user who was disabled since": {func(b *grant.DeviceCodes) {
 			f.approved(b.Complete)
 			testkit.Update(t, f.Client, f.user, func(u *v1.User) { u.Spec.Disabled = true })
@@ -190,7 +208,8 @@ func TestDevicePollWithoutAValidApprovalIsRefused(t *testing.T) {
 		}, "access_denied"},
 		"whose session was deleted": {func(b *grant.DeviceCodes) {
 			f.approved(b.Complete)
-			session := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: sessions.Prefix + usercode.Session(strings.ReplaceAll(b.User, "-", ""))}}
+			session := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+				Name: sessions.Prefix + usercode.Session(strings.ReplaceAll(b.User, "-", ""))}}
 			if err := f.Client.Delete(t.Context(), session); err != nil {
 				t.Fatal(err)
 			}
@@ -198,22 +217,25 @@ func TestDevicePollWithoutAValidApprovalIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f = newFixture(t)
-			secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
+			secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+				Name: v1.UserSecretPrefix + f.user.Name}}
 			device := f.device("openid offline_access")
 			tt.before(&device)
-			if got, answer := f.poll(device.Device); answer.Problem != tt.want || got.code != http.StatusBadRequest || answer.Access != "" {
+			if got, answer := f.poll(device.Device); answer.Problem != tt.want || got.code != http.StatusBadRequest ||
+				answer.Access != "" {
 				t.Errorf("the device gets %d %s, want %s", got.code, got.body, tt.want)
 			}
 		})
 	}
 }
 
-func TestADeviceIsToldToSlowDown(t *testing.T) {
+func TestDeviceIsToldToSlowDown(t *testing.T) {
 	f := newFixture(t)
 	device := f.device("openid")
 	f.poll(device.Device)
 	ask := func() string {
-		_, answer := f.post(grant.PathToken, url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device.Device}})
+		_, answer := f.post(grant.PathToken,
+			url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device.Device}})
 		return answer.Problem
 	}
 	if got := ask(); got != "slow_down" {
@@ -225,17 +247,23 @@ func TestADeviceIsToldToSlowDown(t *testing.T) {
 	}
 }
 
-func TestInvalidDeviceAuthorizationRequestIsRefused(t *testing.T) {
+func TestInvalidRequestsForDeviceCodesAreRefused(t *testing.T) {
 	f := newFixture(t)
 	for name, tt := range map[string]struct {
 		fields url.Values
 		want   string
 	}{
-		"another client":                 {url.Values{"client_id": {"other"}, "scope": {"openid"}}, "invalid_client"},
-		"a client with a secret":         {url.Values{"client_id": {"kubectl"}, "client_secret": {"x"}, "scope": {"openid"}}, "invalid_client"},
-		"no scope":                       {url.Values{"client_id": {"kubectl"}}, "invalid_scope"},
-		"two scopes":                     {url.Values{"client_id": {"kubectl"}, "scope": {"openid", "openid"}}, "invalid_request"},
-		"without bound (CVE-2024-58259)": {url.Values{"client_id": {"kubectl"}, "scope": {strings.Repeat("openid ", maxForm)}}, "invalid_request"},
+		"another client": {url.Values{"client_id": {"other"}, "scope": {"openid"}}, "invalid_client"},
+		"a client with a secret": {
+			url.Values{"client_id": {"kubectl"}, "client_secret": {"x"}, "scope": {"openid"}}, "invalid_client",
+		},
+		"no scope": {url.Values{"client_id": {"kubectl"}}, "invalid_scope"},
+		"two scopes": {
+			url.Values{"client_id": {"kubectl"}, "scope": {"openid", "openid"}}, "invalid_request",
+		},
+		"without bound (CVE-2024-58259)": {
+			url.Values{"client_id": {"kubectl"}, "scope": {strings.Repeat("openid ", maxForm)}}, "invalid_request",
+		},
 	} {
 		if got, answer := f.post(oauth.PathDevice, tt.fields); answer.Problem != tt.want || got.code/100 != 4 {
 			t.Errorf("%s: %d %s, want %s", name, got.code, got.body, tt.want)
@@ -282,7 +310,7 @@ func TestCodesAreNotGuessed(t *testing.T) {
 }
 
 // If two users approve the same code, one of them because an attacker sent it, the first one counts.
-func TestTheFirstUserWhoApprovesACodeHasIt(t *testing.T) {
+func TestFirstUserWhoApprovesADeviceCodeGetsTheDevice(t *testing.T) {
 	f := newFixture(t)
 	device, first := f.device("openid"), f.user.Name
 	f.approved(device.Complete)
@@ -298,7 +326,7 @@ func TestTheFirstUserWhoApprovesACodeHasIt(t *testing.T) {
 }
 
 // A page for one kind of login does not work for the other: a page for a device redirects nowhere.
-func TestAPageOfADeviceBelongsToItsBrowser(t *testing.T) {
+func TestPageOfADeviceBelongsToItsBrowser(t *testing.T) {
 	f := newFixture(t)
 	device, before := f.device("openid"), f.objects()
 	own, other := f.browser(), f.browser()
@@ -307,7 +335,8 @@ func TestAPageOfADeviceBelongsToItsBrowser(t *testing.T) {
 	if got := f.login(other, request, f.user.Name, secretPassword); got.code != http.StatusBadRequest {
 		t.Errorf("the page of another browser: %d", got.code)
 	}
-	if got := f.login(own, request, f.user.Name, "wrong-wrong-wrong"); got.code != http.StatusForbidden || !strings.Contains(got.body, device.User) {
+	if got := f.login(own, request, f.user.Name, "wrong-wrong-wrong"); got.code != http.StatusForbidden ||
+		!strings.Contains(got.body, device.User) {
 		t.Errorf("after a wrong password the page is %d %s, want the code on it", got.code, got.body)
 	}
 	if n := f.objects(); n != before {

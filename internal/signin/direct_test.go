@@ -29,15 +29,16 @@ import (
 
 // directly makes the issuer issue tokens for direct access to team/prod.
 func (f *fixture) directly(lifetime time.Duration) {
-	f.issuer.Options = Direct{Path: "/k8s/clusters/", Lifetime: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (time.Duration, error) {
-		switch cluster.String() {
-		case "team/prod":
-			return lifetime, nil
-		case "team/away":
-			return 0, errors.New("the API server is away")
-		}
-		return 0, nil
-	}}
+	f.issuer.Options = Direct{Path: "/k8s/clusters/",
+		Lifetime: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (time.Duration, error) {
+			switch cluster.String() {
+			case "team/prod":
+				return lifetime, nil
+			case "team/away":
+				return 0, errors.New("the API server is away")
+			}
+			return 0, nil
+		}}
 }
 
 func (f *fixture) askDirect(subject, cluster string) response {
@@ -52,7 +53,7 @@ func (f *fixture) direct(subject string) (grant.Granted, token.Claims) {
 	got := f.askDirect(subject, "team/prod")
 	var answer grant.Granted
 	if err := json.Unmarshal([]byte(got.body), &answer); err != nil || got.code != http.StatusOK {
-		f.t.Fatalf("the exchange is answered with %d %s (%v)", got.code, got.body, err)
+		f.t.Fatalf("the exchange gets the response %d %s (%v)", got.code, got.body, err)
 	}
 	raw, err := f.issuer.PublishedKeys(context.Background())
 	if err != nil {
@@ -94,12 +95,13 @@ func (f *fixture) denied() []string {
 	return denied
 }
 
-func TestATokenForDirectAccessIsGoodForItsClusterForLongerAndWorthlessAtTheHub(t *testing.T) {
+func TestTokenForDirectAccessIsValidForItsClusterOnly(t *testing.T) {
 	f := newFixture(t)
 	f.directly(8 * time.Hour)
 	session := f.session()
 	got, claims := f.direct(session.Access)
-	if got.Expires < 8*3600-1 || got.Expires > 8*3600 || claims.Subject != "local:"+f.user.Name || claims.UID != string(f.user.UID) {
+	if got.Expires < 8*3600-1 || got.Expires > 8*3600 || claims.Subject != "local:"+f.user.Name ||
+		claims.UID != string(f.user.UID) {
 		t.Errorf("the token is of %+v, for %d s", claims, got.Expires)
 	}
 	for _, path := range []string{inMember, "/k8s/local/api", "/v1/whoami", "/v1/clusters"} {
@@ -107,7 +109,9 @@ func TestATokenForDirectAccessIsGoodForItsClusterForLongerAndWorthlessAtTheHub(t
 			t.Errorf("%s: the hub takes it for %+v (%v)", path, id, err)
 		}
 	}
-	for what, answer := range map[string]response{"another": f.askDirect(got.Access, "team/prod"), "a narrow one": f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, exchangeFields(got.Access, "team/prod"), nil)} {
+	for what, answer := range map[string]response{"another": f.askDirect(got.Access, "team/prod"),
+		"a narrow one": f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken,
+			exchangeFields(got.Access, "team/prod"), nil)} {
 		if answer.code != http.StatusBadRequest {
 			t.Errorf("it is exchanged for %s: %d %s", what, answer.code, answer.body)
 		}
@@ -128,7 +132,7 @@ func (f *fixture) sessionOf(id string) *corev1.Secret {
 	return secret
 }
 
-func TestWhoGetsNoTokenForDirectAccess(t *testing.T) {
+func TestRequestsForDirectAccessThatAreRefused(t *testing.T) {
 	f := newFixture(t)
 	f.directly(time.Hour)
 	session, brief := f.session(), f.access()
@@ -140,9 +144,11 @@ func TestWhoGetsNoTokenForDirectAccess(t *testing.T) {
 		"for another workspace":                                 {session.Access, "team2/prod", "invalid_target", 400},
 		"for no cluster":                                        {session.Access, "team", "invalid_target", 400},
 		"for a path":                                            {session.Access, "team/../prod", "invalid_target", 400},
-		"while that is not known":                               {session.Access, "team/away", "temporarily_unavailable", 503},
-		"without a session that lasts":                          {brief, "team/prod", "offline_access", 400},
-		"without a token":                                       {"x", "team/prod", "invalid_request", 400},
+		"while that is not known": {
+			session.Access, "team/away", "temporarily_unavailable", 503,
+		},
+		"without a session that lasts": {brief, "team/prod", "offline_access", 400},
+		"without a token":              {"x", "team/prod", "invalid_request", 400},
 	} {
 		if got := f.askDirect(tt.subject, tt.cluster); got.code != tt.code || !strings.Contains(got.body, tt.want) {
 			t.Errorf("%s: %d %s, want %d %s", name, got.code, got.body, tt.code, tt.want)
@@ -150,9 +156,9 @@ func TestWhoGetsNoTokenForDirectAccess(t *testing.T) {
 	}
 }
 
-// TestADirectTokenOutlivesNeitherUserNorSession covers CVE-2023-22650 and GHSA-c45c-39f6-6gw9. Members are informed of
-// each session that was ended, as long as it may have tokens.
-func TestADirectTokenOutlivesNeitherUserNorSession(t *testing.T) {
+// TestDirectTokenEndsWithItsUserAndSession covers CVE-2023-22650 and GHSA-c45c-39f6-6gw9. Members are informed of
+// each ended session, as long as it may have tokens.
+func TestDirectTokenEndsWithItsUserAndSession(t *testing.T) {
 	for name, end := range map[string]func(*fixture, tokens){
 		"revoked": func(f *fixture, s tokens) {
 			f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {s.Refresh}})
@@ -167,7 +173,8 @@ func TestADirectTokenOutlivesNeitherUserNorSession(t *testing.T) {
 		},
 		"session deleted": func(f *fixture, s tokens) {
 			session := &f.sessions()[0]
-			if err := errors.Join(f.Client.Delete(f.t.Context(), session), f.issuer.KeepDeleted(f.t.Context(), session)); err != nil {
+			if err := errors.Join(f.Client.Delete(f.t.Context(), session),
+				f.issuer.KeepDeleted(f.t.Context(), session)); err != nil {
 				f.t.Fatal(err)
 			}
 		},
@@ -198,7 +205,8 @@ func TestADirectTokenOutlivesNeitherUserNorSession(t *testing.T) {
 			if sessions.Ends(f.sessionOf(claims.Session)).Before(claims.Expiry.Time()) {
 				t.Error("the session is deleted before its token has ended")
 			}
-			if got := f.askDirect(session.Access, "team/prod"); got.code != http.StatusBadRequest && got.code != http.StatusUnauthorized && name != "password changed" {
+			if got := f.askDirect(session.Access, "team/prod"); got.code != http.StatusBadRequest &&
+				got.code != http.StatusUnauthorized && name != "password changed" {
 				t.Errorf("another token is given: %d %s", got.code, got.body)
 			}
 			f.wait(8*time.Hour + 10*time.Minute)

@@ -35,7 +35,8 @@ func BenchmarkLogin(b *testing.B) {
 		name  string
 		users int
 		known bool // whether they have signed in with the same browser before
-	}{{"one user", 1, false}, {"one user with a browser of before", 1, true}, {"eight users at once", 8, false}, {"eight users at once with browsers of before", 8, true}} {
+	}{{"one user", 1, false}, {"one user with a browser of before", 1, true}, {"eight users at once", 8,
+		false}, {"eight users at once with browsers of before", 8, true}} {
 		b.Run(tt.name, func(b *testing.B) {
 			visitors := make([]*visitor, tt.users)
 			for n := range visitors {
@@ -108,7 +109,8 @@ func (f *fixture) visitor(benchmark, n int) *visitor {
 // signIn signs in once.
 func (v *visitor) signIn(ctx context.Context) error {
 	verifier := oauth2.GenerateVerifier()
-	page, _, err := v.ask(ctx, http.MethodGet, v.f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(verifier)), nil)
+	page, _, err := v.ask(ctx, http.MethodGet, v.f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(verifier)),
+		nil)
 	if err != nil {
 		return err
 	}
@@ -116,7 +118,8 @@ func (v *visitor) signIn(ctx context.Context) error {
 	if found == nil {
 		return fmt.Errorf("the login page is %s", page)
 	}
-	answer, header, err := v.ask(ctx, http.MethodPost, v.f.server.URL+login.PathLogin, url.Values{"request": {found[1]}, "user": {v.user}, "password": {secretPassword}})
+	answer, header, err := v.ask(ctx, http.MethodPost, v.f.server.URL+login.PathLogin,
+		url.Values{"request": {found[1]}, "user": {v.user}, "password": {secretPassword}})
 	if err != nil {
 		return err
 	}
@@ -124,7 +127,8 @@ func (v *visitor) signIn(ctx context.Context) error {
 	if err != nil || to.Query().Get("code") == "" {
 		return fmt.Errorf("no code after the login: %s", answer)
 	}
-	_, err = v.f.config().Exchange(oidc.ClientContext(ctx, v.Client), to.Query().Get("code"), oauth2.VerifierOption(verifier))
+	_, err = v.f.config().Exchange(oidc.ClientContext(ctx, v.Client), to.Query().Get("code"),
+		oauth2.VerifierOption(verifier))
 	return err
 }
 

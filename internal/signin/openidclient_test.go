@@ -17,14 +17,15 @@ import (
 	"time"
 )
 
-// TestAClientOfOpenIDClientIsServed runs openid-client, which is certified by the OpenID Foundation, with code and
+// TestOpenIDClientSignsIn runs openid-client, which is certified by the OpenID Foundation, with code and
 // PKCE, refresh, revocation, device code and token exchange. "npm ci" in test/openidclient installs it.
-func TestAClientOfOpenIDClientIsServed(t *testing.T) {
+func TestOpenIDClientSignsIn(t *testing.T) {
 	node, dir := nodeWith(t, "test/openidclient", "openid-client")
 	f := newFixture(t)
 	f.follow()
 	roots := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), node, "client.mjs")

@@ -58,25 +58,31 @@ func startOpenIDProvider(f *fixture, env ...string) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string][]byte{certificate: bundle, key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})} {
+	for name, content := range map[string][]byte{certificate: bundle,
+		key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})} {
 		if err := os.WriteFile(name, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	name := "oidc-" + f.namespace
-	env = append(append(os.Environ(), "KEY="+key, "CERTIFICATE="+certificate, "SECRET="+secretPassword, "REDIRECT="+f.server.URL+login.PathCallback+name), env...)
-	p := &program{f: f, client: &http.Client{Transport: own.Client().Transport.(*http.Transport).Clone(), CheckRedirect: f.browser().CheckRedirect}}
+	env = append(append(os.Environ(), "KEY="+key, "CERTIFICATE="+certificate, "SECRET="+secretPassword,
+		"REDIRECT="+f.server.URL+login.PathCallback+name), env...)
+	p := &program{f: f, client: &http.Client{Transport: own.Client().Transport.(*http.Transport).Clone(),
+		CheckRedirect: f.browser().CheckRedirect}}
 	// On a busy machine, Node.js 20 sometimes hangs forever while it starts.
 	for tries := 3; !p.start(node, dir, env); tries-- {
 		if tries == 1 {
 			t.Fatal("the provider does not say where it listens, three times in turn")
 		}
 	}
-	f.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvider}},
+	f.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name,
+		Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvider}},
 		Data: map[string][]byte{"secret": []byte(secretPassword)}})
-	p.provider = &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.AuthProviderSpec{OIDC: &v1.OIDCProvider{
-		URL: p.issuer, CABundle: string(bundle), ClientID: "drover", ClientSecret: v1.ProviderSecret{Name: name, Key: "secret"},
-	}}}
+	p.provider = &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.AuthProviderSpec{OIDC: &v1.OIDCProvider{
+			URL: p.issuer, CABundle: string(bundle), ClientID: "drover", ClientSecret: v1.ProviderSecret{Name: name,
+				Key: "secret"},
+		}}}
 	f.Apply(t, p.provider)
 	t.Cleanup(func() { _ = f.Client.Delete(context.Background(), p.provider) })
 	return p
@@ -166,7 +172,8 @@ func (p *program) pages(address, user string) string {
 			return ""
 		}
 		at = html.UnescapeString(form[1])
-		got = p.f.send(&browser, http.MethodPost, at, url.Values{"prompt": {form[2]}, "login": {user}, "password": {"any"}}, nil)
+		got = p.f.send(&browser, http.MethodPost, at, url.Values{"prompt": {form[2]}, "login": {user}, "password": {"any"}},
+			nil)
 	}
 	p.f.t.Fatal("the pages of the provider do not end")
 	return ""
@@ -199,9 +206,11 @@ func (p *program) signIn(user string) *oauth2.Token {
 	done := f.send(browser, http.MethodGet, p.pages(p.leave(browser, config, verifier), user), nil, nil)
 	back, err := url.Parse(done.header.Get("Location"))
 	if err != nil || back.Query().Get("code") == "" {
-		f.t.Fatalf("the callback answers %d %s, and no code; the provider says %v", done.code, done.body, p.change("asked", ""))
+		f.t.Fatalf("the callback answers %d %s, and no code; the provider says %v", done.code, done.body,
+			p.change("asked", ""))
 	}
-	tokens, err := config.Exchange(context.WithValue(f.t.Context(), oauth2.HTTPClient, f.server.Client()), back.Query().Get("code"), oauth2.VerifierOption(verifier))
+	tokens, err := config.Exchange(context.WithValue(f.t.Context(), oauth2.HTTPClient, f.server.Client()),
+		back.Query().Get("code"), oauth2.VerifierOption(verifier))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -226,12 +235,16 @@ func (p *program) refreshed(tokens *oauth2.Token) (groups []string, next *oauth2
 	return id.Groups, next, r
 }
 
-// TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn covers the provider's own login and consent pages, code with PKCE,
+// TestUsersOfAThirdPartyOpenIDProviderSignIn covers the provider's own login and consent pages, code with PKCE,
 // claims, and refresh tokens that the provider rotates.
-func TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn(t *testing.T) {
+func TestUsersOfAThirdPartyOpenIDProviderSignIn(t *testing.T) {
 	for name, env := range map[string][]string{
-		"claims at the userinfo endpoint, RS256, secret in the header": {"CLAIMS=userinfo", "ALGORITHM=RS256", "METHOD=client_secret_basic"},
-		"claims in the ID token, ES256, secret in the form":            {"CLAIMS=id_token", "ALGORITHM=ES256", "METHOD=client_secret_post"},
+		"claims at the userinfo endpoint, RS256, secret in the header": {
+			"CLAIMS=userinfo", "ALGORITHM=RS256", "METHOD=client_secret_basic",
+		},
+		"claims in the ID token, ES256, secret in the form": {
+			"CLAIMS=id_token", "ALGORITHM=ES256", "METHOD=client_secret_post",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := startOpenIDProvider(newFixture(t), env...)
@@ -254,7 +267,8 @@ func TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn(t *testing.T) {
 			p.change("groups", `["others"]`)
 			groups, tokens, r := p.refreshed(tokens)
 			if r.code != http.StatusOK || len(groups) != 0 {
-				t.Fatalf("once the provider has taken the group, a refresh answers %d %s with the groups %v", r.code, r.body, groups)
+				t.Fatalf("once the provider has taken the group, a refresh answers %d %s with the groups %v", r.code, r.body,
+					groups)
 			}
 			p.change("groups", `["ops"]`)
 			if groups, _, _ = p.refreshed(tokens); !slices.Equal(groups, ops) {
@@ -265,9 +279,10 @@ func TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn(t *testing.T) {
 }
 
 // CVE-2023-22648, CVE-2023-22650: users keep rights in the hub that the provider has removed.
-func TestASessionEndsWhenAnOpenIDProviderOfAnotherMakerRefusesTheUser(t *testing.T) {
+func TestSessionEndsWhenAThirdPartyOpenIDProviderRefusesTheUser(t *testing.T) {
 	for name, what := range map[string][2]string{
-		"the user is removed": {"remove", "alice"}, "the grant is revoked": {"revoke", ""}, "the user is renamed": {"rename", "bob"},
+		"the user is removed": {
+			"remove", "alice"}, "the grant is revoked": {"revoke", ""}, "the user is renamed": {"rename", "bob"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := startOpenIDProvider(newFixture(t), "METHOD=client_secret_basic", "ALGORITHM=RS256")
@@ -286,16 +301,20 @@ func TestASessionEndsWhenAnOpenIDProviderOfAnotherMakerRefusesTheUser(t *testing
 	}
 }
 
-func TestAnOpenIDProviderOfAnotherMakerChecksTheProofOfTheCode(t *testing.T) {
+func TestThirdPartyOpenIDProviderChecksPKCE(t *testing.T) {
 	p := startOpenIDProvider(newFixture(t), "METHOD=client_secret_basic", "ALGORITHM=RS256")
 	for name, tt := range map[string]struct {
 		change func(url.Values)
 		says   string // of the token endpoint, if it is asked
 	}{
-		"the challenge of another login": {func(q url.Values) { q.Set("code_challenge", oauth.Digest(oauth2.GenerateVerifier())) }, "invalid_grant"},
-		"none":                           {func(q url.Values) { q.Del("code_challenge"); q.Del("code_challenge_method") }, ""},
-		"plain":                          {func(q url.Values) { q.Set("code_challenge_method", "plain") }, ""},
-		"another nonce":                  {func(q url.Values) { q.Set("nonce", "another") }, "authorization_code ok"},
+		"the challenge of another login": {
+			func(q url.Values) { q.Set("code_challenge", oauth.Digest(oauth2.GenerateVerifier())) }, "invalid_grant",
+		},
+		"none": {
+			func(q url.Values) { q.Del("code_challenge"); q.Del("code_challenge_method") }, "",
+		},
+		"plain":         {func(q url.Values) { q.Set("code_challenge_method", "plain") }, ""},
+		"another nonce": {func(q url.Values) { q.Set("nonce", "another") }, "authorization_code ok"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := p.f
@@ -308,7 +327,8 @@ func TestAnOpenIDProviderOfAnotherMakerChecksTheProofOfTheCode(t *testing.T) {
 				t.Fatal(err)
 			}
 			query := to.Query()
-			if query.Get("code_challenge_method") != "S256" || len(query.Get("code_challenge")) != 43 || query.Get("nonce") == "" {
+			if query.Get("code_challenge_method") != "S256" || len(query.Get("code_challenge")) != 43 ||
+				query.Get("nonce") == "" {
 				t.Fatalf("the hub asks with %v, without PKCE or nonce", query)
 			}
 			tt.change(query)
@@ -317,7 +337,8 @@ func TestAnOpenIDProviderOfAnotherMakerChecksTheProofOfTheCode(t *testing.T) {
 			if r.header.Get("Location") != "" || r.code < http.StatusBadRequest {
 				t.Errorf("the hub answers %d %s", r.code, r.header.Get("Location"))
 			}
-			if asked := strings.Join(p.change("asked", ""), "\n"); (asked == "") != (tt.says == "") || !strings.Contains(asked, tt.says) {
+			if asked := strings.Join(p.change("asked", ""), "\n"); (asked == "") != (tt.says == "") ||
+				!strings.Contains(asked, tt.says) {
 				t.Errorf("the token endpoint says %q, want %q", asked, tt.says)
 			}
 		})
@@ -327,7 +348,7 @@ func TestAnOpenIDProviderOfAnotherMakerChecksTheProofOfTheCode(t *testing.T) {
 
 // RFC 9207: an answer of one provider must not be mistaken for an answer of another provider that the browser was sent
 // to.
-func TestAnswerOfOneOpenIDProviderIsNotTakenForThatOfAnother(t *testing.T) {
+func TestResponseOfOneOpenIDProviderIsRefusedForAnother(t *testing.T) {
 	f := newFixture(t)
 	honest := startOpenIDProvider(f, "METHOD=client_secret_basic", "ALGORITHM=RS256")
 	lying := newOpenID(t) // its client has the same ID as the hub has at the honest one
@@ -335,7 +356,9 @@ func TestAnswerOfOneOpenIDProviderIsNotTakenForThatOfAnother(t *testing.T) {
 	browser := f.browser()
 	config, verifier := f.config(), oauth2.GenerateVerifier()
 	callback := honest.pages(honest.leave(browser, config, verifier), "alice")
-	if r := f.send(browser, http.MethodGet, strings.Replace(callback, login.PathCallback+honest.provider.Name, login.PathCallback+attacker.Name, 1), nil, nil); r.header.Get("Location") != "" || r.code != http.StatusBadRequest {
+	if r := f.send(browser, http.MethodGet,
+		strings.Replace(callback, login.PathCallback+honest.provider.Name, login.PathCallback+attacker.Name, 1), nil,
+		nil); r.header.Get("Location") != "" || r.code != http.StatusBadRequest {
 		t.Errorf("at the other's path the hub answers %d %s", r.code, r.header.Get("Location"))
 	}
 	answer, err := url.Parse(callback)
@@ -356,7 +379,7 @@ func TestAnswerOfOneOpenIDProviderIsNotTakenForThatOfAnother(t *testing.T) {
 		t.Errorf("the code was sent to a provider: %q", asked)
 	}
 	if r := f.send(browser, http.MethodGet, callback, nil, nil); r.code != http.StatusSeeOther {
-		t.Errorf("the honest answer is answered with %d %s", r.code, r.body)
+		t.Errorf("the honest answer gets the response %d %s", r.code, r.body)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // A code belongs to the AuthProvider at which the user signed in, and not to a later AuthProvider with the same name.
-func TestACodeEndsWithItsProvider(t *testing.T) {
+func TestCodeEndsWithItsProvider(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)
 	config, verifier, browser := f.config(), oauth2.GenerateVerifier(), f.browser()
@@ -34,38 +34,44 @@ func TestACodeEndsWithItsProvider(t *testing.T) {
 	}
 	f.Apply(t, next)
 	t.Cleanup(func() { _ = f.Client.Delete(context.Background(), next) })
-	if _, err := f.redeem(back.Query().Get("code"), verifier); err == nil || !strings.Contains(err.Error(), "invalid_grant") {
-		t.Errorf("the code is answered with %v, not invalid_grant", err)
+	if _, err := f.redeem(back.Query().Get("code"), verifier); err == nil ||
+		!strings.Contains(err.Error(), "invalid_grant") {
+		t.Errorf("the code gets the response %v, not invalid_grant", err)
 	}
 }
 
-func TestAnIDThatIsLongerThanAnySignsNoUserIn(t *testing.T) {
+func TestTooLongIDSignsNoUserIn(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
-	for sub, code := range map[string]int{strings.Repeat("1", maxUpstreamID): http.StatusSeeOther, strings.Repeat("1", maxUpstreamID+1): http.StatusBadGateway} {
+	for sub, code := range map[string]int{strings.Repeat("1", maxUpstreamID): http.StatusSeeOther,
+		strings.Repeat("1", maxUpstreamID+1): http.StatusBadGateway} {
 		p.set(func(p *openID) { p.sub = sub })
 		browser := f.browser()
-		if r := f.send(browser, http.MethodGet, f.throughProvider(p, browser, f.config(), oauth2.GenerateVerifier()), nil, nil); r.code != code {
-			t.Errorf("an ID of %d bytes is answered with %d %s", len(sub), r.code, r.body)
+		if r := f.send(browser, http.MethodGet, f.throughProvider(p, browser, f.config(), oauth2.GenerateVerifier()), nil,
+			nil); r.code != code {
+			t.Errorf("an ID of %d bytes gets the response %d %s", len(sub), r.code, r.body)
 		}
 	}
 }
 
-func TestAnswersThatAreLongOrSayAThingTwiceAreNotTaken(t *testing.T) {
+func TestLongResponsesAndRepeatedParametersAreRefused(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)
 	browser := f.browser()
 	callback := f.throughProvider(p, browser, f.config(), oauth2.GenerateVerifier())
-	for _, more := range []string{"&code=c-1", "&iss=" + url.QueryEscape(p.URL), "&error=access_denied&error=x", "&x=" + strings.Repeat("a", maxAnswer)} {
+	for _, more := range []string{"&code=c-1", "&iss=" + url.QueryEscape(p.URL), "&error=access_denied&error=x",
+		"&x=" + strings.Repeat("a", maxAnswer)} {
 		if r := f.send(browser, http.MethodGet, callback+more, nil, nil); r.code != http.StatusBadRequest {
-			t.Errorf("an answer with %.30s is answered with %d %s", more, r.code, r.header.Get("Location"))
+			t.Errorf("an answer with %.30s gets the response %d %s", more, r.code, r.header.Get("Location"))
 		}
 	}
 	if r := f.send(browser, http.MethodGet, callback, nil, nil); r.code != http.StatusSeeOther {
-		t.Errorf("the answer itself is answered with %d %s", r.code, r.body)
+		t.Errorf("the answer itself gets the response %d %s", r.code, r.body)
 	}
 	testkit.Update(t, f.Client, provider, func(p *v1.AuthProvider) { p.Spec.Disabled = true })
-	if page := f.send(browser, http.MethodGet, f.config().AuthCodeURL("state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier())), nil, nil); strings.Contains(page.body, login.PathProvider+provider.Name) {
+	if page := f.send(browser, http.MethodGet,
+		f.config().AuthCodeURL("state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier())), nil,
+		nil); strings.Contains(page.body, login.PathProvider+provider.Name) {
 		t.Error("the login page offers a provider that is switched off")
 	}
 }

@@ -56,14 +56,17 @@ func (f *fixture) provideDirectory() (*directory.Server, *v1.AuthProvider) {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(server.Stop)
-	f.Apply(f.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "ldap", Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvider}},
+	f.Apply(f.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "ldap",
+		Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvider}},
 		Data: map[string][]byte{"password": []byte(server.BindPassword)}})
-	provider := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "d-" + f.namespace}, Spec: v1.AuthProviderSpec{LDAP: &v1.LDAPProvider{
-		Servers: []string{server.LDAPS}, CABundle: string(server.CA),
-		Bind:        v1.LDAPBind{DN: server.BindDN, PasswordSecret: v1.ProviderSecret{Name: "ldap", Key: "password"}},
-		UserSearch:  v1.LDAPUserSearch{Base: "ou=people," + directory.Suffix, Filter: "(&(objectClass=inetOrgPerson)(uid={name}))", IDAttribute: "entryUUID", NameAttribute: "uid"},
-		GroupSearch: v1.LDAPGroupSearch{Source: "Search", Base: "ou=groups," + directory.Suffix, Filter: "(member={dn})"},
-	}}}
+	provider := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "d-" + f.namespace},
+		Spec: v1.AuthProviderSpec{LDAP: &v1.LDAPProvider{
+			Servers: []string{server.LDAPS}, CABundle: string(server.CA),
+			Bind: v1.LDAPBind{DN: server.BindDN, PasswordSecret: v1.ProviderSecret{Name: "ldap", Key: "password"}},
+			UserSearch: v1.LDAPUserSearch{Base: "ou=people," + directory.Suffix,
+				Filter: "(&(objectClass=inetOrgPerson)(uid={name}))", IDAttribute: "entryUUID", NameAttribute: "uid"},
+			GroupSearch: v1.LDAPGroupSearch{Source: "Search", Base: "ou=groups," + directory.Suffix, Filter: "(member={dn})"},
+		}}}
 	f.Apply(f.t, provider)
 	f.t.Cleanup(func() { _ = f.Client.Delete(context.Background(), provider) })
 	return server, provider
@@ -79,14 +82,17 @@ func (f *fixture) loginAt(verifier string, provider *v1.AuthProvider, user, pass
 	if request == nil || !strings.Contains(page.body, provider.Name) {
 		f.t.Fatalf("the login page does not offer the directory: %d %s", page.code, page.body)
 	}
-	return f.send(b, http.MethodPost, f.server.URL+login.PathLogin, url.Values{"request": {request[1]}, "provider": {provider.Name}, "user": {user}, "password": {password}}, http.Header{"Origin": {f.server.URL}})
+	return f.send(b, http.MethodPost, f.server.URL+login.PathLogin,
+		url.Values{"request": {request[1]}, "provider": {provider.Name}, "user": {user}, "password": {password}},
+		http.Header{"Origin": {f.server.URL}})
 }
 
-func TestUserOfADirectorySignsInAndIsAskedForAgain(t *testing.T) {
+func TestUserOfADirectorySignsInAndIsCheckedAtRefresh(t *testing.T) {
 	f := newFixture(t)
 	server, provider := f.provideDirectory()
 	for name, password := range map[string]string{"a wrong password": "wrong", "no password": ""} {
-		if got := f.loginAt(oauth2.GenerateVerifier(), provider, "alice", password); got.code != http.StatusForbidden || !strings.Contains(got.body, wrongPassword) {
+		if got := f.loginAt(oauth2.GenerateVerifier(), provider, "alice", password); got.code != http.StatusForbidden ||
+			!strings.Contains(got.body, wrongPassword) {
 			t.Errorf("%s: the response is %d %s", name, got.code, got.body)
 		}
 	}
@@ -95,7 +101,8 @@ func TestUserOfADirectorySignsInAndIsAskedForAgain(t *testing.T) {
 	if err != nil || back.Query().Get("code") == "" {
 		t.Fatalf("alice is sent to %s (%v), with no code", back, err)
 	}
-	tokens, err := f.config().Exchange(context.WithValue(t.Context(), oauth2.HTTPClient, f.server.Client()), back.Query().Get("code"), oauth2.VerifierOption(verifier))
+	tokens, err := f.config().Exchange(context.WithValue(t.Context(), oauth2.HTTPClient, f.server.Client()),
+		back.Query().Get("code"), oauth2.VerifierOption(verifier))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +129,6 @@ func TestUserOfADirectorySignsInAndIsAskedForAgain(t *testing.T) {
 	}
 	f.wait(2 * refresh.Pause)
 	if r, _ := f.refresh(next.Refresh); r.code != http.StatusBadRequest || !strings.Contains(r.body, "invalid_grant") {
-		t.Errorf("after alice was deleted, the refresh is answered with %d %s, want invalid_grant", r.code, r.body)
+		t.Errorf("after alice was deleted, the refresh gets the response %d %s, want invalid_grant", r.code, r.body)
 	}
 }

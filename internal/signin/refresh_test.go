@@ -59,7 +59,9 @@ func (f *fixture) session() tokens {
 	b, verifier := f.browser(), oauth2.GenerateVerifier()
 	config := f.config()
 	config.Scopes = append(config.Scopes, "offline_access")
-	page := f.send(b, http.MethodGet, config.AuthCodeURL("the-state", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "the-nonce")), nil, nil)
+	page := f.send(b, http.MethodGet,
+		config.AuthCodeURL("the-state", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "the-nonce")),
+		nil, nil)
 	found := hidden.FindStringSubmatch(page.body)
 	if found == nil {
 		f.t.Fatalf("the login page is %d %s", page.code, page.body)
@@ -68,7 +70,9 @@ func (f *fixture) session() tokens {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	got, t := f.post(grant.PathToken, url.Values{"grant_type": {"authorization_code"}, "client_id": {"kubectl"}, "code": {to.Query().Get("code")}, "redirect_uri": {redirectURI}, "code_verifier": {verifier}})
+	got, t := f.post(grant.PathToken,
+		url.Values{"grant_type": {"authorization_code"}, "client_id": {"kubectl"}, "code": {to.Query().Get("code")},
+			"redirect_uri": {redirectURI}, "code_verifier": {verifier}})
 	if t.Refresh == "" {
 		f.t.Fatalf("the code gives %d %s, want a refresh token", got.code, got.body)
 	}
@@ -78,7 +82,8 @@ func (f *fixture) session() tokens {
 // refresh uses a refresh token.
 func (f *fixture) refresh(raw string) (response, tokens) {
 	f.t.Helper()
-	return f.post(grant.PathToken, url.Values{"grant_type": {"refresh_token"}, "client_id": {"kubectl"}, "refresh_token": {raw}})
+	return f.post(grant.PathToken, url.Values{"grant_type": {"refresh_token"}, "client_id": {"kubectl"},
+		"refresh_token": {raw}})
 }
 
 // refreshed is refresh for a token that is valid.
@@ -102,7 +107,7 @@ func (f *fixture) ended(t tokens) {
 	}
 }
 
-func TestASessionGoesOnWithoutItsUser(t *testing.T) {
+func TestSessionIsRefreshedWithoutItsUser(t *testing.T) {
 	f := newFixture(t)
 	first, before := f.session(), f.objects()
 	if first.Scope != "openid offline_access" {
@@ -138,8 +143,10 @@ func TestASessionGoesOnWithoutItsUser(t *testing.T) {
 		}
 		raw, _ := next.Extra("id_token").(string)
 		nonce, got := claims(raw)
-		if nonce != "" || got.Session != want.Session || got.Authenticated != want.Authenticated || got.Issued <= want.Issued || next.RefreshToken == last.Refresh {
-			t.Errorf("after a refresh: nonce %q, %+v, want none, the same sid and auth_time as %+v, and another refresh token", nonce, got, want)
+		if nonce != "" || got.Session != want.Session || got.Authenticated != want.Authenticated ||
+			got.Issued <= want.Issued || next.RefreshToken == last.Refresh {
+			t.Errorf("after a refresh: nonce %q, %+v, want none, the same sid and auth_time as %+v, and another refresh token",
+				nonce, got, want)
 		}
 		if _, err := f.identify(next.AccessToken); err != nil {
 			t.Error(err)
@@ -154,7 +161,7 @@ func TestASessionGoesOnWithoutItsUser(t *testing.T) {
 	}
 }
 
-func TestAClientThatDoesNotAskGetsNoRefreshToken(t *testing.T) {
+func TestClientThatDoesNotAskGetsNoRefreshToken(t *testing.T) {
 	f := newFixture(t)
 	verifier := oauth2.GenerateVerifier()
 	got, err := f.redeem(f.code(verifier), verifier)
@@ -164,7 +171,7 @@ func TestAClientThatDoesNotAskGetsNoRefreshToken(t *testing.T) {
 }
 
 // RFC 9700 §4.14: if a rotated refresh token is used again, two clients have it.
-func TestARefreshTokenThatComesAgainEndsItsSession(t *testing.T) {
+func TestReusedRefreshTokenEndsItsSession(t *testing.T) {
 	f := newFixture(t)
 	stolen := f.session()
 	other := f.session()
@@ -186,7 +193,7 @@ func TestARefreshTokenThatComesAgainEndsItsSession(t *testing.T) {
 }
 
 // kubectl runs an exec plugin for each context and process at the same time.
-func TestClientsThatRefreshAtOnceGoOnWithOneToken(t *testing.T) {
+func TestConcurrentRefreshesGetTheSameToken(t *testing.T) {
 	f := newFixture(t)
 	first := f.session()
 	replicas := []*Server{f.issuer, f.replica(f.Client)}
@@ -213,7 +220,8 @@ func TestClientsThatRefreshAtOnceGoOnWithOneToken(t *testing.T) {
 
 // replica returns another replica, which reads from a cache.
 func (f *fixture) replica(cache client.Client) *Server {
-	return New(Options{Issuer: f.server.URL, Client: cache, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard(), MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
+	return New(Options{Issuer: f.server.URL, Client: cache, Live: f.Client, Namespace: f.namespace, Sessions: bounds,
+		Now: f.now, Log: logr.Discard(), MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
 }
 
 func (f *fixture) exchangeAt(s *Server, raw string) (grant.Granted, error) {
@@ -244,7 +252,8 @@ func freeze(f *fixture, session string) *frozen {
 	return c
 }
 
-func (c *frozen) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (c *frozen) Get(ctx context.Context, key client.ObjectKey, object client.Object,
+	options ...client.GetOption) error {
 	switch was := c.objects[fmt.Sprintf("%T %s", object, key)].(type) {
 	case *corev1.Secret:
 		was.DeepCopyInto(object.(*corev1.Secret))
@@ -256,7 +265,7 @@ func (c *frozen) Get(ctx context.Context, key client.ObjectKey, object client.Ob
 	return nil
 }
 
-func TestAReplicaWhoseCacheLagsDecidesByTheAPIServer(t *testing.T) {
+func TestReplicaWithALaggingCacheAsksTheAPIServer(t *testing.T) {
 	f := newFixture(t)
 	first := f.session()
 	given, _ := refresh.Parse(first.Refresh)
@@ -264,7 +273,8 @@ func TestAReplicaWhoseCacheLagsDecidesByTheAPIServer(t *testing.T) {
 	f.wait(10 * time.Minute)
 	second := f.refreshed(first.Refresh)
 	if again, err := f.exchangeAt(late, first.Refresh); err != nil || again.Refresh != second.Refresh {
-		t.Errorf("a token that another replica has rotated just now gives %q, %v; want the one that follows it", again.Refresh, err)
+		t.Errorf("a token that another replica has rotated just now gives %q, %v; want the one that follows it",
+			again.Refresh, err)
 	}
 	f.wait(10 * time.Minute)
 	third, err := f.exchangeAt(late, second.Refresh)
@@ -278,7 +288,7 @@ func TestAReplicaWhoseCacheLagsDecidesByTheAPIServer(t *testing.T) {
 	f.ended(tokens{Access: third.Access, Refresh: third.Refresh})
 }
 
-func TestASessionThatNoCacheHasIsLookedUpSoManyTimesASecond(t *testing.T) {
+func TestLookupsOfUnknownSessionsAreLimited(t *testing.T) {
 	f := newFixture(t)
 	first := f.session()
 	late := f.replica(noSessions{f.Client})
@@ -299,7 +309,7 @@ func TestASessionThatNoCacheHasIsLookedUpSoManyTimesASecond(t *testing.T) {
 	}
 }
 
-func TestASessionEndsWithWhatItRestsOn(t *testing.T) {
+func TestSessionEndsWithItsUserPasswordAndKeys(t *testing.T) {
 	remove := func(f *fixture, o client.Object) {
 		if err := f.Client.Delete(f.t.Context(), o); err != nil {
 			f.t.Fatal(err)
@@ -322,11 +332,13 @@ func TestASessionEndsWithWhatItRestsOn(t *testing.T) {
 			f.Apply(f.t, f.user)
 		},
 		"another password": func(f *fixture, _ tokens) {
-			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+				Name: v1.UserSecretPrefix + f.user.Name}}
 			testkit.Update(f.t, f.Client, secret, func(s *corev1.Secret) { s.Data[v1.UserSecretKey] = []byte("another hash") })
 		},
 		"no password": func(f *fixture, _ tokens) {
-			remove(f, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}})
+			remove(f, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+				Name: v1.UserSecretPrefix + f.user.Name}})
 		},
 		"the keys were made again": func(f *fixture, _ tokens) {
 			keys := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: KeysSecret}}
@@ -334,14 +346,17 @@ func TestASessionEndsWithWhatItRestsOn(t *testing.T) {
 				f.t.Fatal(err)
 			}
 			remove(f, keys)
-			f.Apply(f.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: KeysSecret}, Data: keys.Data})
+			f.Apply(f.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: KeysSecret},
+				Data: keys.Data})
 		},
 		"its Secret is deleted": func(f *fixture, t tokens) {
 			given, _ := refresh.Parse(t.Refresh)
-			remove(f, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: sessions.Prefix + given.Session}})
+			remove(f, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+				Name: sessions.Prefix + given.Session}})
 		},
 		"revoked by its refresh token": func(f *fixture, t tokens) {
-			f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {t.Refresh}, "token_type_hint": {"refresh_token"}})
+			f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {t.Refresh},
+				"token_type_hint": {"refresh_token"}})
 		},
 		"revoked by its access token": func(f *fixture, t tokens) {
 			f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {t.Access}})
@@ -364,14 +379,15 @@ func TestASessionEndsWithWhatItRestsOn(t *testing.T) {
 			f.wait(refresh.Pause)
 			end(f, session)
 			got, answer := f.refresh(session.Refresh)
-			if answer.Problem != "invalid_grant" || got.code != http.StatusBadRequest || got.header.Get("Cache-Control") != "no-store" {
+			if answer.Problem != "invalid_grant" || got.code != http.StatusBadRequest ||
+				got.header.Get("Cache-Control") != "no-store" {
 				t.Errorf("the refresh token gives %d %s, want invalid_grant", got.code, got.body)
 			}
 		})
 	}
 }
 
-func TestASessionLastsForItsLifetimeIfItIsUsed(t *testing.T) {
+func TestSessionLastsForItsLifetimeIfItIsUsed(t *testing.T) {
 	f := newFixture(t)
 	session := f.session()
 	for range 23 {
@@ -379,7 +395,8 @@ func TestASessionLastsForItsLifetimeIfItIsUsed(t *testing.T) {
 		session = f.refreshed(session.Refresh)
 	}
 	secrets := &corev1.SecretList{}
-	if err := f.Client.List(t.Context(), secrets, client.InNamespace(f.namespace), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil || len(secrets.Items) != 1 {
+	if err := f.Client.List(t.Context(), secrets, client.InNamespace(f.namespace),
+		client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil || len(secrets.Items) != 1 {
 		t.Fatalf("there are %d sessions (%v)", len(secrets.Items), err)
 	}
 	if left := sessions.Ends(&secrets.Items[0]).Sub(f.now()); left < 29*time.Minute || left > 30*time.Minute+time.Second {
@@ -387,7 +404,7 @@ func TestASessionLastsForItsLifetimeIfItIsUsed(t *testing.T) {
 	}
 }
 
-func TestInvalidRefreshTokenIsRefusedWithoutAWrite(t *testing.T) {
+func TestInvalidRefreshTokensAreRefusedWithoutAWrite(t *testing.T) {
 	f := newFixture(t)
 	session := f.session()
 	verifier := oauth2.GenerateVerifier()
@@ -400,26 +417,34 @@ func TestInvalidRefreshTokenIsRefusedWithoutAWrite(t *testing.T) {
 		change func(url.Values)
 		want   string
 	}{
-		"none":                            {func(v url.Values) { v.Del("refresh_token") }, "invalid_grant"},
-		"two":                             {func(v url.Values) { v.Add("refresh_token", "x") }, "invalid_request"},
-		"cut":                             {func(v url.Values) { v.Set("refresh_token", session.Refresh[:len(session.Refresh)-1]) }, "invalid_grant"},
-		"garbage":                         {func(v url.Values) { v.Set("refresh_token", strings.Repeat("x", refresh.Len)) }, "invalid_grant"},
-		"an access token":                 {func(v url.Values) { v.Set("refresh_token", session.Access) }, "invalid_grant"},
-		"a code":                          {func(v url.Values) { v.Set("refresh_token", code) }, "invalid_grant"},
-		"a guess for a session":           {func(v url.Values) { v.Set("refresh_token", guess.String()) }, "invalid_grant"},
-		"another client's":                {func(v url.Values) { v.Set("client_id", "other") }, "invalid_client"},
-		"of a client with a secret":       {func(v url.Values) { v.Set("client_secret", "x") }, "invalid_client"},
-		"of no client":                    {func(v url.Values) { v.Del("client_id") }, "invalid_client"},
-		"without bound (CVE-2024-58259)":  {func(v url.Values) { v.Set("x", strings.Repeat("x", maxForm)) }, "invalid_request"},
+		"none": {func(v url.Values) { v.Del("refresh_token") }, "invalid_grant"},
+		"two":  {func(v url.Values) { v.Add("refresh_token", "x") }, "invalid_request"},
+		"cut": {
+			func(v url.Values) { v.Set("refresh_token", session.Refresh[:len(session.Refresh)-1]) }, "invalid_grant",
+		},
+		"garbage": {
+			func(v url.Values) { v.Set("refresh_token", strings.Repeat("x", refresh.Len)) }, "invalid_grant",
+		},
+		"an access token":           {func(v url.Values) { v.Set("refresh_token", session.Access) }, "invalid_grant"},
+		"a code":                    {func(v url.Values) { v.Set("refresh_token", code) }, "invalid_grant"},
+		"a guess for a session":     {func(v url.Values) { v.Set("refresh_token", guess.String()) }, "invalid_grant"},
+		"another client's":          {func(v url.Values) { v.Set("client_id", "other") }, "invalid_client"},
+		"of a client with a secret": {func(v url.Values) { v.Set("client_secret", "x") }, "invalid_client"},
+		"of no client":              {func(v url.Values) { v.Del("client_id") }, "invalid_client"},
+		"without bound (CVE-2024-58259)": {
+			func(v url.Values) { v.Set("x", strings.Repeat("x", maxForm)) }, "invalid_request",
+		},
 		"for another grant, in its place": {func(v url.Values) { v.Set("grant_type", "refresh") }, "unsupported_grant_type"},
 	} {
 		fields := url.Values{"grant_type": {"refresh_token"}, "client_id": {"kubectl"}, "refresh_token": {session.Refresh}}
 		tt.change(fields)
-		if got, answer := f.post(grant.PathToken, fields); answer.Problem != tt.want || got.code/100 != 4 || strings.Contains(got.body, given.String()) {
+		if got, answer := f.post(grant.PathToken, fields); answer.Problem != tt.want || got.code/100 != 4 ||
+			strings.Contains(got.body, given.String()) {
 			t.Errorf("%s: %d %s, want %s", name, got.code, got.body, tt.want)
 		}
 	}
-	if got, _ := f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {guess.String()}}); got.code != http.StatusOK {
+	if got, _ := f.post(grant.PathRevoke,
+		url.Values{"client_id": {"kubectl"}, "token": {guess.String()}}); got.code != http.StatusOK {
 		t.Errorf("a guess is revoked with %d %s", got.code, got.body)
 	}
 	if n := count.creates + count.patches + count.deletes + count.updates; n != 0 {
@@ -429,18 +454,19 @@ func TestInvalidRefreshTokenIsRefusedWithoutAWrite(t *testing.T) {
 	f.refreshed(session.Refresh)
 }
 
-func TestAClientThatRefreshesWithoutPauseIsToldToWait(t *testing.T) {
+func TestClientThatRefreshesTooOftenIsToldToWait(t *testing.T) {
 	f := newFixture(t)
 	next := f.refreshed(f.session().Refresh)
 	got, answer := f.refresh(next.Refresh)
-	if got.code != http.StatusTooManyRequests || got.header.Get("Retry-After") != "1" || answer.Problem != "temporarily_unavailable" {
+	if got.code != http.StatusTooManyRequests || got.header.Get("Retry-After") != "1" ||
+		answer.Problem != "temporarily_unavailable" {
 		t.Errorf("a second rotation at once: %d %s", got.code, got.body)
 	}
 	f.wait(time.Second)
 	f.refreshed(next.Refresh)
 }
 
-func TestASessionInUseStaysWhenItsUserSignsInManyTimes(t *testing.T) {
+func TestSessionInUseIsKeptWhenItsUserSignsInManyTimes(t *testing.T) {
 	f := newFixture(t)
 	used, before := f.session(), f.objects()
 	idle := f.session()
@@ -453,7 +479,8 @@ func TestASessionInUseStaysWhenItsUserSignsInManyTimes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := authcode.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID}, Redirect: redirectURI, At: f.now(), Offline: i%2 == 0}
+		c := authcode.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID}, Redirect: redirectURI,
+			At: f.now(), Offline: i%2 == 0}
 		if _, _, err := f.issuer.grants.Begin(t.Context(), current, c); err != nil {
 			t.Fatal(err)
 		}
@@ -467,7 +494,7 @@ func TestASessionInUseStaysWhenItsUserSignsInManyTimes(t *testing.T) {
 }
 
 // The proxy reviews open requests every 30 s. A revoked session ends them, and the expiration of their token does not.
-func TestASessionThatWasRevokedEndsOpenRequestsOfExpiredTokens(t *testing.T) {
+func TestRevokedSessionEndsOpenRequestsOfExpiredTokens(t *testing.T) {
 	f := newFixture(t)
 	revoked, expired := f.session(), f.session()
 	for _, session := range []tokens{revoked, expired} {

@@ -164,7 +164,7 @@ func (s *Server) discovery(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) publicKeys(w http.ResponseWriter, r *http.Request) {
 	current, err := s.keyring.Current(r.Context())
 	if err != nil {
-		s.log.Complain(err, "sign-in not served")
+		s.log.Complain(err, "sign-in request not served")
 		page.WriteUnavailable(w)
 		return
 	}

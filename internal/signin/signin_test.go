@@ -107,7 +107,9 @@ func newFixture(t testing.TB) *fixture {
 	f.server = httptest.NewTLSServer(mux)
 	t.Cleanup(f.server.Close)
 	f.cache = &swappable{f.Client}
-	f.issuer = New(Options{Issuer: f.server.URL, Client: f.cache, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard(), Disabled: f.disabled, Named: f.named, MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
+	f.issuer = New(Options{Issuer: f.server.URL, Client: f.cache, Live: f.Client, Namespace: f.namespace, Sessions: bounds,
+		Now: f.now, Log: logr.Discard(), Disabled: f.disabled, Named: f.named, MaxTTL: maxTTLForTest,
+		Audiences: audiencesForTest})
 	f.issuer.Register(mux)
 	key, err := keys.New(f.clock)
 	if err != nil {
@@ -117,7 +119,8 @@ func newFixture(t testing.TB) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: KeysSecret}, Data: map[string][]byte{KeyOfKeys: raw}})
+	f.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: KeysSecret},
+		Data: map[string][]byte{KeyOfKeys: raw}})
 	f.user = &v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice-of-" + f.namespace}}
 	f.addUser(f.user)
 	return f
@@ -133,8 +136,9 @@ func (f *fixture) addUser(user *v1.User) {
 	f.Apply(f.t, user)
 	f.t.Cleanup(func() { _ = f.Client.Delete(context.Background(), user) })
 	f.Apply(f.t, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + user.Name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindUser}},
-		Data:       map[string][]byte{v1.UserSecretKey: []byte(stored), v1.UserSecretUID: []byte(user.UID)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + user.Name,
+			Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindUser}},
+		Data: map[string][]byte{v1.UserSecretKey: []byte(stored), v1.UserSecretUID: []byte(user.UID)},
 	})
 }
 
@@ -159,7 +163,8 @@ func (f *fixture) browser() *http.Client {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return &http.Client{Transport: f.server.Client().Transport, Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: f.server.Client().Transport, Jar: jar,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 const redirectURI = "http://127.0.0.1:8000/callback"
@@ -209,7 +214,9 @@ var hidden = regexp.MustCompile(`name="request" value="([^"]+)"`)
 // open opens the login page and returns the sealed request in its form.
 func (f *fixture) open(b *http.Client, verifier string) string {
 	f.t.Helper()
-	got := f.send(b, http.MethodGet, f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "the-nonce")), nil, nil)
+	got := f.send(b, http.MethodGet,
+		f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(verifier),
+			oauth2.SetAuthURLParam("nonce", "the-nonce")), nil, nil)
 	found := hidden.FindStringSubmatch(got.body)
 	if got.code != http.StatusOK || found == nil {
 		f.t.Fatalf("the login page is %d %s", got.code, got.body)
@@ -220,7 +227,8 @@ func (f *fixture) open(b *http.Client, verifier string) string {
 // login sends the form.
 func (f *fixture) login(b *http.Client, request, user, secret string) response {
 	f.t.Helper()
-	return f.send(b, http.MethodPost, f.server.URL+login.PathLogin, url.Values{"request": {request}, "user": {user}, "password": {secret}}, http.Header{"Origin": {f.server.URL}})
+	return f.send(b, http.MethodPost, f.server.URL+login.PathLogin,
+		url.Values{"request": {request}, "user": {user}, "password": {secret}}, http.Header{"Origin": {f.server.URL}})
 }
 
 // code signs in and returns the code.
@@ -229,7 +237,8 @@ func (f *fixture) code(verifier string) string {
 	b := f.browser()
 	got := f.login(b, f.open(b, verifier), f.user.Name, secretPassword)
 	to, err := url.Parse(got.header.Get("Location"))
-	if err != nil || got.code != http.StatusSeeOther || !strings.HasPrefix(to.String(), redirectURI+"?") || to.Query().Get("state") != "the-state" || to.Query().Get("iss") != f.server.URL {
+	if err != nil || got.code != http.StatusSeeOther || !strings.HasPrefix(to.String(), redirectURI+"?") ||
+		to.Query().Get("state") != "the-state" || to.Query().Get("iss") != f.server.URL {
 		f.t.Fatalf("after the login: %d %s %s", got.code, got.header.Get("Location"), got.body)
 	}
 	return to.Query().Get("code")
@@ -245,7 +254,10 @@ func (f *fixture) redeem(code, verifier string) (*oauth2.Token, error) {
 func (f *fixture) identify(raw string) (identity.Identity, error) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("Authorization", "Bearer "+raw)
-	return f.issuer.Authenticate(func(*http.Request) (identity.Identity, error) { return identity.Identity{User: "other"}, nil })(r)
+	return f.issuer.Authenticate(func(*http.Request) (identity.Identity, error) {
+		return identity.Identity{User: "other"},
+			nil
+	})(r)
 }
 
 // objects returns the number of Secrets.
@@ -258,14 +270,15 @@ func (f *fixture) objects() int {
 	return len(all.Items)
 }
 
-func TestAUserSignsInByAClientOfAnotherMaker(t *testing.T) {
+func TestThirdPartyClientSignsInAUser(t *testing.T) {
 	f := newFixture(t)
 	ctx := oidc.ClientContext(t.Context(), f.server.Client())
 	provider, err := oidc.NewProvider(ctx, f.server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if provider.Endpoint().AuthURL != f.config().Endpoint.AuthURL || provider.Endpoint().TokenURL != f.config().Endpoint.TokenURL {
+	if provider.Endpoint().AuthURL != f.config().Endpoint.AuthURL ||
+		provider.Endpoint().TokenURL != f.config().Endpoint.TokenURL {
 		t.Errorf("discovery names %+v", provider.Endpoint())
 	}
 	verifier := oauth2.GenerateVerifier()
@@ -284,7 +297,8 @@ func TestAUserSignsInByAClientOfAnotherMaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "local:" + f.user.Name
-	if verified.Subject != want || verified.Nonce != "the-nonce" || !verified.Expiry.Equal(f.now().Truncate(time.Second).Add(10*time.Minute)) {
+	if verified.Subject != want || verified.Nonce != "the-nonce" ||
+		!verified.Expiry.Equal(f.now().Truncate(time.Second).Add(10*time.Minute)) {
 		t.Errorf("the token is %+v, want one of %s for 10 minutes", verified, want)
 	}
 	id, err := f.identify(raw)
@@ -303,7 +317,7 @@ func TestAUserSignsInByAClientOfAnotherMaker(t *testing.T) {
 }
 
 // CVE-2023-22650: tokens outlive their user.
-func TestATokenEndsWithItsUserSessionAndKey(t *testing.T) {
+func TestTokenEndsWithItsUserSessionAndKey(t *testing.T) {
 	for name, end := range map[string]func(f *fixture){
 		"disabled": func(f *fixture) { testkit.Update(f.t, f.Client, f.user, func(u *v1.User) { u.Spec.Disabled = true }) },
 		"deleted": func(f *fixture) {
@@ -318,12 +332,14 @@ func TestATokenEndsWithItsUserSessionAndKey(t *testing.T) {
 			f.Apply(f.t, &v1.User{ObjectMeta: metav1.ObjectMeta{Name: f.user.Name}})
 		},
 		"session removed": func(f *fixture) {
-			if err := f.Client.DeleteAllOf(f.t.Context(), &corev1.Secret{}, client.InNamespace(f.namespace), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil {
+			if err := f.Client.DeleteAllOf(f.t.Context(), &corev1.Secret{}, client.InNamespace(f.namespace),
+				client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil {
 				f.t.Fatal(err)
 			}
 		},
 		"keys removed": func(f *fixture) {
-			if err := f.Client.Delete(f.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: KeysSecret}}); err != nil {
+			if err := f.Client.Delete(f.t.Context(),
+				&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: KeysSecret}}); err != nil {
 				f.t.Fatal(err)
 			}
 		},
@@ -344,7 +360,8 @@ func TestATokenEndsWithItsUserSessionAndKey(t *testing.T) {
 				t.Error("the token is accepted")
 			}
 			admit := f.issuer.Authorize(func(context.Context, identity.Identity, types.NamespacedName) error { return nil })
-			if err := admit(t.Context(), id, types.NamespacedName{}); (err == nil) != (name == "session removed" || name == "keys removed") {
+			if err := admit(t.Context(), id, types.NamespacedName{}); (err == nil) != (name == "session removed" ||
+				name == "keys removed") {
 				t.Errorf("a request that is open goes on: %v", err)
 			}
 		})
@@ -352,7 +369,7 @@ func TestATokenEndsWithItsUserSessionAndKey(t *testing.T) {
 }
 
 // CVE-2026-44946, CVE-2026-45720: a proof of login can be used twice.
-func TestACodeIsRedeemedOnce(t *testing.T) {
+func TestCodeIsRedeemedOnce(t *testing.T) {
 	f := newFixture(t)
 	verifier := oauth2.GenerateVerifier()
 	code := f.code(verifier)
@@ -370,7 +387,7 @@ func TestACodeIsRedeemedOnce(t *testing.T) {
 	if len(got) != 1 {
 		t.Fatalf("%d of 8 redemptions succeeded, want 1", len(got))
 	}
-	if _, err := f.identify((<-got).AccessToken); err == nil || !strings.Contains(err.Error(), "session was ended") {
+	if _, err := f.identify((<-got).AccessToken); err == nil || !strings.Contains(err.Error(), "session has ended") {
 		t.Errorf("the token of a code that came again is refused with %v, want its session to be revoked", err)
 	}
 	if _, err := f.redeem(code, verifier); err == nil {
@@ -378,11 +395,12 @@ func TestACodeIsRedeemedOnce(t *testing.T) {
 	}
 }
 
-func TestACodeBelongsToItsRequest(t *testing.T) {
+func TestCodeBelongsToItsRequest(t *testing.T) {
 	f := newFixture(t)
 	verifier := oauth2.GenerateVerifier()
 	good := func() url.Values {
-		return url.Values{"grant_type": {"authorization_code"}, "client_id": {"kubectl"}, "code": {f.code(verifier)}, "redirect_uri": {redirectURI}, "code_verifier": {verifier}}
+		return url.Values{"grant_type": {"authorization_code"}, "client_id": {"kubectl"}, "code": {f.code(verifier)},
+			"redirect_uri": {redirectURI}, "code_verifier": {verifier}}
 	}
 	page := func() string { b := f.browser(); return f.open(b, verifier) }
 	before := f.objects()
@@ -390,27 +408,42 @@ func TestACodeBelongsToItsRequest(t *testing.T) {
 		change func(url.Values)
 		want   string
 	}{
-		"another verifier":                      {func(v url.Values) { v.Set("code_verifier", oauth2.GenerateVerifier()) }, "invalid_grant"},
-		"no verifier":                           {func(v url.Values) { v.Del("code_verifier") }, "invalid_grant"},
-		"the challenge as verifier":             {func(v url.Values) { v.Set("code_verifier", oauth2.S256ChallengeFromVerifier(verifier)) }, "invalid_grant"},
-		"another redirect":                      {func(v url.Values) { v.Set("redirect_uri", "http://127.0.0.1:8001/callback") }, "invalid_grant"},
-		"no redirect":                           {func(v url.Values) { v.Del("redirect_uri") }, "invalid_grant"},
-		"a code that was changed":               {func(v url.Values) { v.Set("code", changed(v.Get("code"))) }, "invalid_grant"},
-		"the page in place of it":               {func(v url.Values) { v.Set("code", page()) }, "invalid_grant"},
-		"another client":                        {func(v url.Values) { v.Set("client_id", "other") }, "invalid_client"},
-		"a secret of the client":                {func(v url.Values) { v.Set("client_secret", "x") }, "invalid_client"},
-		"no client":                             {func(v url.Values) { v.Del("client_id") }, "invalid_client"},
-		"the password grant":                    {func(v url.Values) { v.Set("grant_type", "password") }, "unsupported_grant_type"},
-		"the client's own grant":                {func(v url.Values) { v.Set("grant_type", "client_credentials") }, "unsupported_grant_type"},
-		"a field twice":                         {func(v url.Values) { v.Add("code", "x") }, "invalid_request"},
-		"a body without bound (CVE-2024-58259)": {func(v url.Values) { v.Set("x", strings.Repeat("x", maxForm)) }, "invalid_request"},
+		"another verifier": {
+			func(v url.Values) { v.Set("code_verifier", oauth2.GenerateVerifier()) }, "invalid_grant",
+		},
+		"no verifier": {func(v url.Values) { v.Del("code_verifier") }, "invalid_grant"},
+		"the challenge as verifier": {
+			func(v url.Values) { v.Set("code_verifier", oauth2.S256ChallengeFromVerifier(verifier)) }, "invalid_grant",
+		},
+		"another redirect": {
+			func(v url.Values) { v.Set("redirect_uri", "http://127.0.0.1:8001/callback") }, "invalid_grant",
+		},
+		"no redirect": {func(v url.Values) { v.Del("redirect_uri") }, "invalid_grant"},
+		"a code that was changed": {
+			func(v url.Values) { v.Set("code", changed(v.Get("code"))) }, "invalid_grant",
+		},
+		"the page in place of it": {func(v url.Values) { v.Set("code", page()) }, "invalid_grant"},
+		"another client":          {func(v url.Values) { v.Set("client_id", "other") }, "invalid_client"},
+		"a secret of the client":  {func(v url.Values) { v.Set("client_secret", "x") }, "invalid_client"},
+		"no client":               {func(v url.Values) { v.Del("client_id") }, "invalid_client"},
+		"the password grant": {
+			func(v url.Values) { v.Set("grant_type", "password") }, "unsupported_grant_type",
+		},
+		"the client's own grant": {
+			func(v url.Values) { v.Set("grant_type", "client_credentials") }, "unsupported_grant_type",
+		},
+		"a field twice": {func(v url.Values) { v.Add("code", "x") }, "invalid_request"},
+		"a body without bound (CVE-2024-58259)": {
+			func(v url.Values) { v.Set("x", strings.Repeat("x", maxForm)) }, "invalid_request",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fields := good()
 			tt.change(fields)
 			got := f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, fields, nil)
 			var problem map[string]string
-			if err := json.Unmarshal([]byte(got.body), &problem); err != nil || problem["error"] != tt.want || got.code/100 != 4 || got.header.Get("Cache-Control") != "no-store" {
+			if err := json.Unmarshal([]byte(got.body), &problem); err != nil || problem["error"] != tt.want ||
+				got.code/100 != 4 || got.header.Get("Cache-Control") != "no-store" {
 				t.Errorf("the response is %d %s, want %s", got.code, got.body, tt.want)
 			}
 		})
@@ -418,7 +451,8 @@ func TestACodeBelongsToItsRequest(t *testing.T) {
 	t.Run("a code that is older than a minute", func(t *testing.T) {
 		fields := good()
 		f.wait(codeLifetime + time.Second)
-		if got := f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, fields, nil); got.code != http.StatusBadRequest {
+		if got := f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, fields,
+			nil); got.code != http.StatusBadRequest {
 			t.Errorf("the response is %d %s", got.code, got.body)
 		}
 	})
@@ -428,7 +462,7 @@ func TestACodeBelongsToItsRequest(t *testing.T) {
 }
 
 // CVE-2025-23389, CVE-2024-58267, CVE-2022-39222: a login that an attacker began ends in another user's session.
-func TestALoginBelongsToTheBrowserThatBeganIt(t *testing.T) {
+func TestLoginBelongsToTheBrowserThatBeganIt(t *testing.T) {
 	f := newFixture(t)
 	own, other := f.browser(), f.browser()
 	request := f.open(own, oauth2.GenerateVerifier())
@@ -441,10 +475,12 @@ func TestALoginBelongsToTheBrowserThatBeganIt(t *testing.T) {
 	}
 	fields := url.Values{"request": {request}, "user": {f.user.Name}, "password": {secretPassword}}
 	for name, header := range map[string]http.Header{
-		"of another page": {"Origin": {"https://evil.example"}}, "of no page": {}, "of a sandboxed page": {"Origin": {"null"}},
+		"of another page": {
+			"Origin": {"https://evil.example"}}, "of no page": {}, "of a sandboxed page": {"Origin": {"null"}},
 		"of a page of another site": {"Origin": {f.server.URL}, "Sec-Fetch-Site": {"cross-site"}},
 	} {
-		if got := f.send(own, http.MethodPost, f.server.URL+login.PathLogin, fields, header); got.code != http.StatusForbidden {
+		if got := f.send(own, http.MethodPost, f.server.URL+login.PathLogin, fields,
+			header); got.code != http.StatusForbidden {
 			t.Errorf("a form %s: %d", name, got.code)
 		}
 	}
@@ -461,18 +497,20 @@ func TestALoginBelongsToTheBrowserThatBeganIt(t *testing.T) {
 }
 
 // CVE-2022-24905, CVE-2022-31102, CVE-2021-23347: the login page shows or runs content of its address.
-func TestThePageRunsNothingAndIsKeptNowhere(t *testing.T) {
+func TestLoginPageHasNoScriptAndIsNotCached(t *testing.T) {
 	f := newFixture(t)
 	b := f.browser()
 	address := f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier()))
 	got := f.send(b, http.MethodGet, address, nil, http.Header{"Host": {"evil.example"}})
 	policy := got.header.Get("Content-Security-Policy")
-	for _, part := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self' http://127.0.0.1:8000", "style-src 'sha256-"} {
+	for _, part := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'",
+		"form-action 'self' http://127.0.0.1:8000", "style-src 'sha256-"} {
 		if !strings.Contains(policy, part) {
 			t.Errorf("the policy is %q, want %q in it", policy, part)
 		}
 	}
-	if strings.Contains(got.body, "<script") || strings.Contains(got.body+fmt.Sprint(got.header), "evil.example") || got.header.Get("Cache-Control") != "no-store" || got.header.Get("X-Frame-Options") != "DENY" {
+	if strings.Contains(got.body, "<script") || strings.Contains(got.body+fmt.Sprint(got.header), "evil.example") ||
+		got.header.Get("Cache-Control") != "no-store" || got.header.Get("X-Frame-Options") != "DENY" {
 		t.Errorf("the page has a script, the Host of the request, or can be kept or framed: %v %s", got.header, got.body)
 	}
 	cookie := got.header.Get("Set-Cookie")
@@ -481,13 +519,16 @@ func TestThePageRunsNothingAndIsKeptNowhere(t *testing.T) {
 			t.Errorf("the cookie is %q, want %s and no Domain", cookie, part)
 		}
 	}
-	if found := f.send(f.server.Client(), http.MethodGet, f.server.URL+PathDiscovery, nil, http.Header{"Host": {"evil.example"}}); strings.Contains(found.body, "evil") || !strings.Contains(found.body, f.server.URL) {
+	if found := f.send(f.server.Client(), http.MethodGet, f.server.URL+PathDiscovery, nil,
+		http.Header{"Host": {"evil.example"}}); strings.Contains(found.body, "evil") ||
+		!strings.Contains(found.body, f.server.URL) {
 		t.Errorf("discovery follows the Host header: %s", found.body)
 	}
 	// CVE-2021-25313, CVE-2023-32192: a name is interpreted as markup in a page.
 	request := hidden.FindStringSubmatch(f.send(b, http.MethodGet, address, nil, nil).body)[1]
 	got = f.login(b, request, `"><script>alert(1)</script>%REQUEST%`, "x")
-	if got.code != http.StatusForbidden || strings.Contains(got.body, "<script") || !strings.Contains(got.body, "&gt;%REQUEST%") {
+	if got.code != http.StatusForbidden || strings.Contains(got.body, "<script") ||
+		!strings.Contains(got.body, "&gt;%REQUEST%") {
 		t.Errorf("a name with HTML: %d %s", got.code, got.body)
 	}
 }
@@ -500,7 +541,8 @@ func TestGuessingIsRefused(t *testing.T) {
 	b := f.browser()
 	request := f.open(b, oauth2.GenerateVerifier())
 	messages := map[string]bool{}
-	for _, user := range []string{f.user.Name, "unknown-user", disabled.Name, "UPPER", "local:alice", "system:admin", "../x", ""} {
+	for _, user := range []string{f.user.Name, "unknown-user", disabled.Name, "UPPER", "local:alice", "system:admin",
+		"../x", ""} {
 		secret := "wrong-wrong-wrong"
 		if user == disabled.Name {
 			secret = secretPassword
@@ -521,7 +563,8 @@ func TestGuessingIsRefused(t *testing.T) {
 	if codes[http.StatusTooManyRequests] != 6 || codes[http.StatusForbidden] != 4 {
 		t.Errorf("ten more guesses gave %v, want 4 checked and 6 refused unchecked", codes)
 	}
-	if got := f.login(b, request, f.user.Name, secretPassword); got.code != http.StatusTooManyRequests || got.header.Get("Retry-After") == "" {
+	if got := f.login(b, request, f.user.Name, secretPassword); got.code != http.StatusTooManyRequests ||
+		got.header.Get("Retry-After") == "" {
 		t.Errorf("the right password during the wait: %d, want it not to be checked", got.code)
 	}
 	f.wait(time.Minute)
@@ -531,7 +574,7 @@ func TestGuessingIsRefused(t *testing.T) {
 }
 
 // CVE-2020-11576: the response time reveals which users exist.
-func TestAnUnknownUserCostsAHash(t *testing.T) {
+func TestUnknownUserTakesAsLongAsAWrongPassword(t *testing.T) {
 	f := newFixture(t)
 	user, stored, err := f.issuer.accounts.Password(t.Context(), "unknown-user")
 	if err != nil || user != nil || stored != password.Nothing() {
@@ -542,7 +585,7 @@ func TestAnUnknownUserCostsAHash(t *testing.T) {
 	}
 }
 
-func TestVisitorsLeaveNothingAndUsersLittle(t *testing.T) {
+func TestVisitsCreateNoObjectsAndSessionsAreLimited(t *testing.T) {
 	f := newFixture(t)
 	before := f.objects()
 	for range 200 {
@@ -604,7 +647,7 @@ func (c *counted) Delete(ctx context.Context, o client.Object, opts ...client.De
 	return c.Client.Delete(ctx, o, opts...)
 }
 
-func TestUsersWhoHangUpOrComeAgainLeaveLittle(t *testing.T) {
+func TestDisconnectsAndRepeatedLoginsWriteLittle(t *testing.T) {
 	f := newFixture(t)
 	writes := &counted{Client: f.Client}
 	f.cache.Client = writes
@@ -620,7 +663,8 @@ func TestUsersWhoHangUpOrComeAgainLeaveLittle(t *testing.T) {
 		return err
 	}
 	next := func() authcode.Code {
-		return authcode.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID}, Redirect: redirectURI, At: f.now()}
+		return authcode.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID},
+			Redirect: redirectURI, At: f.now()}
 	}
 	before := f.objects()
 	for range maxSessions {
@@ -636,7 +680,8 @@ func TestUsersWhoHangUpOrComeAgainLeaveLittle(t *testing.T) {
 		}
 	}
 	if writes.creates+writes.deletes+writes.patches != 0 {
-		t.Errorf("20 sessions too many were %d creations, %d deletions, %d patches, want no write", writes.creates, writes.deletes, writes.patches)
+		t.Errorf("20 sessions too many were %d creations, %d deletions, %d patches, want no write", writes.creates,
+			writes.deletes, writes.patches)
 	}
 	f.wait(replay + time.Second)
 	c := next()
@@ -652,11 +697,12 @@ func TestUsersWhoHangUpOrComeAgainLeaveLittle(t *testing.T) {
 		}
 	}
 	if writes.creates != 1 || writes.patches != 1 {
-		t.Errorf("a code that came 20 times more was created %d and revoked %d times, want 1 of each", writes.creates, writes.patches)
+		t.Errorf("a code that came 20 times more was created %d and revoked %d times, want 1 of each", writes.creates,
+			writes.patches)
 	}
 }
 
-func TestWithoutKeysTheHubSaysSo(t *testing.T) {
+func TestLoginWithoutKeysIsUnavailable(t *testing.T) {
 	f := newFixture(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: KeysSecret}}
 	if err := f.Client.Delete(t.Context(), secret); err != nil {
@@ -672,7 +718,7 @@ func TestWithoutKeysTheHubSaysSo(t *testing.T) {
 	}
 }
 
-func TestAUserEndsTheirSession(t *testing.T) {
+func TestUserEndsTheirSession(t *testing.T) {
 	f := newFixture(t)
 	session := func() string {
 		t.Helper()
@@ -692,11 +738,13 @@ func TestAUserEndsTheirSession(t *testing.T) {
 		fields url.Values
 		code   int
 	}{
-		"another client":           {url.Values{"client_id": {"other"}, "token": {own}}, http.StatusUnauthorized},
-		"no token":                 {url.Values{"client_id": {"kubectl"}}, http.StatusBadRequest},
-		"two tokens":               {url.Values{"client_id": {"kubectl"}, "token": {own, own}}, http.StatusBadRequest},
-		"a token that was changed": {url.Values{"client_id": {"kubectl"}, "token": {own[:len(own)-4] + "AAAA"}}, http.StatusOK},
-		"what is no token":         {url.Values{"client_id": {"kubectl"}, "token": {"x"}}, http.StatusOK},
+		"another client": {url.Values{"client_id": {"other"}, "token": {own}}, http.StatusUnauthorized},
+		"no token":       {url.Values{"client_id": {"kubectl"}}, http.StatusBadRequest},
+		"two tokens":     {url.Values{"client_id": {"kubectl"}, "token": {own, own}}, http.StatusBadRequest},
+		"a token that was changed": {
+			url.Values{"client_id": {"kubectl"}, "token": {own[:len(own)-4] + "AAAA"}}, http.StatusOK,
+		},
+		"what is no token": {url.Values{"client_id": {"kubectl"}, "token": {"x"}}, http.StatusOK},
 	} {
 		if got := revoke(tt.fields); got.code != tt.code {
 			t.Errorf("%s: %d %s, want %d", name, got.code, got.body, tt.code)
@@ -706,11 +754,12 @@ func TestAUserEndsTheirSession(t *testing.T) {
 		t.Fatalf("requests that revoke nothing ended the session: %v", err)
 	}
 	for range 2 {
-		if got := revoke(url.Values{"client_id": {"kubectl"}, "token": {own}, "token_type_hint": {"access_token"}}); got.code != http.StatusOK {
+		if got := revoke(url.Values{"client_id": {"kubectl"}, "token": {own},
+			"token_type_hint": {"access_token"}}); got.code != http.StatusOK {
 			t.Fatalf("the response is %d %s", got.code, got.body)
 		}
 	}
-	if _, err := f.identify(own); err == nil || !strings.Contains(err.Error(), "session was ended") {
+	if _, err := f.identify(own); err == nil || !strings.Contains(err.Error(), "session has ended") {
 		t.Errorf("the token is refused with %v, want its session to be ended", err)
 	}
 	if _, err := f.identify(other); err != nil {
@@ -721,14 +770,15 @@ func TestAUserEndsTheirSession(t *testing.T) {
 // noSessions is a cache that has no sessions yet.
 type noSessions struct{ client.Client }
 
-func (c noSessions) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (c noSessions) Get(ctx context.Context, key client.ObjectKey, object client.Object,
+	options ...client.GetOption) error {
 	if strings.HasPrefix(key.Name, sessions.Prefix) {
 		return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 	}
 	return c.Client.Get(ctx, key, object, options...)
 }
 
-func TestASessionThatACacheDoesNotHaveYetIsLookedUp(t *testing.T) {
+func TestSessionThatACacheDoesNotHaveYetIsLookedUp(t *testing.T) {
 	f := newFixture(t)
 	verifier := oauth2.GenerateVerifier()
 	got, err := f.redeem(f.code(verifier), verifier)
@@ -745,14 +795,15 @@ func TestASessionThatACacheDoesNotHaveYetIsLookedUp(t *testing.T) {
 	}
 }
 
-func TestAPasswordIsNotThatOfAnotherUserOfTheName(t *testing.T) {
+func TestPasswordOfADeletedUserIsRefusedForANewUserWithTheName(t *testing.T) {
 	f := newFixture(t)
 	if err := f.Client.Delete(t.Context(), f.user); err != nil {
 		t.Fatal(err)
 	}
 	f.Apply(t, &v1.User{ObjectMeta: metav1.ObjectMeta{Name: f.user.Name}})
 	b := f.browser()
-	if got := f.login(b, f.open(b, oauth2.GenerateVerifier()), f.user.Name, secretPassword); got.code != http.StatusForbidden {
+	if got := f.login(b, f.open(b, oauth2.GenerateVerifier()), f.user.Name,
+		secretPassword); got.code != http.StatusForbidden {
 		t.Errorf("the password of a User that was deleted: %d, want it refused for one that was made again", got.code)
 	}
 }
@@ -760,7 +811,8 @@ func TestAPasswordIsNotThatOfAnotherUserOfTheName(t *testing.T) {
 func TestAttackersDoNotLockOutAUserFromTheirBrowser(t *testing.T) {
 	f := newFixture(t)
 	own, other := f.browser(), f.browser()
-	if got := f.login(own, f.open(own, oauth2.GenerateVerifier()), f.user.Name, secretPassword); got.code != http.StatusSeeOther {
+	if got := f.login(own, f.open(own, oauth2.GenerateVerifier()), f.user.Name,
+		secretPassword); got.code != http.StatusSeeOther {
 		t.Fatalf("the first login: %d", got.code)
 	}
 	request := f.open(other, oauth2.GenerateVerifier())
@@ -770,11 +822,13 @@ func TestAttackersDoNotLockOutAUserFromTheirBrowser(t *testing.T) {
 	if got := f.login(other, request, f.user.Name, secretPassword); got.code != http.StatusTooManyRequests {
 		t.Errorf("another browser: %d, want it to wait", got.code)
 	}
-	if got := f.login(own, f.open(own, oauth2.GenerateVerifier()), f.user.Name, secretPassword); got.code != http.StatusSeeOther {
+	if got := f.login(own, f.open(own, oauth2.GenerateVerifier()), f.user.Name,
+		secretPassword); got.code != http.StatusSeeOther {
 		t.Errorf("the user's own browser: %d, want it not to wait for the guesses of others", got.code)
 	}
 	request = f.open(own, oauth2.GenerateVerifier())
-	if got := f.login(own, request, "bob", "wrong-wrong-wrong"); got.code != http.StatusTooManyRequests && got.code != http.StatusForbidden {
+	if got := f.login(own, request, "bob", "wrong-wrong-wrong"); got.code != http.StatusTooManyRequests &&
+		got.code != http.StatusForbidden {
 		t.Errorf("another user in that browser: %d", got.code)
 	}
 	for range 10 {
@@ -810,7 +864,8 @@ func TestPagesAndCodesOutliveARotationOfKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.wait(keys.Lead - time.Minute)
-	late := f.open(b, verifier) // by a replica that does not have the next key yet, as it were: the active one has sealed it
+	// by a replica that does not have the next key yet, as it were: the active one has sealed it
+	late := f.open(b, verifier)
 	f.wait(time.Minute)
 	now, err := f.issuer.keyring.Current(t.Context())
 	if err != nil {

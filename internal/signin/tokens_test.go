@@ -31,7 +31,8 @@ import (
 const maxTTLForTest = 60 * 24 * time.Hour
 
 // audiencesForTest are the audiences of a hub with one URL.
-var audiencesForTest = identity.Audiences{Hub: []string{"https://hub.example.com"}, Clusters: "/k8s/clusters/", Member: memberForTest}
+var audiencesForTest = identity.Audiences{Hub: []string{"https://hub.example.com"}, Clusters: "/k8s/clusters/",
+	Member: memberForTest}
 
 // memberForTest parses a path as the proxy does. The proxy has its own tests for it.
 func memberForTest(r *http.Request) string {
@@ -59,7 +60,8 @@ func (f *fixture) access() string {
 // tokens sends a request to the endpoint of tokens.
 func (f *fixture) tokens(method, path, access, body string) response {
 	f.t.Helper()
-	req, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+scripttoken.Path+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+scripttoken.Path+path,
+		strings.NewReader(body))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -82,7 +84,8 @@ func (f *fixture) make(access, body string) scripttoken.Info {
 	f.t.Helper()
 	got := f.tokens(http.MethodPost, "", access, body)
 	var info scripttoken.Info
-	if err := json.Unmarshal([]byte(got.body), &info); err != nil || got.code != http.StatusCreated || got.header.Get("Cache-Control") != "no-store" {
+	if err := json.Unmarshal([]byte(got.body), &info); err != nil || got.code != http.StatusCreated ||
+		got.header.Get("Cache-Control") != "no-store" {
 		f.t.Fatalf("make a token: %d %s (%v)", got.code, got.body, err)
 	}
 	return info
@@ -92,12 +95,15 @@ func (f *fixture) make(access, body string) scripttoken.Info {
 func (f *fixture) identifyAt(path, raw string) (identity.Identity, error) {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer "+raw)
-	return f.issuer.Authenticate(func(*http.Request) (identity.Identity, error) { return identity.Identity{User: "other"}, nil })(r)
+	return f.issuer.Authenticate(func(*http.Request) (identity.Identity, error) {
+		return identity.Identity{User: "other"},
+			nil
+	})(r)
 }
 
 const inMember = "/k8s/clusters/team/prod/api"
 
-func TestAUserMakesListsAndRevokesATokenForScripts(t *testing.T) {
+func TestUserCreatesListsAndRevokesATokenForScripts(t *testing.T) {
 	f := newFixture(t)
 	access := f.access()
 	made := f.make(access, `{"description":"CI of web","ttl":"24h"}`)
@@ -105,15 +111,20 @@ func TestAUserMakesListsAndRevokesATokenForScripts(t *testing.T) {
 		t.Errorf("the token is %+v", made)
 	}
 	id, err := f.identifyAt(inMember, made.Token)
-	if err != nil || id.User != "local:"+f.user.Name || id.UID != string(f.user.UID) || fmt.Sprint(id.Hub.Extra[credentialID]) != "[TOKEN="+made.ID+"]" || id.Extra["hub:"+credentialID][0] != "TOKEN="+made.ID {
+	if err != nil || id.User != "local:"+f.user.Name || id.UID != string(f.user.UID) ||
+		fmt.Sprint(id.Hub.Extra[credentialID]) != "[TOKEN="+made.ID+"]" ||
+		id.Extra["hub:"+credentialID][0] != "TOKEN="+made.ID {
 		t.Fatalf("the proxy takes it for %+v (%v)", id, err)
 	}
 	secret := &corev1.Secret{}
-	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: scripttoken.Prefix + made.ID}, secret); err != nil {
+	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: scripttoken.Prefix + made.ID},
+		secret); err != nil {
 		t.Fatal(err)
 	}
 	_, words, _ := strings.Cut(made.Token, ":")
-	if raw, err := json.Marshal(secret); err != nil || strings.Contains(string(raw), words) || len(secret.OwnerReferences) != 1 { // CVE-2021-36782 and its like
+	// CVE-2021-36782 and its like
+	if raw, err := json.Marshal(secret); err != nil || strings.Contains(string(raw), words) ||
+		len(secret.OwnerReferences) != 1 {
 		t.Errorf("the Secret has the token's secret, or no owner: %v", err)
 	}
 	for _, value := range secret.Data {
@@ -123,7 +134,9 @@ func TestAUserMakesListsAndRevokesATokenForScripts(t *testing.T) {
 	}
 	listed := f.tokens(http.MethodGet, "", access, "")
 	var list scripttoken.List
-	if err := json.Unmarshal([]byte(listed.body), &list); err != nil || len(list.Items) != 1 || list.Items[0].ID != made.ID || strings.Contains(listed.body, words) || strings.Contains(listed.body, string(secret.Data["hash"])) {
+	if err := json.Unmarshal([]byte(listed.body), &list); err != nil || len(list.Items) != 1 ||
+		list.Items[0].ID != made.ID || strings.Contains(listed.body, words) ||
+		strings.Contains(listed.body, string(secret.Data["hash"])) {
 		t.Errorf("the list is %s (%v)", listed.body, err)
 	}
 	t.Run("but no other user does", func(t *testing.T) {
@@ -162,7 +175,7 @@ func TestAUserMakesListsAndRevokesATokenForScripts(t *testing.T) {
 }
 
 // CVE-2023-22650, GHSA-c45c-39f6-6gw9: tokens outlive their user.
-func TestATokenForScriptsEndsWithItsUser(t *testing.T) {
+func TestTokenForScriptsEndsWithItsUser(t *testing.T) {
 	for name, end := range map[string]func(f *fixture){
 		"disabled": func(f *fixture) { testkit.Update(f.t, f.Client, f.user, func(u *v1.User) { u.Spec.Disabled = true }) },
 		"deleted": func(f *fixture) {
@@ -186,7 +199,8 @@ func TestATokenForScriptsEndsWithItsUser(t *testing.T) {
 			f.Apply(f.t, other)
 			f.t.Cleanup(func() { _ = f.Client.Delete(context.Background(), other) })
 			var all corev1.SecretList
-			if err := f.Client.List(f.t.Context(), &all, client.InNamespace(f.namespace), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindToken}); err != nil || len(all.Items) != 1 {
+			if err := f.Client.List(f.t.Context(), &all, client.InNamespace(f.namespace),
+				client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindToken}); err != nil || len(all.Items) != 1 {
 				f.t.Fatal(len(all.Items), err)
 			}
 			testkit.Update(f.t, f.Client, &all.Items[0], func(s *corev1.Secret) { s.Labels[sessions.LabelUser] = other.Name })
@@ -206,12 +220,13 @@ func TestATokenForScriptsEndsWithItsUser(t *testing.T) {
 	}
 }
 
-func TestATokenForOneClusterIsWorthlessElsewhere(t *testing.T) {
+func TestTokenForOneClusterIsRefusedElsewhere(t *testing.T) {
 	f := newFixture(t)
 	access := f.access()
 	one, all := f.make(access, `{"cluster":"team/prod"}`), f.make(access, `{}`)
 	for path, want := range map[string][2]bool{
-		inMember: {true, true}, "/k8s/clusters/team/prod2/api": {false, true}, "/k8s/clusters/team2/prod/api": {false, true}, "/k8s/local/api": {false, false}, "/metrics": {false, true},
+		inMember: {true, true}, "/k8s/clusters/team/prod2/api": {false, true}, "/k8s/clusters/team2/prod/api": {false,
+			true}, "/k8s/local/api": {false, false}, "/metrics": {false, true},
 	} {
 		for n, token := range []string{one.Token, all.Token} {
 			if id, err := f.identifyAt(path, token); (err == nil) != want[n] || err == nil && id.User == "other" {
@@ -227,12 +242,14 @@ type counting struct {
 	gets, patches atomic.Int32
 }
 
-func (c *counting) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (c *counting) Get(ctx context.Context, key client.ObjectKey, object client.Object,
+	options ...client.GetOption) error {
 	c.gets.Add(1)
 	return c.Client.Get(ctx, key, object, options...)
 }
 
-func (c *counting) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+func (c *counting) Patch(ctx context.Context, object client.Object, patch client.Patch,
+	options ...client.PatchOption) error {
 	defer c.patches.Add(1)
 	return c.Client.Patch(ctx, object, patch, options...)
 }
@@ -240,14 +257,15 @@ func (c *counting) Patch(ctx context.Context, object client.Object, patch client
 // noTokens is a cache that has no tokens yet.
 type noTokens struct{ client.Client }
 
-func (c noTokens) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (c noTokens) Get(ctx context.Context, key client.ObjectKey, object client.Object,
+	options ...client.GetOption) error {
 	if strings.HasPrefix(key.Name, scripttoken.Prefix) {
 		return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 	}
 	return c.Client.Get(ctx, key, object, options...)
 }
 
-func TestGarbageAsksNoAPIServerAndATokenOfAnotherReplicaDoes(t *testing.T) {
+func TestOnlyTokensOfTheHubAreLookedUpAtTheAPIServer(t *testing.T) {
 	f := newFixture(t)
 	made := f.make(f.access(), `{}`)
 	live := &counting{Client: f.Client}
@@ -255,7 +273,8 @@ func TestGarbageAsksNoAPIServerAndATokenOfAnotherReplicaDoes(t *testing.T) {
 	secret := made.Token[strings.Index(made.Token, ":"):]
 	recent := fmt.Sprintf("%08x", f.now().Unix())
 	for n := range 200 {
-		for _, id := range []string{fmt.Sprintf("%s%032x", recent, n), fmt.Sprintf("%040x", n), made.ID[:32] + fmt.Sprintf("%08x", n)} {
+		for _, id := range []string{fmt.Sprintf("%s%032x", recent, n), fmt.Sprintf("%040x", n),
+			made.ID[:32] + fmt.Sprintf("%08x", n)} {
 			if _, err := f.identifyAt(inMember, "token-"+id+secret); !apierrors.IsUnauthorized(err) {
 				t.Fatalf("%s: %v", id, err)
 			}
@@ -281,7 +300,7 @@ func TestGarbageAsksNoAPIServerAndATokenOfAnotherReplicaDoes(t *testing.T) {
 	}
 }
 
-func TestTheLastUseIsKeptCoarsely(t *testing.T) {
+func TestLastUseOfATokenIsWrittenRarely(t *testing.T) {
 	f := newFixture(t)
 	access := f.access()
 	var made []scripttoken.Info
@@ -318,7 +337,8 @@ func TestTheLastUseIsKeptCoarsely(t *testing.T) {
 	f.wait(usedEvery / 2)
 	use()
 	var list scripttoken.List
-	if err := json.Unmarshal([]byte(f.tokens(http.MethodGet, "", f.access(), "").body), &list); err != nil || len(list.Items) != len(made) {
+	if err := json.Unmarshal([]byte(f.tokens(http.MethodGet, "", f.access(), "").body), &list); err != nil ||
+		len(list.Items) != len(made) {
 		t.Fatal(list, err)
 	}
 	for _, item := range list.Items {
@@ -334,14 +354,16 @@ func TestTheLastUseIsKeptCoarsely(t *testing.T) {
 	await(int32(len(made)) + 1)
 }
 
-func TestInvalidRequestsForScriptTokensAreRefused(t *testing.T) {
+func TestInvalidRequestsForTokensAreRefused(t *testing.T) {
 	f := newFixture(t)
 	access := f.access()
 	for name, body := range map[string]string{
 		"no JSON": "description=x", "an unknown field": `{"user":"admin"}`, "two bodies": `{}{}`, "no end": `{"ttl":"0s"}`, "longer than the hub allows": `{"ttl":"1441h"}`, "the past": `{"ttl":"-1h"}`,
-		"a number": `{"ttl":3600}`, "a long description": `{"description":"` + strings.Repeat("x", maxDescription+1) + `"}`, "a description that moves the cursor": `{"description":"\u001b[2J"}`,
+		"a number": `{"ttl":3600}`, "a long description": `{"description":"` + strings.Repeat("x",
+			maxDescription+1) + `"}`, "a description that moves the cursor": `{"description":"\u001b[2J"}`,
 		"a description that turns text round": `{"description":"\u202e"}`, "no cluster": `{"cluster":"prod"}`, "a path": `{"cluster":"team/../prod"}`, "capitals": `{"cluster":"Team/prod"}`,
-		"large": `{"description":"` + strings.Repeat(" ", maxForm) + `"}`, "deep": strings.Repeat("[", 15<<10), // CVE-2025-23388
+		// CVE-2025-23388
+		"large": `{"description":"` + strings.Repeat(" ", maxForm) + `"}`, "deep": strings.Repeat("[", 15<<10),
 	} {
 		if got := f.tokens(http.MethodPost, "", access, body); got.code != http.StatusBadRequest {
 			t.Errorf("%s: %d %.200s", name, got.code, got.body)
@@ -353,7 +375,8 @@ func TestInvalidRequestsForScriptTokensAreRefused(t *testing.T) {
 	for range maxTokens {
 		f.make(access, `{}`)
 	}
-	if got := f.tokens(http.MethodPost, "", access, `{}`); got.code != http.StatusForbidden || !strings.Contains(got.body, "revoke one") {
+	if got := f.tokens(http.MethodPost, "", access, `{}`); got.code != http.StatusForbidden ||
+		!strings.Contains(got.body, "revoke one") {
 		t.Errorf("one more token than a user may have: %d %s", got.code, got.body)
 	}
 }

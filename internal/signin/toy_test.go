@@ -60,11 +60,12 @@ func (f *fixture) provideToy() *v1.AuthProvider {
 	return provider
 }
 
-func TestATypeThatIsOneRowSignsAUserInAndTakesItsAnswerByPost(t *testing.T) {
+func TestTypeWithPostCallbackSignsAUserIn(t *testing.T) {
 	f := newFixture(t)
 	provider, b, verifier := f.provideToy(), f.browser(), oauth2.GenerateVerifier()
 	request := f.open(b, verifier)
-	left := f.send(b, http.MethodGet, f.server.URL+login.PathProvider+provider.Name+"?"+url.Values{"request": {request}}.Encode(), nil, nil)
+	left := f.send(b, http.MethodGet,
+		f.server.URL+login.PathProvider+provider.Name+"?"+url.Values{"request": {request}}.Encode(), nil, nil)
 	at, err := url.Parse(left.header.Get("Location"))
 	if err != nil || left.code != http.StatusSeeOther || at.Host != "toy.example" {
 		t.Fatalf("the browser is sent with %d to %v (%v), want 303 and the address of the toy", left.code, at, err)
@@ -77,7 +78,8 @@ func TestATypeThatIsOneRowSignsAUserInAndTakesItsAnswerByPost(t *testing.T) {
 	if posted.code != http.StatusOK || !strings.Contains(posted.body, `name="assertion" value="alice"`) {
 		t.Fatalf("the answer of the toy gives %d %s, want a form that brings it again", posted.code, posted.body)
 	}
-	if got := f.send(f.browser(), http.MethodPost, callback, answer, http.Header{"Origin": {f.server.URL}}); got.code != http.StatusBadRequest {
+	if got := f.send(f.browser(), http.MethodPost, callback, answer,
+		http.Header{"Origin": {f.server.URL}}); got.code != http.StatusBadRequest {
 		t.Errorf("the answer in another browser gives %d, want 400", got.code)
 	}
 	got := f.send(b, http.MethodPost, callback, answer, http.Header{"Origin": {f.server.URL}})
@@ -94,10 +96,11 @@ func TestATypeThatIsOneRowSignsAUserInAndTakesItsAnswerByPost(t *testing.T) {
 	}
 }
 
-func TestATypeThatTakesNoFormRefusesOne(t *testing.T) {
+func TestTypeWithoutPostCallbackRefusesAForm(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)
-	got := f.send(f.browser(), http.MethodPost, f.server.URL+login.PathCallback+provider.Name, url.Values{"state": {"x"}}, nil)
+	got := f.send(f.browser(), http.MethodPost, f.server.URL+login.PathCallback+provider.Name, url.Values{"state": {"x"}},
+		nil)
 	if got.code != http.StatusMethodNotAllowed || got.header.Get("Allow") != http.MethodGet {
 		t.Errorf("a form at the callback of an OpenID provider gives %d, want 405 and Allow: GET", got.code)
 	}

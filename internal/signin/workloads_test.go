@@ -72,11 +72,13 @@ func newCI(t *testing.T) *ci {
 // token returns the token of a pipeline, with changes.
 func (c *ci) token(now time.Time, change func(map[string]any)) string {
 	c.t.Helper()
-	claims := map[string]any{"iss": c.URL, "sub": "project:1", "aud": []string{c.audience}, "iat": now.Unix(), "exp": now.Add(10 * time.Minute).Unix(), "jti": "job-1", "project": "web", "groups": []string{"ops", "unbound"}}
+	claims := map[string]any{"iss": c.URL, "sub": "project:1", "aud": []string{c.audience}, "iat": now.Unix(),
+		"exp": now.Add(10 * time.Minute).Unix(), "jti": "job-1", "project": "web", "groups": []string{"ops", "unbound"}}
 	if change != nil {
 		change(claims)
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: c.key, KeyID: "1"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: c.key, KeyID: "1"}},
+		nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -90,12 +92,15 @@ func (c *ci) token(now time.Time, change func(map[string]any)) string {
 // provideWorkloads creates an AuthProvider for an issuer.
 func (f *fixture) provideWorkloads(name string, c *ci) *v1.AuthProvider {
 	f.t.Helper()
-	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + f.namespace}, Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
-		Issuer: v1.JWTIssuer{URL: c.URL, CertificateAuthority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw})), Audiences: []string{c.audience}},
-		ClaimMappings: v1.JWTClaimMappings{
-			Username: v1.JWTClaimOrExpression{Claim: "project"}, Groups: &v1.JWTClaimOrExpression{Claim: "groups"},
-		},
-	}}}
+	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + f.namespace},
+		Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
+			Issuer: v1.JWTIssuer{URL: c.URL,
+				CertificateAuthority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw})),
+				Audiences:            []string{c.audience}},
+			ClaimMappings: v1.JWTClaimMappings{
+				Username: v1.JWTClaimOrExpression{Claim: "project"}, Groups: &v1.JWTClaimOrExpression{Claim: "groups"},
+			},
+		}}}
 	f.Apply(f.t, p)
 	f.t.Cleanup(func() { _ = f.Client.Delete(context.Background(), p) })
 	return p
@@ -107,7 +112,7 @@ func (f *fixture) asWorkload(raw string) (identity.Identity, error) {
 	return identifiedAt(f.t, f.issuer, inMember, raw)
 }
 
-func TestAWorkloadIsTheUserOfItsToken(t *testing.T) {
+func TestWorkloadIsTheUserOfItsToken(t *testing.T) {
 	f, c := newFixture(t), newCI(t)
 	p := f.provideWorkloads("ci", c)
 	before := f.objects()
@@ -117,7 +122,8 @@ func TestAWorkloadIsTheUserOfItsToken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if id.User != p.Name+":web" || id.Hub.Username != id.User || id.UID != "project:1" || !slices.Equal(id.Groups, []string{p.Name + ":ops"}) || fmt.Sprint(id.Hub.Extra[credentialID]) != "[JTI=job-1]" {
+		if id.User != p.Name+":web" || id.Hub.Username != id.User || id.UID != "project:1" ||
+			!slices.Equal(id.Groups, []string{p.Name + ":ops"}) || fmt.Sprint(id.Hub.Extra[credentialID]) != "[JTI=job-1]" {
 			t.Errorf("the user is %+v, want web of the provider with the one group that bindings name", id)
 		}
 	}
@@ -135,26 +141,30 @@ func TestAWorkloadIsTheUserOfItsToken(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, id, err)
 		}
 	}
-	id, err := f.asWorkload(c.token(f.now(), func(m map[string]any) { m["groups"] = []string{"local:admins", "hub:ops", "system:masters", ""} }))
+	id, err := f.asWorkload(c.token(f.now(),
+		func(m map[string]any) { m["groups"] = []string{"local:admins", "hub:ops", "system:masters", ""} }))
 	if err != nil || len(id.Groups) != 0 || len(id.Hub.Groups) != 1 {
 		t.Errorf("groups of others are %+v (%v)", id, err)
 	}
-	for name, path := range map[string]string{"makes tokens for scripts": scripttoken.Path, "is asked to sign in": login.PathProvider + p.Name} {
+	for name, path := range map[string]string{"makes tokens for scripts": scripttoken.Path,
+		"is asked to sign in": login.PathProvider + p.Name} {
 		r := f.send(f.browser(), http.MethodGet, f.server.URL+path, nil, http.Header{"Authorization": {"Bearer " + raw}})
 		if r.code/100 != 4 {
 			t.Errorf("a workload %s: %d %s", name, r.code, r.body)
 		}
 	}
-	if r := f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, exchangeFields(raw, "team/prod"), nil); r.code != http.StatusBadRequest {
+	if r := f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, exchangeFields(raw, "team/prod"),
+		nil); r.code != http.StatusBadRequest {
 		t.Errorf("the token is exchanged: %d %s", r.code, r.body)
 	}
-	shown := f.send(f.browser(), http.MethodGet, f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier())), nil, nil)
+	shown := f.send(f.browser(), http.MethodGet,
+		f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier())), nil, nil)
 	if shown.code != http.StatusOK || strings.Contains(shown.body, p.Name) {
 		t.Errorf("the login page is %d %s, want one without the provider %s", shown.code, shown.body, p.Name)
 	}
 }
 
-func TestATokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
+func TestTokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
 	f, c := newFixture(t), newCI(t)
 	f.provideWorkloads("ci", c)
 	for name, change := range map[string]func(map[string]any){
@@ -166,14 +176,15 @@ func TestATokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
 		}
 	}
 	f.provideWorkloads("second", c)
-	if id, err := f.asWorkload(c.token(f.now(), nil)); !apierrors.IsUnauthorized(err) || !strings.Contains(err.Error(), "both take tokens") {
+	if id, err := f.asWorkload(c.token(f.now(), nil)); !apierrors.IsUnauthorized(err) ||
+		!strings.Contains(err.Error(), "both take tokens") {
 		t.Errorf("a token that two providers take: %+v, %v", id, err)
 	}
 }
 
 // A token whose audience is one member is valid for that member only, as are tokens of the hub's ServiceAccounts. It
 // must not be accepted by another cluster or by the hub.
-func TestATokenOfAWorkloadForOneMemberIsGoodForThatOneOnly(t *testing.T) {
+func TestWorkloadTokenForOneMemberIsValidForThatMemberOnly(t *testing.T) {
 	const hub, prod = "https://hub.example.com", "https://hub.example.com/k8s/clusters/team/prod"
 	f, c := newFixture(t), newCI(t)
 	p := f.provideWorkloads("ci", c)
@@ -191,7 +202,8 @@ func TestATokenOfAWorkloadForOneMemberIsGoodForThatOneOnly(t *testing.T) {
 			testkit.Update(t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.JWT.Issuer.Audiences = tt.audiences[:1] })
 			raw := c.token(f.now(), func(m map[string]any) { m["aud"] = tt.audiences })
 			for range 2 { // verified, and known
-				for path, good := range map[string]bool{inMember: true, "/k8s/clusters/team/other/api": !tt.narrow, "/k8s/local/api": !tt.narrow, "/v1/whoami": !tt.narrow, "/v1/clusters": !tt.narrow} {
+				for path, good := range map[string]bool{inMember: true, "/k8s/clusters/team/other/api": !tt.narrow,
+					"/k8s/local/api": !tt.narrow, "/v1/whoami": !tt.narrow, "/v1/clusters": !tt.narrow} {
 					id, err := identifiedAt(t, f.issuer, path, raw)
 					if good && (err != nil || id.User != p.Name+":web") || !good && (!apierrors.IsForbidden(err) || id.User != "") {
 						t.Errorf("%s: %+v (%v), want it accepted: %t", path, id, err, good)
@@ -203,7 +215,7 @@ func TestATokenOfAWorkloadForOneMemberIsGoodForThatOneOnly(t *testing.T) {
 }
 
 // CVE-2023-22650: a disabled user or provider keeps its access.
-func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
+func TestWorkloadIsRefusedAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end   func(f *fixture, p *v1.AuthProvider)
 		other bool // the token is then passed on to the hub
@@ -212,7 +224,10 @@ func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.Disabled = true })
 		}, false},
 		"principal switched off": {func(f *fixture, p *v1.AuthProvider) {
-			f.issuer.accounts.Disabled = func(_ context.Context, principal string) (bool, error) { return principal == p.Name+":web", nil }
+			f.issuer.accounts.Disabled = func(_ context.Context, principal string) (bool,
+				error) {
+				return principal == p.Name+":web", nil
+			}
 		}, false},
 		"a rule added": {func(f *fixture, p *v1.AuthProvider) {
 			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) {
@@ -220,7 +235,8 @@ func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 			})
 		}, false},
 		"a rule that cannot be compiled": {func(f *fixture, p *v1.AuthProvider) {
-			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.JWT.ClaimValidationRules = []v1.JWTClaimRule{{Expression: "claims."}} })
+			testkit.Update(f.t, f.Client, p,
+				func(p *v1.AuthProvider) { p.Spec.JWT.ClaimValidationRules = []v1.JWTClaimRule{{Expression: "claims."}} })
 		}, false},
 		"expired": {func(f *fixture, _ *v1.AuthProvider) { f.wait(10 * time.Minute) }, false},
 		"provider deleted": {func(f *fixture, p *v1.AuthProvider) {
@@ -260,7 +276,7 @@ func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-func TestRequestsOfAWorkloadEndAnHourAfterItsTokenExpires(t *testing.T) {
+func TestOpenRequestsOfAWorkloadEndAnHourAfterItsToken(t *testing.T) {
 	f, c := newFixture(t), newCI(t)
 	f.provideWorkloads("ci", c)
 	raw := c.token(f.now(), nil)
@@ -275,7 +291,7 @@ func TestRequestsOfAWorkloadEndAnHourAfterItsTokenExpires(t *testing.T) {
 }
 
 // A real API server of another cluster issues the tokens of ServiceAccounts.
-func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
+func TestServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 	f, other := newFixture(t), testkit.Start(t)
 	var document struct{ Issuer string }
 	clients, err := kubernetes.NewForConfig(other.Config)
@@ -287,12 +303,14 @@ func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 		t.Fatal(string(raw), err)
 	}
 	other.Apply(t, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "issuer-discovery"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:service-account-issuer-discovery"},
+		ObjectMeta: metav1.ObjectMeta{Name: "issuer-discovery"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
+			Kind: "ClusterRole", Name: "system:service-account-issuer-discovery"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:unauthenticated"}},
 	})
 	other.Apply(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "deployer"}})
 	account := &corev1.ServiceAccount{}
-	if err := other.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "deployer"}, account); err != nil {
+	if err := other.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "deployer"},
+		account); err != nil {
 		t.Fatal(err)
 	}
 	server := "https://" + strings.TrimSuffix(strings.TrimPrefix(other.Config.Host, "https://"), "/")
@@ -305,21 +323,26 @@ func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": document.Issuer, "jwks_uri": server + "/openid/v1/jwks"})
 	}))
 	t.Cleanup(discovery.Close)
-	authorities := string(other.Config.CAData) + "\n" + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: discovery.Certificate().Raw}))
+	authorities := string(other.Config.CAData) + "\n" + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: discovery.Certificate().Raw}))
 	audience := "hub-of-" + f.namespace
-	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "sa-" + f.namespace}, Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
-		Issuer: v1.JWTIssuer{URL: document.Issuer, DiscoveryURL: discovery.URL + "/document", CertificateAuthority: authorities, Audiences: []string{audience}},
-		ClaimMappings: v1.JWTClaimMappings{
-			Username: v1.JWTClaimOrExpression{Expression: "claims['kubernetes.io'].serviceaccount.name + '@' + claims['kubernetes.io'].namespace"},
-			UID:      &v1.JWTClaimOrExpression{Expression: "claims['kubernetes.io'].serviceaccount.uid"},
-			Groups:   &v1.JWTClaimOrExpression{Expression: "['ops']"},
-		},
-	}}}
+	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "sa-" + f.namespace},
+		Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
+			Issuer: v1.JWTIssuer{URL: document.Issuer, DiscoveryURL: discovery.URL + "/document",
+				CertificateAuthority: authorities, Audiences: []string{audience}},
+			ClaimMappings: v1.JWTClaimMappings{
+				Username: v1.JWTClaimOrExpression{Expression: "claims['kubernetes.io'].serviceaccount.name + '@' + claims['kubernetes.io'].namespace"},
+				UID:      &v1.JWTClaimOrExpression{Expression: "claims['kubernetes.io'].serviceaccount.uid"},
+				Groups:   &v1.JWTClaimOrExpression{Expression: "['ops']"},
+			},
+		}}}
 	f.Apply(t, p)
 	t.Cleanup(func() { _ = f.Client.Delete(context.Background(), p) })
 	f.follow()
 	request := func(audience string) string {
-		made, err := clients.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "deployer", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}, metav1.CreateOptions{})
+		made, err := clients.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "deployer",
+			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}},
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +358,8 @@ func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 		}
 		return err
 	})
-	if id.User != p.Name+":deployer@default" || id.UID != string(account.UID) || !slices.Equal(id.Groups, []string{p.Name + ":ops"}) {
+	if id.User != p.Name+":deployer@default" || id.UID != string(account.UID) ||
+		!slices.Equal(id.Groups, []string{p.Name + ":ops"}) {
 		t.Errorf("the user is %+v", id)
 	}
 	if id, err := f.identifyAt(inMember, request("https://elsewhere.example")); err != nil || id.User != "other" {

@@ -386,7 +386,7 @@ func testScriptToken(t *testing.T, at *computer, hub string) {
 		return err
 	}
 	testkit.Eventually(t, time.Minute, func(context.Context) error { return script("member") })
-	if err := script("secret-plans"); err == nil || !strings.Contains(err.Error(), `the token is good for cluster "default/member" only`) {
+	if err := script("secret-plans"); err == nil || !strings.Contains(err.Error(), `the token is valid for cluster "default/member" only`) {
 		t.Errorf("at another Cluster the token gets %v, expected to be refused", err)
 	}
 	if out, err := at.drover(t, "token", "list"); err != nil || !strings.Contains(out, found[1]) || !strings.Contains(out, "the pipeline") || strings.Contains(out, found[0]) {
@@ -401,7 +401,7 @@ func testScriptToken(t *testing.T, at *computer, hub string) {
 		}
 		return nil
 	})
-	if out, err := at.drover(t, "token", "revoke", found[1]); err == nil || !strings.Contains(err.Error(), "you have no token of that ID") {
+	if out, err := at.drover(t, "token", "revoke", found[1]); err == nil || !strings.Contains(err.Error(), "you have no token with that ID") {
 		t.Errorf("to revoke it again prints %q (%v)", out, err)
 	}
 }

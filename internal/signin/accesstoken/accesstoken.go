@@ -48,7 +48,8 @@ func (v Verified) Cluster() string { return ClusterOf(v.Claims) }
 // ClusterOf returns the only cluster that a token with verified claims is valid for, or "" if it is valid for all
 // clusters.
 func ClusterOf(c token.Claims) string {
-	cluster, one := strings.CutPrefix(c.Audience[0], oauth.AudienceCluster) // Verify has checked that there is one audience
+	// Verify has checked that there is one audience
+	cluster, one := strings.CutPrefix(c.Audience[0], oauth.AudienceCluster)
 	if !one {
 		return ""
 	}
@@ -111,7 +112,7 @@ func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identit
 	}
 	if t.Cluster() != "" {
 		return Verified{}, identity.Identity{},
-			refusal.Forbidden("the token is good for one cluster only; sign in for another")
+			refusal.Forbidden("the token is valid for one cluster only; sign in for another")
 	}
 	id, err := v.user(ctx, t)
 	return t, id, err
@@ -122,7 +123,7 @@ func (v *Verifier) Reaches(r *http.Request, cluster string) error {
 	if cluster == "" || v.member(r) == cluster {
 		return nil
 	}
-	return refusal.Forbidden(fmt.Sprintf("the token is good for cluster %q only", cluster))
+	return refusal.Forbidden(fmt.Sprintf("the token is valid for cluster %q only", cluster))
 }
 
 // verify verifies that a key of this issuer signed the token. The token may be valid for one cluster only.
@@ -130,7 +131,7 @@ func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified
 	current, err := v.keyring.Current(ctx)
 	if apierrors.IsNotFound(err) {
 		return Verified{},
-			refusal.Unauthorized("the hub has no keys to check tokens with; sign in again").Because(err)
+			refusal.Unauthorized("the hub has no keys for checking tokens; sign in again").Because(err)
 	} else if err != nil {
 		return Verified{}, refusal.Unavailable("the hub cannot check the token at the moment; try again").Because(err)
 	}
@@ -188,7 +189,7 @@ func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) 
 	if apierrors.IsNotFound(err) && v.now().Sub(t.IssuedAt.Time()) < session.Settle {
 		s, err = v.sessions.Live(ctx, t.Session) // the cache of this replica may be behind
 	}
-	ended := refusal.Unauthorized("the session was ended; sign in again")
+	ended := refusal.Unauthorized("the session has ended; sign in again")
 	switch {
 	case err == nil && s.Revoked():
 		return nil, ended.Because(identity.ErrEnded)
@@ -211,7 +212,7 @@ func (v *Verifier) ofProvider(ctx context.Context, s session.Session, t Verified
 	p, err := v.accounts.Provider(ctx, v.accounts.Cache, s.Provider())
 	switch {
 	case errors.Is(err, account.ErrNotStanding), err == nil && string(p.UID) != s.ProviderUID():
-		return nil, refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
+		return nil, refusal.Unauthorized("the session has ended; sign in again").Because(identity.ErrEnded)
 	case err != nil:
 		return nil, refusal.Unavailable(
 			"the hub cannot look up the user's provider at the moment; try again").Because(err)

@@ -127,7 +127,7 @@ func (a *Accounts) Claim(p *v1.AuthProvider, u connector.User) (Claims, error) {
 		return Claims{}, fmt.Errorf("%w: %w", connector.ErrRefused, err)
 	}
 	if u.ID == "" || len(u.ID) > maxID || len(u.State) > MaxState {
-		return Claims{}, errors.New("the provider's ID of the user is empty or too long, or what it is asked again with is")
+		return Claims{}, errors.New("the provider's ID or state of the user is empty or too long")
 	}
 	groups, err := a.Named(Groups(p.Name, u.Groups))
 	if err != nil {
@@ -138,10 +138,10 @@ func (a *Accounts) Claim(p *v1.AuthProvider, u connector.User) (Claims, error) {
 		Groups: Fitting(groups), State: u.State, Notice: u.Notice,
 	}
 	if u.Notice != "" {
-		a.Log.Info("a provider did not name all groups of a user", "user", claims.Principal(), "notice", u.Notice)
+		a.Log.Info("a provider left out groups of a user", "user", claims.Principal(), "notice", u.Notice)
 	}
 	if left := len(groups) - len(claims.Groups); left > 0 {
-		a.Log.Info("bindings name more groups of a user than a token has room for",
+		a.Log.Info("bindings name more groups of a user than fit into a token",
 			"user", claims.Principal(), "groups", len(groups), "leftOut", left)
 	}
 	return claims, nil
@@ -183,7 +183,7 @@ func Principal(provider, name string) (string, error) {
 		return "", fmt.Errorf("a provider must not be named %q", provider)
 	}
 	if len(name) > maxName || !nameForm.MatchString(name) {
-		return "", fmt.Errorf("the provider's name %.*q cannot be that of a user: it must have at most %d lower-case "+
+		return "", fmt.Errorf("the provider's name %.*q cannot be a user name: it must have at most %d lower-case "+
 			"letters, digits and . _ @ + - '; for capitals see lowercaseNames of the provider", maxName, name, maxName)
 	}
 	return provider + ":" + name, nil

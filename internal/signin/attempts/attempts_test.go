@@ -66,7 +66,7 @@ func TestGuessingFromManyAddressesOrOfManyUsersBecomesSlow(t *testing.T) {
 	}
 }
 
-func TestASuccessIsNoFailure(t *testing.T) {
+func TestSuccessfulAttemptsDoNotCount(t *testing.T) {
 	log := New()
 	for i := range 1000 {
 		if wait := log.Begin(at("alice", "10.0.0.1"), start); wait != 0 {
@@ -79,7 +79,7 @@ func TestASuccessIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestTheMemoryIsBounded(t *testing.T) {
+func TestMemoryOfAttemptsIsBounded(t *testing.T) {
 	log := New()
 	for i := range remembered {
 		log.Begin(at(fmt.Sprint("u", i), fmt.Sprint("s", i)), start)
@@ -111,7 +111,7 @@ func TestAttackersDoNotSlowDownADeviceThatTheUserKnows(t *testing.T) {
 	}
 }
 
-func TestAnAttemptThatWasNotCheckedIsNoFailure(t *testing.T) {
+func TestUncheckedAttemptsDoNotCount(t *testing.T) {
 	log := New()
 	log.Begin(at("alice", "10.0.0.1"), start)
 	for i := range 100 {

@@ -73,20 +73,20 @@ type statusError struct {
 func (e *statusError) Error() string {
 	switch {
 	case e.wait != "":
-		return fmt.Sprintf("GitHub limits the rate of requests (%d at %s): %s", e.code, e.path, e.wait)
+		return fmt.Sprintf("GitHub's rate limit is reached (%d at %s): %s", e.code, e.path, e.wait)
 	case e.sso:
 		return fmt.Sprintf("GitHub forbids the request at %s (%d): an organization requires SAML single sign-on: "+
-			"the user has to sign in there, and let it authorize the app", e.path, e.code)
+			"the user has to sign in there, and authorize the app", e.path, e.code)
 	case e.code == http.StatusUnauthorized:
 		return "GitHub refuses the request at " + e.path + " (401)"
 	case e.code == http.StatusForbidden || e.code == http.StatusNotFound:
 		return fmt.Sprintf("GitHub forbids the request at %s (%d): the app needs the scope %s, and an organization may "+
-			"restrict apps or the addresses of clients", e.path, e.code, scope)
+			"restrict apps or client addresses", e.path, e.code, scope)
 	case e.code >= 300 && e.code < 400:
 		return fmt.Sprintf("GitHub redirects the request at %s (%d), which is not followed: is the URL the one that users "+
 			"sign in at?", e.path, e.code)
 	default:
-		return fmt.Sprintf("GitHub answers the request at %s with %d: see its status page, and try again", e.path, e.code)
+		return fmt.Sprintf("GitHub responds to the request at %s with %d: see its status page, and try again", e.path, e.code)
 	}
 }
 
@@ -103,7 +103,8 @@ func bearer(token string) func(*http.Request) {
 }
 
 // get decodes one response of the API into value. It returns ErrRefused for a token that GitHub no longer accepts.
-func (c *Connector) get(ctx context.Context, path string, authenticate func(*http.Request), value any) (http.Header, error) {
+func (c *Connector) get(ctx context.Context, path string, authenticate func(*http.Request), value any) (http.Header,
+	error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.api+path, nil)
 	if err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func (c *Connector) get(ctx context.Context, path string, authenticate func(*htt
 	shown, _, _ := strings.Cut(c.api+path, "?")
 	resp, err := c.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("GitHub does not answer: %w", err)
+		return nil, fmt.Errorf("GitHub does not respond: %w", err)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
@@ -124,14 +125,15 @@ func (c *Connector) get(ctx context.Context, path string, authenticate func(*htt
 	}
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("GitHub's answer at %s breaks off: %w", shown, err)
+		return nil, fmt.Errorf("GitHub's response at %s is incomplete: %w", shown, err)
 	case len(raw) > maxBody:
-		return nil, fmt.Errorf("GitHub's answer at %s has more than %d MiB", shown, maxBody>>20)
+		return nil, fmt.Errorf("GitHub's response at %s has more than %d MiB", shown, maxBody>>20)
 	case resp.StatusCode != http.StatusOK:
 		return nil, c.failed(req, resp, raw, shown)
 	}
-	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind != "application/json" || untrusted.JSON(raw, value, bounds()) != nil {
-		return nil, fmt.Errorf("what answers at %s is not the API of a GitHub: compare the URL of the provider, and look "+
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind != "application/json" ||
+		untrusted.JSON(raw, value, bounds()) != nil {
+		return nil, fmt.Errorf("the server at %s is not the API of a GitHub: check the URL of the provider, and look "+
 			"for a proxy in between", shown)
 	}
 	return resp.Header, nil
@@ -149,11 +151,12 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 		e.message = strings.Clone(said.Message[:min(len(said.Message), maxMessage)])
 	}
 	if e.wait == "" && strings.Contains(strings.ToLower(e.message), "secondary rate limit") {
-		e.wait = "try again in some minutes"
+		e.wait = "try again in a few minutes"
 	}
 	// A proxy in between may respond with 401 and a page. Only a response of the API itself ends the login.
-	if e.code == http.StatusUnauthorized && e.message != "" && strings.HasPrefix(req.Header.Get("Authorization"), "Bearer ") {
-		return fmt.Errorf("%w: GitHub no longer takes the token of the login: the user or an administrator revoked it, or "+
+	if e.code == http.StatusUnauthorized && e.message != "" &&
+		strings.HasPrefix(req.Header.Get("Authorization"), "Bearer ") {
+		return fmt.Errorf("%w: GitHub no longer accepts the token of the login: the user or an administrator revoked it, or "+
 			"it was not used for a year", connector.ErrRefused)
 	}
 	return e
@@ -168,13 +171,14 @@ func (c *Connector) limited(resp *http.Response) string {
 		return fmt.Sprintf("try again in %s", time.Duration(after)*time.Second)
 	}
 	if resp.Header.Get("X-RateLimit-Remaining") == "0" {
-		if reset, err := strconv.ParseInt(resp.Header.Get("X-RateLimit-Reset"), 10, 64); err == nil && reset > 0 && reset < 1<<40 {
+		if reset, err := strconv.ParseInt(resp.Header.Get("X-RateLimit-Reset"), 10, 64); err == nil && reset > 0 &&
+			reset < 1<<40 {
 			return fmt.Sprintf("try again in %s", time.Unix(reset, 0).Sub(c.now()).Round(time.Second))
 		}
 		return "try again in an hour"
 	}
 	if resp.StatusCode == http.StatusTooManyRequests {
-		return "try again in some minutes"
+		return "try again in a few minutes"
 	}
 	return ""
 }
@@ -210,14 +214,15 @@ func (c *Connector) unredeemed(err error) error {
 		if answered.ErrorCode != "" {
 			return c.answered(answered.ErrorCode)
 		}
-		e := &statusError{path: c.app.Endpoint.TokenURL, code: answered.Response.StatusCode, wait: c.limited(answered.Response)}
+		e := &statusError{path: c.app.Endpoint.TokenURL, code: answered.Response.StatusCode,
+			wait: c.limited(answered.Response)}
 		return e
 	}
 	var network *url.Error
 	if errors.As(err, &network) {
-		return fmt.Errorf("GitHub does not answer: %w", network)
+		return fmt.Errorf("GitHub does not respond: %w", network)
 	}
-	return fmt.Errorf("what answers at %s is not GitHub's: compare the URL of the provider, and look for a proxy in "+
+	return fmt.Errorf("the server at %s is not GitHub: check the URL of the provider, and look for a proxy in "+
 		"between", c.app.Endpoint.TokenURL)
 }
 
@@ -228,20 +233,20 @@ func (c *Connector) answered(code string) error {
 	}
 	switch code {
 	case "access_denied":
-		return fmt.Errorf("%w: the user did not let the app in at GitHub", connector.ErrRefused)
+		return fmt.Errorf("%w: the user did not authorize the app at GitHub", connector.ErrRefused)
 	case "unverified_user_email":
 		return fmt.Errorf("%w: the user has to verify their primary email address at GitHub first", connector.ErrRefused)
 	case "bad_verification_code":
-		return errors.New("GitHub no longer takes the code of this login (bad_verification_code): sign in again")
+		return errors.New("GitHub no longer accepts the code of this login (bad_verification_code): sign in again")
 	case "incorrect_client_credentials":
 		return errors.New("GitHub refuses the client ID or the client secret of the OAuth app " +
 			"(incorrect_client_credentials): an administrator has to correct them")
 	case "redirect_uri_mismatch":
-		return errors.New("the callback URL of the OAuth app at GitHub is another one (redirect_uri_mismatch): an " +
+		return errors.New("the OAuth app at GitHub has another callback URL (redirect_uri_mismatch): an " +
 			"administrator has to correct it there")
 	case "application_suspended":
 		return errors.New("GitHub suspended the OAuth app (application_suspended): an administrator has to ask GitHub")
 	default:
-		return fmt.Errorf("GitHub answers the login with %s: sign in again", code)
+		return fmt.Errorf("GitHub responds to the login with %s: sign in again", code)
 	}
 }

@@ -66,8 +66,8 @@ func New(c Config) (*Connector, error) {
 		return nil, errors.New("the client ID or the client secret of the OAuth app is empty")
 	}
 	if strings.ContainsFunc(c.ClientID+c.ClientSecret, unicode.IsSpace) {
-		return nil, errors.New("the client ID or the client secret of the OAuth app has a space or the end of a line in it: " +
-			"store it without")
+		return nil, errors.New("the client ID or the client secret of the OAuth app contains a space or a line break: " +
+			"store it without that")
 	}
 	orgs, err := lowered(c.Organizations, "organization", loginForm.MatchString)
 	if err != nil {
@@ -85,9 +85,10 @@ func New(c Config) (*Connector, error) {
 	}
 	return &Connector{
 		api: api, host: base, orgs: orgs, teams: teams, client: httpClient(c.Roots), now: time.Now,
-		app: oauth2.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, Scopes: []string{scope}, Endpoint: oauth2.Endpoint{
-			AuthURL: base + "/login/oauth/authorize", TokenURL: base + "/login/oauth/access_token", AuthStyle: oauth2.AuthStyleInParams,
-		}},
+		app: oauth2.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, Scopes: []string{scope},
+			Endpoint: oauth2.Endpoint{
+				AuthURL: base + "/login/oauth/authorize", TokenURL: base + "/login/oauth/access_token", AuthStyle: oauth2.AuthStyleInParams,
+			}},
 	}, nil
 }
 
@@ -101,8 +102,9 @@ func addresses(configured string) (base, api string, err error) {
 	if err != nil {
 		return "", "", errors.New("the URL of GitHub is malformed")
 	}
-	if u.Scheme != "https" || u.Host == "" || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" {
-		return "", "", fmt.Errorf("the URL of GitHub must be https://<host> and nothing else, as https://%s or "+
+	if u.Scheme != "https" || u.Host == "" || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+		u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" {
+		return "", "", fmt.Errorf("the URL of GitHub must be https://<host> and nothing else, such as https://%s or "+
 			"https://github.example.com", publicHost)
 	}
 	host := strings.ToLower(u.Host)
@@ -111,7 +113,7 @@ func addresses(configured string) (base, api string, err error) {
 		return base, "https://api." + host, nil
 	}
 	if host == "api."+publicHost || host == "www."+publicHost {
-		return "", "", fmt.Errorf("the URL of GitHub is https://%s, not that of its API or its site", publicHost)
+		return "", "", fmt.Errorf("the URL of GitHub is https://%s, not the URL of its API or its website", publicHost)
 	}
 	return base, base + "/api/v3", nil
 }
@@ -122,7 +124,7 @@ func lowered(names []string, what string, valid func(string) bool) ([]string, er
 	for _, name := range names {
 		name = strings.ToLower(name)
 		if !valid(name) {
-			return nil, fmt.Errorf("%q is no name of a GitHub %s", name, what)
+			return nil, fmt.Errorf("%q is not a name of a GitHub %s", name, what)
 		}
 		low = append(low, name)
 	}
@@ -133,13 +135,13 @@ func lowered(names []string, what string, valid func(string) bool) ([]string, er
 func consistent(orgs, teams []string, anyUser bool) error {
 	switch {
 	case len(orgs) == 0 && !anyUser:
-		return errors.New("no organization is given: name those whose members may sign in, or let in any user expressly")
+		return errors.New("no organization is given: name the organizations whose members may sign in, or set anyUser")
 	case len(orgs) > 0 && anyUser:
-		return errors.New("organizations are given and any user is let in: choose one")
+		return errors.New("both organizations and anyUser are set: choose one")
 	}
 	for _, team := range teams {
 		if org, _, _ := strings.Cut(team, "/"); len(orgs) > 0 && !slices.Contains(orgs, org) {
-			return fmt.Errorf("team %s is of an organization whose members may not sign in", team)
+			return fmt.Errorf("team %s belongs to an organization whose members may not sign in", team)
 		}
 	}
 	return nil
@@ -153,7 +155,8 @@ func httpClient(roots *x509.CertPool) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: bounded{&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12,
+				RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
 			MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: maxConnections, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
 		}},
 	}

@@ -35,10 +35,12 @@ func TestAddressesOfGitHubs(t *testing.T) {
 			t.Errorf("%q is %q and %q (%v)", configured, base, api, err)
 		}
 	}
-	for _, configured := range []string{"http://github.example.com", "github.example.com", "https://", "https://:443", "https://u:p@github.example.com", "https://github.example.com/api/v3", "https://github.example.com?", "https://github.example.com?a=b",
+	for _, configured := range []string{"http://github.example.com", "github.example.com", "https://", "https://:443",
+		"https://u:p@github.example.com", "https://github.example.com/api/v3", "https://github.example.com?",
+		"https://github.example.com?a=b",
 		"https://github.example.com#a", "https://api.github.com", "https://www.github.com", "https://a b", "https:github.com", "ftp://github.com"} {
 		if base, api, err := addresses(configured); err == nil {
-			t.Errorf("%q is accepted as %q and %q", configured, base, api)
+			t.Errorf("%q is accepted as %q and %q, want an error", configured, base, api)
 		} else if strings.Contains(err.Error(), "u:p") {
 			t.Errorf("the error repeats the password: %v", err)
 		}
@@ -50,16 +52,29 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		config Config
 		want   string
 	}{
-		"no client ID":                        {Config{ClientSecret: "s", AnyUser: true}, "client ID"},
-		"no client secret":                    {Config{ClientID: "i", AnyUser: true}, "client secret"},
-		"a secret with the end of its line":   {Config{ClientID: "i", ClientSecret: "s\n", AnyUser: true}, "end of a line"},
-		"everyone in the world, by oversight": {Config{ClientID: "i", ClientSecret: "s"}, "no organization"},
-		"everyone and an organization":        {Config{ClientID: "i", ClientSecret: "s", AnyUser: true, Organizations: []string{"acme"}}, "choose one"},
-		"an organization with a slash":        {Config{ClientID: "i", ClientSecret: "s", Organizations: []string{"acme/web"}}, "no name"},
-		"a look-alike":                        {Config{ClientID: "i", ClientSecret: "s", Organizations: []string{"аcme"}}, "no name"},
-		"a team without its organization":     {Config{ClientID: "i", ClientSecret: "s", AnyUser: true, Teams: []string{"web"}}, "no name"},
-		"a team of two slashes":               {Config{ClientID: "i", ClientSecret: "s", AnyUser: true, Teams: []string{"a/b/c"}}, "no name"},
-		"a team of another organization":      {Config{ClientID: "i", ClientSecret: "s", Organizations: []string{"acme"}, Teams: []string{"other/web"}}, "may not sign in"},
+		"no client ID":                     {Config{ClientSecret: "s", AnyUser: true}, "client ID"},
+		"no client secret":                 {Config{ClientID: "i", AnyUser: true}, "client secret"},
+		"a secret with a line break":       {Config{ClientID: "i", ClientSecret: "s\n", AnyUser: true}, "line break"},
+		"everyone in the world by mistake": {Config{ClientID: "i", ClientSecret: "s"}, "no organization"},
+		"everyone and an organization": {
+			Config{ClientID: "i", ClientSecret: "s", AnyUser: true, Organizations: []string{"acme"}}, "choose one",
+		},
+		"an organization with a slash": {
+			Config{ClientID: "i", ClientSecret: "s", Organizations: []string{"acme/web"}}, "not a name",
+		},
+		"a look-alike": {
+			Config{ClientID: "i", ClientSecret: "s", Organizations: []string{"аcme"}}, "not a name",
+		},
+		"a team without its organization": {
+			Config{ClientID: "i", ClientSecret: "s", AnyUser: true, Teams: []string{"web"}}, "not a name",
+		},
+		"a team with two slashes": {
+			Config{ClientID: "i", ClientSecret: "s", AnyUser: true, Teams: []string{"a/b/c"}}, "not a name",
+		},
+		"a team of another organization": {
+			Config{ClientID: "i", ClientSecret: "s", Organizations: []string{"acme"}, Teams: []string{"other/web"}},
+			"may not sign in",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := New(tt.config); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -69,7 +84,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheNextPageIsReadFromTheLinkHeader(t *testing.T) {
+func TestNextPageIsReadFromTheLinkHeader(t *testing.T) {
 	for link, want := range map[string]struct {
 		page    int
 		follows bool
@@ -107,7 +122,7 @@ func FuzzNextPage(f *testing.F) {
 			t.Errorf("page %d, %v", page, follows)
 		}
 		if follows && len(link) <= maxLink && !strings.Contains(strings.ToLower(link), "next") {
-			t.Error("a page follows without a link to it")
+			t.Error("a page follows without a link to it, want the last page")
 		}
 	})
 }

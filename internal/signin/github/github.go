@@ -56,17 +56,19 @@ type state struct {
 func (c *Connector) Begin(_ context.Context, callback, state string) (address string, private []byte, err error) {
 	app, verifier := c.app, oauth2.GenerateVerifier()
 	app.RedirectURL = callback
-	return app.AuthCodeURL(state, oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("allow_signup", "false")), []byte(verifier), nil
+	return app.AuthCodeURL(state, oauth2.S256ChallengeOption(verifier),
+		oauth2.SetAuthURLParam("allow_signup", "false")), []byte(verifier), nil
 }
 
 // Finish redeems the code in GitHub's answer and returns the user.
-func (c *Connector) Finish(ctx context.Context, callback string, private []byte, answer url.Values) (connector.User, error) {
+func (c *Connector) Finish(ctx context.Context, callback string, private []byte, answer url.Values) (connector.User,
+	error) {
 	if code := answer.Get("error"); code != "" {
 		return connector.User{}, c.answered(code)
 	}
 	code := answer.Get("code")
 	if code == "" || len(code) > maxCode {
-		return connector.User{}, errors.New("GitHub's answer has no code: sign in again")
+		return connector.User{}, errors.New("GitHub's response has no code: sign in again")
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -82,7 +84,7 @@ func (c *Connector) Finish(ctx context.Context, callback string, private []byte,
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	var s state
 	if len(last.State) > maxState || untrusted.JSON(last.State, &s, untrusted.Small()) != nil || s.Token == "" {
-		return connector.User{}, errors.New("the stored state of the user is not one of GitHub: the user has to sign in again")
+		return connector.User{}, errors.New("the stored state of the user is not from GitHub: the user has to sign in again")
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -91,7 +93,8 @@ func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector
 		return connector.User{}, err
 	}
 	if u.ID != last.ID {
-		return connector.User{}, fmt.Errorf("%w: the login %s is another account of GitHub now", connector.ErrRefused, u.Name)
+		return connector.User{}, fmt.Errorf("%w: the login %s now belongs to another account of GitHub", connector.ErrRefused,
+			u.Name)
 	}
 	return u, nil
 }
@@ -101,14 +104,16 @@ func (c *Connector) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var limits struct{}
-	_, err := c.get(ctx, "/rate_limit", func(r *http.Request) { r.SetBasicAuth(c.app.ClientID, c.app.ClientSecret) }, &limits)
+	_, err := c.get(ctx, "/rate_limit", func(r *http.Request) { r.SetBasicAuth(c.app.ClientID, c.app.ClientSecret) },
+		&limits)
 	var status *statusError
 	if errors.As(err, &status) {
 		switch {
 		case status.code == http.StatusUnauthorized:
 			return fmt.Errorf("GitHub refuses the client ID or the client secret of the OAuth app: compare them with the app's "+
 				"page at %s", c.host)
-		case status.code == http.StatusNotFound && status.message != "": // a server of which the administrator turned rate limits off
+		// a server of which the administrator turned rate limits off
+		case status.code == http.StatusNotFound && status.message != "":
 			return nil
 		}
 	}
@@ -172,9 +177,9 @@ func (c *Connector) account(ctx context.Context, token string) (account, error) 
 	name := strings.ToLower(answer.Login)
 	switch {
 	case answer.ID <= 0 || !loginForm.MatchString(name):
-		return account{}, fmt.Errorf("%s/user is no account of GitHub: is this the URL of a GitHub?", c.api)
+		return account{}, fmt.Errorf("%s/user is not an account of GitHub: is this the URL of a GitHub?", c.api)
 	case answer.Type != "User":
-		return account{}, fmt.Errorf("%w: the GitHub account %s is not of a person", connector.ErrRefused, name)
+		return account{}, fmt.Errorf("%w: the GitHub account %s does not belong to a person", connector.ErrRefused, name)
 	case answer.SuspendedAt != nil:
 		return account{}, fmt.Errorf("%w: GitHub suspended the account %s", connector.ErrRefused, name)
 	}

@@ -25,7 +25,8 @@ import (
 const callback = "https://drover.example.com/v1/auth/callback"
 
 func alice() githubtest.Account {
-	return githubtest.Account{ID: 101, Login: "Alice", Orgs: map[string]string{"Acme": "active", "other": "active", "invited": "pending"},
+	return githubtest.Account{ID: 101, Login: "Alice",
+		Orgs:  map[string]string{"Acme": "active", "other": "active", "invited": "pending"},
 		Teams: []string{"Acme/web", "other/web", "invited/web"}}
 }
 
@@ -34,7 +35,8 @@ func enterprise(t *testing.T, g *githubtest.GitHub, change func(*Config)) *Conne
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AddCert(g.Certificate())
-	config := Config{URL: g.URL, ClientID: githubtest.ClientID, ClientSecret: githubtest.ClientSecret, Roots: roots, Organizations: []string{"Acme"}}
+	config := Config{URL: g.URL, ClientID: githubtest.ClientID, ClientSecret: githubtest.ClientSecret, Roots: roots,
+		Organizations: []string{"Acme"}}
 	if change != nil {
 		change(&config)
 	}
@@ -75,7 +77,7 @@ func login(t *testing.T, c *Connector) (connector.User, error) {
 	return c.Finish(t.Context(), callback, private, answer)
 }
 
-func TestAUserOfAnEnterpriseServerSignsIn(t *testing.T) {
+func TestUserOfAnEnterpriseServerSignsIn(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
 	u, err := login(t, enterprise(t, g, nil))
@@ -88,7 +90,8 @@ func TestAUserOfAnEnterpriseServerSignsIn(t *testing.T) {
 	for _, r := range g.Requests() {
 		if r.URL.Path == "/login/oauth/authorize" {
 			q := r.URL.Query()
-			if q.Get("scope") != "read:org" || q.Get("code_challenge_method") != "S256" || len(q.Get("code_challenge")) != 43 || q.Get("redirect_uri") != callback {
+			if q.Get("scope") != "read:org" || q.Get("code_challenge_method") != "S256" || len(q.Get("code_challenge")) != 43 ||
+				q.Get("redirect_uri") != callback {
 				t.Errorf("GitHub is asked for %v", q)
 			}
 		}
@@ -98,7 +101,7 @@ func TestAUserOfAnEnterpriseServerSignsIn(t *testing.T) {
 	}
 }
 
-func TestAUserOfGitHubComSignsInAtItsTwoHosts(t *testing.T) {
+func TestUserOfGitHubComSignsInAtItsTwoHosts(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
 	c := enterprise(t, g, func(c *Config) { c.URL, c.Organizations, c.AnyUser = "", nil, true })
@@ -115,7 +118,8 @@ func TestAUserOfGitHubComSignsInAtItsTwoHosts(t *testing.T) {
 	if err != nil || !slices.Equal(u.Groups, []string{"acme", "acme/web", "other", "other/web"}) {
 		t.Fatalf("the user is %v (%v)", u.Groups, err)
 	}
-	hosts := map[string]string{"/login/oauth/authorize": "github.com", "/login/oauth/access_token": "github.com", "/user": "api.github.com", "/user/memberships/orgs": "api.github.com", "/user/teams": "api.github.com"}
+	hosts := map[string]string{"/login/oauth/authorize": "github.com", "/login/oauth/access_token": "github.com",
+		"/user": "api.github.com", "/user/memberships/orgs": "api.github.com", "/user/teams": "api.github.com"}
 	for _, r := range g.Requests() {
 		if hosts[r.URL.Path] != r.Host {
 			t.Errorf("%s is asked at %s", r.URL.Path, r.Host)
@@ -123,19 +127,39 @@ func TestAUserOfGitHubComSignsInAtItsTwoHosts(t *testing.T) {
 	}
 }
 
-func TestWhoIsRefused(t *testing.T) {
+func TestRefusedUsers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		account githubtest.Account
 		config  func(*Config)
 		want    string
 	}{
-		"a user of no organization that may sign in":           {githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"other": "active"}, Teams: []string{"other/web"}}, nil, "none of the organizations acme"},
-		"one who was invited and did not accept":               {githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"acme": "pending"}, Teams: []string{"acme/web"}}, nil, "none of the organizations acme"},
-		"a member in none of the teams":                        {alice(), func(c *Config) { c.Teams = []string{"acme/ops"} }, "none of the teams acme/ops"},
-		"a team of another organization with the same name":    {githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"acme": "active", "other": "active"}, Teams: []string{"other/ops"}}, func(c *Config) { c.Teams = []string{"acme/ops"} }, "none of the teams"},
-		"an organization whose name only looks like another's": {githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"аcme": "active"}}, nil, "none of the organizations"},
-		"an account that is suspended":                         {githubtest.Account{ID: 101, Login: "alice", Orgs: map[string]string{"acme": "active"}, Suspended: true}, nil, "suspended"},
-		"an account that is not of a person":                   {githubtest.Account{ID: 101, Login: "acme", Kind: "Organization", Orgs: map[string]string{"acme": "active"}}, nil, "not of a person"},
+		"a user of no organization that may sign in": {
+			githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"other": "active"}, Teams: []string{"other/web"}},
+			nil, "none of the organizations acme",
+		},
+		"a user who was invited and did not accept": {
+			githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"acme": "pending"}, Teams: []string{"acme/web"}},
+			nil, "none of the organizations acme",
+		},
+		"a member in none of the teams": {
+			alice(), func(c *Config) { c.Teams = []string{"acme/ops"} }, "none of the teams acme/ops",
+		},
+		"a team of another organization with the same name": {
+			githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"acme": "active", "other": "active"},
+				Teams: []string{"other/ops"}}, func(c *Config) { c.Teams = []string{"acme/ops"} }, "none of the teams",
+		},
+		"an organization whose name only looks like another's": {
+			githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"аcme": "active"}}, nil,
+			"none of the organizations",
+		},
+		"a suspended account": {
+			githubtest.Account{ID: 101, Login: "alice", Orgs: map[string]string{"acme": "active"}, Suspended: true}, nil,
+			"suspended",
+		},
+		"an account that does not belong to a person": {
+			githubtest.Account{ID: 101, Login: "acme", Kind: "Organization", Orgs: map[string]string{"acme": "active"}}, nil,
+			"does not belong to a person",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := githubtest.Start(t, tt.account)
@@ -146,7 +170,7 @@ func TestWhoIsRefused(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a user who does not let the app in", func(t *testing.T) {
+	t.Run("a user who does not authorize the app", func(t *testing.T) {
 		if _, err := login(t, enterprise(t, githubtest.Start(t), nil)); !errors.Is(err, connector.ErrRefused) {
 			t.Errorf("the error is %v", err)
 		}
@@ -164,14 +188,16 @@ func TestOrganizationsWithSingleSignOnThatGitHubLeavesOutAreNamed(t *testing.T) 
 		return g
 	}
 	u, err := login(t, enterprise(t, of("Acme"), anyOrganization))
-	if err != nil || !slices.Equal(u.Groups, []string{"other", "other/web"}) || !strings.Contains(u.Notice, "SAML single sign-on") {
+	if err != nil || !slices.Equal(u.Groups, []string{"other", "other/web"}) ||
+		!strings.Contains(u.Notice, "SAML single sign-on") {
 		t.Errorf("the user is %+v, %v, want the groups of the other organization and a notice about single sign-on", u, err)
 	}
 	u, err = login(t, enterprise(t, of("Acme", "other"), anyOrganization))
 	if err != nil || len(u.Groups) != 0 || !strings.Contains(u.Notice, "SAML single sign-on") {
 		t.Errorf("the user is %+v, %v, want no groups and a notice about single sign-on", u, err)
 	}
-	if _, err = login(t, enterprise(t, of("Acme"), nil)); !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "SAML single sign-on") {
+	if _, err = login(t, enterprise(t, of("Acme"), nil)); !errors.Is(err, connector.ErrRefused) ||
+		!strings.Contains(err.Error(), "SAML single sign-on") {
 		t.Errorf("the error is %v, want a refusal that names single sign-on", err)
 	}
 	u, err = login(t, enterprise(t, of(), nil))
@@ -187,7 +213,8 @@ func TestOrganizationsWithSingleSignOnThatGitHubLeavesOutAreNamed(t *testing.T) 
 		w.Header().Set("X-GitHub-SSO", "required; url=https://github.com/orgs/acme/sso?authorization_request=SECRET")
 		githubtest.Message(w, http.StatusForbidden, "Resource protected by organization SAML enforcement.")
 	})
-	if _, err = c.Refresh(t.Context(), u); err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "requires SAML single sign-on") || strings.Contains(err.Error(), "SECRET") {
+	if _, err = c.Refresh(t.Context(), u); err == nil || errors.Is(err, connector.ErrRefused) ||
+		!strings.Contains(err.Error(), "requires SAML single sign-on") || strings.Contains(err.Error(), "SECRET") {
 		t.Errorf("the error is %v, want one that names single sign-on and keeps the session", err)
 	}
 }
@@ -197,7 +224,8 @@ func TestLoginsThatFailSayWhatToDo(t *testing.T) {
 	g.Approve(101, "read:org")
 	expect := func(t *testing.T, err error, want string) {
 		t.Helper()
-		if err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), githubtest.ClientSecret) {
+		if err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), githubtest.ClientSecret) {
 			t.Errorf("the error is %v, want one that says %q", err, want)
 		}
 	}
@@ -227,7 +255,8 @@ func TestLoginsThatFailSayWhatToDo(t *testing.T) {
 		expect(t, err, "client secret")
 	})
 	t.Run("no code", func(t *testing.T) {
-		_, err := enterprise(t, g, nil).Finish(t.Context(), callback, nil, url.Values{"code": {strings.Repeat("x", maxCode+1)}})
+		_, err := enterprise(t, g, nil).Finish(t.Context(), callback, nil,
+			url.Values{"code": {strings.Repeat("x", maxCode+1)}})
 		expect(t, err, "no code")
 	})
 	t.Run("an error of an unknown form is not repeated", func(t *testing.T) {
@@ -262,7 +291,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 	}
-	t.Run("a user who left a team has its group no more", func(t *testing.T) {
+	t.Run("a user who left a team no longer has its group", func(t *testing.T) {
 		g, c, u := signedIn(t)
 		a := alice()
 		a.Teams = nil
@@ -278,7 +307,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 		g.Set(a)
 		refused(t, c, u)
 	})
-	t.Run("a user who took the app's access back is refused", func(t *testing.T) {
+	t.Run("a user who revoked the app's access is refused", func(t *testing.T) {
 		g, c, u := signedIn(t)
 		g.Revoke(101)
 		refused(t, c, u)
@@ -290,7 +319,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 		g.Set(a)
 		refused(t, c, u)
 	})
-	t.Run("a login that was changed is the new name of the same account", func(t *testing.T) {
+	t.Run("a changed login is the new name of the same account", func(t *testing.T) {
 		g, c, u := signedIn(t)
 		a := alice()
 		a.Login = "Alice-B"
@@ -299,12 +328,12 @@ func TestRefreshAsksAgain(t *testing.T) {
 			t.Errorf("the user is %s %s (%v)", got.ID, got.Name, err)
 		}
 	})
-	t.Run("a login that is another account now is refused", func(t *testing.T) {
+	t.Run("a login that now belongs to another account is refused", func(t *testing.T) {
 		_, c, u := signedIn(t)
 		u.ID = "7"
 		refused(t, c, u)
 	})
-	t.Run("a state that is no state is an error", func(t *testing.T) {
+	t.Run("a malformed state is an error", func(t *testing.T) {
 		_, c, u := signedIn(t)
 		for _, raw := range []string{"", "{}", `{"token":""}`, "[]", strings.Repeat("x", maxState+1)} {
 			u.State = []byte(raw)
@@ -322,7 +351,8 @@ func TestUsersHaveTheirOwnGroupsOnly(t *testing.T) {
 	users := map[string]connector.User{}
 	for i := range 8 {
 		name := fmt.Sprintf("user-%d", i)
-		g.Set(githubtest.Account{ID: int64(i + 1), Login: name, Orgs: map[string]string{"acme": "active"}, Teams: []string{"acme/" + name}})
+		g.Set(githubtest.Account{ID: int64(i + 1), Login: name, Orgs: map[string]string{"acme": "active"},
+			Teams: []string{"acme/" + name}})
 		g.Approve(int64(i+1), "read:org")
 		u, err := login(t, c)
 		if err != nil {
@@ -347,27 +377,28 @@ func TestCheckReportsWhetherGitHubKnowsTheApp(t *testing.T) {
 	if err := enterprise(t, g, nil).Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := enterprise(t, g, func(c *Config) { c.ClientSecret = "wrong" }).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "client secret") {
-		t.Errorf("with a wrong secret it says %v", err)
+	if err := enterprise(t, g, func(c *Config) { c.ClientSecret = "wrong" }).Check(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "client secret") {
+		t.Errorf("with a wrong secret the error is %v, want one about the secret", err)
 	}
 	g.Answer(func(w http.ResponseWriter, _ *http.Request) {
 		githubtest.Message(w, http.StatusNotFound, "Rate limiting is not enabled.")
 	})
 	if err := enterprise(t, g, nil).Check(t.Context()); err != nil {
-		t.Errorf("a server without rate limits: %v", err)
+		t.Errorf("a server without rate limits gives %v, want no error", err)
 	}
 	if err := enterprise(t, g, func(c *Config) { c.Roots = x509.NewCertPool() }).Check(t.Context()); err == nil {
-		t.Error("a certificate of an unknown authority is accepted")
+		t.Error("a certificate of an unknown authority is accepted, want an error")
 	} else if invalid := new(tls.CertificateVerificationError); !errors.As(err, &invalid) {
 		t.Errorf("the error is %v", err)
 	}
 	g.Close()
-	if err := enterprise(t, g, nil).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "does not answer") {
-		t.Errorf("with nothing listening it says %v", err)
+	if err := enterprise(t, g, nil).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "does not respond") {
+		t.Errorf("with nothing listening the error is %v, want one that says so", err)
 	}
 }
 
-func TestTheStateIsTheTokenAndNothingElse(t *testing.T) {
+func TestStateContainsOnlyTheToken(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
 	u, err := login(t, enterprise(t, g, nil))

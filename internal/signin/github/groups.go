@@ -74,7 +74,7 @@ const headerSSO = "X-GitHub-SSO"
 
 // leftOut is for users and the log. GitHub identifies the organizations by numbers only.
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
-	"sign in at the single sign-on of yours at GitHub, let it authorize this app, and sign in here again"
+	"sign in through their single sign-on at GitHub, authorize this app there, and sign in here again"
 
 // counts reports whether the groups of an organization are used. Organizations that are not allowed provide no groups.
 // Otherwise anyone could create an organization with the name in a binding and get its rights.
@@ -85,7 +85,8 @@ func (c *Connector) counts(org string) bool {
 // list calls each with the items of all pages. It takes only the number of the next page from the Link header, and uses
 // the known address. A response of GitHub never decides where the token is sent. list reports whether GitHub omitted
 // items because of single sign-on.
-func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool, err error) {
+func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool,
+	err error) {
 	for page := 1; page <= maxPages; page++ {
 		q := url.Values{"per_page": {strconv.Itoa(perPage)}, "page": {strconv.Itoa(page)}}
 		for key, values := range query {
@@ -98,7 +99,7 @@ func list[T any](ctx context.Context, c *Connector, token, path string, query ur
 		}
 		partial = partial || strings.HasPrefix(header.Get(headerSSO), "partial-results")
 		if len(items) > perPage {
-			return partial, fmt.Errorf("GitHub's list at %s%s has more than the %d items of a page", c.api, path, perPage)
+			return partial, fmt.Errorf("GitHub's list at %s%s has more than %d items on a page", c.api, path, perPage)
 		}
 		for _, item := range items {
 			each(item)
@@ -108,7 +109,7 @@ func list[T any](ctx context.Context, c *Connector, token, path string, query ur
 			return partial, nil
 		}
 		if next != page+1 {
-			return partial, fmt.Errorf("GitHub's list at %s%s goes on in a way that is not known here: page %d is followed by "+
+			return partial, fmt.Errorf("GitHub's list at %s%s continues in an unknown way: page %d is followed by "+
 				"page %d", c.api, path, page, next)
 		}
 	}
@@ -144,7 +145,8 @@ func nextPage(header http.Header) (page int, follows bool) {
 func isNext(parameters string) bool {
 	for one := range strings.SplitSeq(parameters, ";") {
 		key, value, _ := strings.Cut(strings.TrimSpace(one), "=")
-		if strings.EqualFold(strings.TrimSpace(key), "rel") && slices.Contains(strings.Fields(strings.ToLower(strings.Trim(strings.TrimSpace(value), `"`))), "next") {
+		if strings.EqualFold(strings.TrimSpace(key), "rel") &&
+			slices.Contains(strings.Fields(strings.ToLower(strings.Trim(strings.TrimSpace(value), `"`))), "next") {
 			return true
 		}
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/drover-dev/drover/test/githubtest"
 )
 
-// TestAGitHubThatFailsEndsNoLogin covers CVE-2024-58259, unbounded bodies, and GHSA-wm2r-rp98-8pmh, secrets in errors,
+// TestFailingGitHubEndsNoSession covers CVE-2024-58259, unbounded bodies, and GHSA-wm2r-rp98-8pmh, secrets in errors,
 // at a refresh and at the redemption of a code.
-func TestAGitHubThatFailsEndsNoLogin(t *testing.T) {
+func TestFailingGitHubEndsNoSession(t *testing.T) {
 	message := func(status int, text string, headers ...string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			for i := 0; i < len(headers); i += 2 {
@@ -34,41 +34,53 @@ func TestAGitHubThatFailsEndsNoLogin(t *testing.T) {
 		answer http.HandlerFunc
 		want   string
 	}{
-		"the rate limit":                        {message(403, "API rate limit exceeded", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1000060"), "try again in 1m0s"},
-		"the rate limit with 429":               {message(429, "API rate limit exceeded", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1000060"), "try again in 1m0s"},
-		"the secondary rate limit":              {message(403, "You have exceeded a secondary rate limit", "Retry-After", "30"), "try again in 30s"},
-		"the secondary rate limit, headerless":  {message(403, "You have exceeded a secondary rate limit"), "try again"},
-		"headers of a rate limit that lie":      {message(403, "x", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "99999999999999999999"), "try again in an hour"},
-		"an address that the organization bars": {message(403, "Although you appear to have the correct authorization credentials, the `acme` organization has an IP allow list enabled"), "restrict apps or the addresses"},
-		"a server that fails":                   {message(502, "Server Error"), "502"},
+		"the rate limit": {
+			message(403, "API rate limit exceeded", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1000060"),
+			"try again in 1m0s",
+		},
+		"the rate limit with 429": {
+			message(429, "API rate limit exceeded", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1000060"),
+			"try again in 1m0s",
+		},
+		"the secondary rate limit": {
+			message(403, "You have exceeded a secondary rate limit", "Retry-After", "30"), "try again in 30s",
+		},
+		"the secondary rate limit, headerless": {message(403, "You have exceeded a secondary rate limit"), "try again"},
+		"headers of a rate limit that lie": {
+			message(403, "x", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "99999999999999999999"), "try again in an hour",
+		},
+		"an address that the organization blocks": {
+			message(403, "Although you appear to have the correct authorization credentials, the `acme` organization has an IP allow list enabled"), "restrict apps or client addresses",
+		},
+		"a server that fails": {message(502, "Server Error"), "502"},
 		"a page of a proxy": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = w.Write([]byte("<html>please sign in</html>"))
-		}, "compare the URL"},
+		}, "check the URL"},
 		"a page of a proxy with 401": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte("<html>please sign in</html>"))
 		}, "401"},
 		"JSON that is called a page": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(`{"id":101,"login":"alice","type":"User"}`))
-		}, "compare the URL"},
-		"half of an answer": {func(w http.ResponseWriter, _ *http.Request) {
+		}, "check the URL"},
+		"half of a response": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Content-Length", "100")
 			_, _ = w.Write([]byte(`{"id":1`))
-		}, "breaks off"},
+		}, "is incomplete"},
 		"an account without an ID": {func(w http.ResponseWriter, _ *http.Request) {
 			githubtest.WriteJSON(w, 200, map[string]any{"login": "alice", "type": "User"})
-		}, "no account"},
+		}, "not an account"},
 		"a login with a colon": {func(w http.ResponseWriter, _ *http.Request) {
 			githubtest.WriteJSON(w, 200, map[string]any{"id": 101, "login": "system:masters", "type": "User"})
-		}, "no account"},
-		"a login of look-alikes": {func(w http.ResponseWriter, _ *http.Request) {
+		}, "not an account"},
+		"a login with look-alike letters": {func(w http.ResponseWriter, _ *http.Request) {
 			githubtest.WriteJSON(w, 200, map[string]any{"id": 101, "login": "аlice", "type": "User"})
-		}, "no account"},
+		}, "not an account"},
 		"a body that does not end": {flood(false), "more than 2 MiB"},
 		"a small body that grows":  {flood(true), "more than 2 MiB"},
-		"headers that do not end":  {message(200, "x", "X-Large", strings.Repeat("x", 2*maxHeader)), "does not answer"},
+		"headers that do not end":  {message(200, "x", "X-Large", strings.Repeat("x", 2*maxHeader)), "does not respond"},
 		"a redirect on the same host": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/api/v3/user?again", http.StatusTemporaryRedirect)
 		}, "not followed"},
@@ -87,14 +99,15 @@ func TestAGitHubThatFailsEndsNoLogin(t *testing.T) {
 			g.Answer(tt.answer)
 			_, err = c.Refresh(t.Context(), u)
 			if err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("the refresh says %v, want %q", err, tt.want)
+				t.Errorf("the refresh gives the error %v, want %q", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "gho_") {
-				t.Errorf("the token is in the error %v", err)
+				t.Errorf("the error %v contains the token, want it left out", err)
 			}
 			_, err = c.Finish(t.Context(), callback, private, answer)
-			if err == nil || errors.Is(err, connector.ErrRefused) || strings.Contains(err.Error(), githubtest.ClientSecret) || strings.Contains(err.Error(), answer.Get("code")) {
-				t.Errorf("the login says %v", err)
+			if err == nil || errors.Is(err, connector.ErrRefused) || strings.Contains(err.Error(), githubtest.ClientSecret) ||
+				strings.Contains(err.Error(), answer.Get("code")) {
+				t.Errorf("the login gives the error %v", err)
 			}
 		})
 	}
@@ -117,7 +130,7 @@ func flood(compressed bool) http.HandlerFunc {
 	}
 }
 
-func TestASlowGitHubIsGivenUp(t *testing.T) {
+func TestRequestToASlowGitHubTimesOut(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
 	c := enterprise(t, g, nil)
@@ -185,19 +198,19 @@ func TestNoCredentialGoesToAnotherHost(t *testing.T) {
 			private, back := begin(t, c)
 			g.Answer(answer)
 			if _, err := c.Refresh(t.Context(), u); err == nil {
-				t.Error("the refresh succeeds")
+				t.Error("the refresh succeeds, want an error")
 			}
 			if _, err := c.Finish(t.Context(), callback, private, back); err == nil {
-				t.Error("the login succeeds")
+				t.Error("the login succeeds, want an error")
 			}
 			if n := elsewhere.Load(); n != 0 {
-				t.Errorf("the other host was asked %d times", n)
+				t.Errorf("the other host was asked %d times, want 0", n)
 			}
 		})
 	}
 }
 
-func TestAUserOfManyTeamsHasThemAll(t *testing.T) {
+func TestUserOfManyTeamsHasAllOfThem(t *testing.T) {
 	a := githubtest.Account{ID: 101, Login: "alice", Orgs: map[string]string{"acme": "active"}}
 	for i := range 2345 {
 		a.Teams = append(a.Teams, fmt.Sprintf("acme/team-%d", i))
@@ -210,7 +223,7 @@ func TestAUserOfManyTeamsHasThemAll(t *testing.T) {
 	}
 }
 
-func TestListsHaveAnEnd(t *testing.T) {
+func TestListsOfGitHubAreBounded(t *testing.T) {
 	for name, tt := range map[string]struct {
 		teams func(w http.ResponseWriter, page string)
 		want  string
@@ -218,24 +231,28 @@ func TestListsHaveAnEnd(t *testing.T) {
 		"pages that lead back": {func(w http.ResponseWriter, _ string) {
 			w.Header().Set("Link", `<https://x/user/teams?page=1>; rel="next"`)
 			githubtest.WriteJSON(w, 200, []any{})
-		}, "in a way that is not known"},
+		}, "in an unknown way"},
 		"pages without a number": {func(w http.ResponseWriter, _ string) {
 			w.Header().Set("Link", `<https://x/user/teams?after=abc>; rel="next"`)
 			githubtest.WriteJSON(w, 200, []any{})
-		}, "in a way that is not known"},
+		}, "in an unknown way"},
 		"pages without an end": {func(w http.ResponseWriter, page string) {
 			var n int
 			_, _ = fmt.Sscan(page, &n)
 			w.Header().Set("Link", fmt.Sprintf(`<https://x/user/teams?page=%d>; rel="next"`, n+1))
 			githubtest.WriteJSON(w, 200, []any{})
 		}, "more than 120 pages"},
-		"a page of thousands": {func(w http.ResponseWriter, _ string) { githubtest.WriteJSON(w, 200, make([]struct{}, perPage+1)) }, "items of a page"},
+		"a page of thousands": {
+			func(w http.ResponseWriter, _ string) { githubtest.WriteJSON(w, 200, make([]struct{}, perPage+1)) },
+			"items on a page",
+		},
 		"more groups than are taken": {func(w http.ResponseWriter, page string) {
 			var n int
 			_, _ = fmt.Sscan(page, &n)
 			var items []any
 			for i := range perPage {
-				items = append(items, map[string]any{"slug": fmt.Sprintf("t-%s-%d", page, i), "organization": map[string]any{"login": "acme"}})
+				items = append(items, map[string]any{"slug": fmt.Sprintf("t-%s-%d", page, i),
+					"organization": map[string]any{"login": "acme"}})
 			}
 			if n < 102 {
 				w.Header().Set("Link", fmt.Sprintf(`<https://x/user/teams?page=%d>; rel="next"`, n+1))
@@ -257,12 +274,14 @@ func TestListsHaveAnEnd(t *testing.T) {
 				case strings.HasSuffix(r.URL.Path, "/user"):
 					githubtest.WriteJSON(w, 200, map[string]any{"id": 101, "login": "alice", "type": "User"})
 				case strings.HasSuffix(r.URL.Path, "/orgs"):
-					githubtest.WriteJSON(w, 200, []any{map[string]any{"state": "active", "organization": map[string]any{"login": "acme"}}})
+					githubtest.WriteJSON(w, 200, []any{map[string]any{"state": "active",
+						"organization": map[string]any{"login": "acme"}}})
 				default:
 					tt.teams(w, r.URL.Query().Get("page"))
 				}
 			})
-			if _, err := c.Refresh(t.Context(), u); err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), tt.want) {
+			if _, err := c.Refresh(t.Context(), u); err == nil || errors.Is(err, connector.ErrRefused) ||
+				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("the error is %v, want %q", err, tt.want)
 			}
 		})
@@ -271,7 +290,7 @@ func TestListsHaveAnEnd(t *testing.T) {
 
 // GitHub lets anyone take a login that has become free. The new account has its own groups and ID, and must be let in
 // on its own.
-func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
+func TestReusedGitHubLoginGetsNeitherGroupsNorSessions(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
 	c := enterprise(t, g, nil)
@@ -282,7 +301,8 @@ func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
 	a := alice()
 	a.Login = "Alice-B"
 	g.Set(a)
-	thief := githubtest.Account{ID: 202, Login: "Alice", Orgs: map[string]string{"Acme": "pending", "acme-2": "active"}, Teams: []string{"acme-2/web"}}
+	thief := githubtest.Account{ID: 202, Login: "Alice", Orgs: map[string]string{"Acme": "pending", "acme-2": "active"},
+		Teams: []string{"acme-2/web"}}
 	g.Set(thief)
 	g.Approve(202, "read:org")
 	if u, err := login(t, c); !errors.Is(err, connector.ErrRefused) {
@@ -294,7 +314,8 @@ func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
 	if err != nil || u.ID == former.ID || !slices.Equal(u.Groups, []string{"acme"}) {
 		t.Fatalf("a member who took the login is %+v (%v)", u, err)
 	}
-	if got, err := c.Refresh(t.Context(), connector.User{ID: former.ID, Name: former.Name, State: u.State}); !errors.Is(err, connector.ErrRefused) {
+	if got, err := c.Refresh(t.Context(),
+		connector.User{ID: former.ID, Name: former.Name, State: u.State}); !errors.Is(err, connector.ErrRefused) {
 		t.Errorf("the former's session goes on as %+v (%v)", got, err)
 	}
 	if got, err := c.Refresh(t.Context(), former); err != nil || got.Name != "alice-b" || got.ID != former.ID {
@@ -303,7 +324,7 @@ func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
 }
 
 // This GitHub ignores parameters: it returns invitations among memberships, and responds for a suspended account.
-func TestInvitationsAndSuspendedAccountsDoNotCountWhateverGitHubFilters(t *testing.T) {
+func TestInvitationsAndSuspendedAccountsDoNotCountIfGitHubReturnsThem(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
 	c := enterprise(t, g, func(c *Config) { c.Organizations = []string{"acme", "invited"} })
@@ -320,7 +341,8 @@ func TestInvitationsAndSuspendedAccountsDoNotCountWhateverGitHubFilters(t *testi
 		case strings.HasSuffix(r.URL.Path, "/user/teams"):
 			githubtest.WriteJSON(w, 200, []any{map[string]any{"slug": "web", "organization": organization("Invited")}})
 		default:
-			githubtest.WriteJSON(w, 200, []any{map[string]any{"state": "pending", "organization": organization("Invited")}, map[string]any{"state": "active", "organization": organization("Acme")}})
+			githubtest.WriteJSON(w, 200, []any{map[string]any{"state": "pending", "organization": organization("Invited")},
+				map[string]any{"state": "active", "organization": organization("Acme")}})
 		}
 	})
 	if got, err := c.Refresh(t.Context(), u); err != nil || !slices.Equal(got.Groups, []string{"acme"}) {
@@ -328,6 +350,6 @@ func TestInvitationsAndSuspendedAccountsDoNotCountWhateverGitHubFilters(t *testi
 	}
 	account["suspended_at"] = "2026-11-01T00:00:00Z"
 	if _, err := c.Refresh(t.Context(), u); !errors.Is(err, connector.ErrRefused) {
-		t.Errorf("a suspended account is answered with %v", err)
+		t.Errorf("a suspended account gets the response %v", err)
 	}
 }

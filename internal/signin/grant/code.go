@@ -25,7 +25,7 @@ import (
 // refusedCode returns the same error for every problem with a code.
 func refusedCode() error {
 	return &oauth.Error{Code: "invalid_grant", Description: "the code is not valid, has expired or was used before, " +
-		"or redirect_uri or code_verifier do not belong to it"}
+		"or redirect_uri or code_verifier do not match it"}
 }
 
 // redeem issues tokens for a code.
@@ -100,6 +100,6 @@ func (s *Server) replayed(ctx context.Context, c authcode.Code, revoked bool) er
 	if err := s.Sessions.Revoke(ctx, c.ID); err != nil {
 		return err
 	}
-	s.Log.Info("a code was redeemed twice: its session is revoked", "user", c.Principal())
+	s.Log.Info("a code was redeemed twice, so its session is revoked", "user", c.Principal())
 	return refusedCode()
 }

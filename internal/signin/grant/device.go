@@ -51,11 +51,11 @@ func (s *Server) device(w http.ResponseWriter, r *http.Request) { serve(s, w, r,
 func (s *Server) deviceCodes(r *http.Request, fields url.Values) (DeviceCodes, error) {
 	scopes := strings.Fields(fields.Get("scope"))
 	if !slices.Contains(scopes, oauth.ScopeOpenID) {
-		return DeviceCodes{}, &oauth.Error{Code: "invalid_scope", Description: "scope must have " + oauth.ScopeOpenID}
+		return DeviceCodes{}, &oauth.Error{Code: "invalid_scope", Description: "scope must include " + oauth.ScopeOpenID}
 	}
 	if wait := s.devices.wait(limit.Source(r.RemoteAddr), s.Now()); wait > 0 {
 		return DeviceCodes{}, &oauth.Later{After: wait, Err: oauth.Error{
-			Code: oauth.TooMany, Description: "too many devices ask for a code at the moment; try again",
+			Code: oauth.TooMany, Description: "too many devices are asking for a code at the moment; try again",
 		}}
 	}
 	keys, err := s.Keyring.Current(r.Context())
@@ -90,8 +90,8 @@ func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields ur
 	}
 	id := usercode.Session(c.User)
 	if s.devices.tooSoon(id, now) {
-		return Granted{}, &oauth.Error{Code: "slow_down", Description: "ask every " + pollEvery.String() +
-			", and five seconds later after each such response"}
+		return Granted{}, &oauth.Error{Code: "slow_down", Description: "poll every " + pollEvery.String() +
+			", and wait five seconds longer after each such response"}
 	}
 	_, err := s.Sessions.Cached(ctx, id) // before a user approves, polls do not reach the API server
 	if apierrors.IsNotFound(err) {
@@ -131,7 +131,7 @@ func (s *Server) take(
 	case of.Revoked() || string(of.Data[session.KeyKeys]) != string(keys.UID):
 		return of, "", refusedDevice("access_denied")
 	case !of.Awaited():
-		s.Log.Info("a device code was redeemed twice: its session is revoked", "user", of.Principal())
+		s.Log.Info("a device code was redeemed twice, so its session is revoked", "user", of.Principal())
 		return of, "", orRefused(s.Sessions.Revoke(ctx, id), refusedDevice("invalid_grant"))
 	}
 	if err := s.reviewer.review(ctx, of, false); errors.Is(err, account.ErrNotStanding) {

@@ -86,7 +86,7 @@ func (s *Server) parseExchange(fields url.Values) (audience string, err error) {
 		}
 	case fields.Has("resource"):
 		return "", &oauth.Error{
-			Code: "invalid_target", Description: "name the cluster by audience, and not by resource",
+			Code: "invalid_target", Description: "specify the cluster with audience, not with resource",
 		}
 	case !direct && !one:
 		return "", &oauth.Error{
@@ -118,7 +118,7 @@ func (s *Server) giveDirect(
 	if client.IgnoreNotFound(err) != nil {
 		return Granted{}, fmt.Errorf("read session %s: %w", t.Session, err)
 	} else if _, lasts := of.Refresh(); err != nil || !lasts {
-		return Granted{}, oauth.Invalid("subject_token: direct access takes a session with the scope %s; sign in again",
+		return Granted{}, oauth.Invalid("subject_token: direct access requires a session with the scope %s; sign in again",
 			oauth.ScopeOffline)
 	}
 	now := s.Now()

@@ -98,7 +98,7 @@ func (s *Server) rotate(
 			Code: oauth.TooMany, Description: "the session was refreshed just now; wait a second",
 		}}
 	case refresh.Reused:
-		s.Log.Info("a refresh token was used twice: its session is revoked", "user", of.Principal())
+		s.Log.Info("a refresh token was used twice, so its session is revoked", "user", of.Principal())
 		return of, "", orRefused(s.Sessions.Revoke(ctx, given.Session), session.ErrRefresh)
 	case refresh.Rotated, refresh.Repeated:
 	}

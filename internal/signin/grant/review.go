@@ -88,7 +88,7 @@ func (v reviewer) askProvider(ctx context.Context, of session.Session) error {
 	defer cancel()
 	u, err := refresher.Refresh(within, of.Upstream())
 	if errors.Is(err, connector.ErrRefused) {
-		v.log.Info("a provider no longer lets a user in", "user", of.Principal(), "reason", err.Error())
+		v.log.Info("a provider no longer accepts a user", "user", of.Principal(), "reason", err.Error())
 		return account.ErrNotStanding
 	} else if err != nil {
 		v.sessions.EndAsking(ctx, of)

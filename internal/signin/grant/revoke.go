@@ -44,7 +44,7 @@ func (s *Server) end(r *http.Request, fields url.Values) error {
 	}
 	if accesstoken.ClusterOf(claims) != "" { // a token for one cluster has fewer rights than the session
 		return &oauth.Error{Code: "unsupported_token_type",
-			Description: "a token of one cluster ends no session; revoke one of the session"}
+			Description: "a token for one cluster cannot end the session; revoke a token of the session"}
 	}
 	audit.From(r.Context()).Identified(audit.User{Name: claims.Subject, UID: claims.UID}, nil)
 	of, err := s.Sessions.Cached(r.Context(), claims.Session)

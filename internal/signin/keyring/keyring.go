@@ -72,7 +72,7 @@ func (k *Keyring) Current(ctx context.Context) (*Keys, error) {
 	if last == nil || last.version != secret.ResourceVersion {
 		set, err := keys.Decode(secret.Data[Field])
 		if err != nil {
-			return nil, fmt.Errorf("read Secret %s: %w; delete it, and the manager makes another", k.name, err)
+			return nil, fmt.Errorf("read Secret %s: %w; delete it, and the manager creates another one", k.name, err)
 		}
 		last = &Keys{version: secret.ResourceVersion, UID: secret.UID, Set: set}
 	}

@@ -58,7 +58,8 @@ func of(private *ecdsa.PrivateKey, created time.Time) (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("identify signing key: %w", err)
 	}
-	return Key{ID: base64.RawURLEncoding.EncodeToString(sum), Created: created.UTC().Truncate(time.Second), Private: private}, nil
+	return Key{ID: base64.RawURLEncoding.EncodeToString(sum), Created: created.UTC().Truncate(time.Second),
+		Private: private}, nil
 }
 
 // Active returns the key that signs: the newest key that was published for long enough, or else the first key.
@@ -87,7 +88,8 @@ func (s Set) Public(id string) (*ecdsa.PublicKey, bool) {
 func (s Set) JWKS() jose.JSONWebKeySet {
 	var set jose.JSONWebKeySet
 	for _, key := range s {
-		set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Private.Public(), KeyID: key.ID, Algorithm: string(jose.ES256), Use: "sig"})
+		set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Private.Public(), KeyID: key.ID, Algorithm: string(jose.ES256),
+			Use: "sig"})
 	}
 	return set
 }
@@ -177,7 +179,7 @@ func Decode(raw []byte) (Set, error) {
 	for i, one := range all {
 		private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), one.Private)
 		if err != nil {
-			return nil, fmt.Errorf("signing key %d is no key of P-256", i)
+			return nil, fmt.Errorf("signing key %d is not a P-256 key", i)
 		}
 		key, err := of(private, one.Created)
 		if err != nil {

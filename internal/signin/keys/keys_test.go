@@ -28,13 +28,21 @@ func TestNext(t *testing.T) {
 		ages []time.Duration // the oldest first
 		want Step
 	}{
-		"the first key is made":                        {nil, Step{Add: true, Again: start}},
-		"a young key stays":                            {[]time.Duration{day}, Step{Again: start.Add(29 * day)}},
-		"an old key is followed by another":            {[]time.Duration{30 * day}, Step{Add: true, Again: start}},
-		"both stay while the new one is only known":    {[]time.Duration{30 * day, time.Minute}, Step{Again: start.Add(Lead + Overlap - time.Minute)}},
-		"both stay while tokens of the old one live":   {[]time.Duration{30 * day, Lead + time.Minute}, Step{Again: start.Add(Overlap - time.Minute)}},
-		"the old one goes when no token of it is left": {[]time.Duration{30 * day, Lead + Overlap}, Step{Remove: 1, Again: start.Add(30*day - Lead - Overlap)}},
-		"a hub that was off for months catches up":     {[]time.Duration{200 * day, 100 * day}, Step{Add: true, Remove: 1, Again: start.Add(-70 * day)}},
+		"the first key is made":             {nil, Step{Add: true, Again: start}},
+		"a young key stays":                 {[]time.Duration{day}, Step{Again: start.Add(29 * day)}},
+		"an old key is followed by another": {[]time.Duration{30 * day}, Step{Add: true, Again: start}},
+		"both stay while the new one is only known": {
+			[]time.Duration{30 * day, time.Minute}, Step{Again: start.Add(Lead + Overlap - time.Minute)},
+		},
+		"both stay while tokens of the old one live": {
+			[]time.Duration{30 * day, Lead + time.Minute}, Step{Again: start.Add(Overlap - time.Minute)},
+		},
+		"the old one goes when no token of it is left": {
+			[]time.Duration{30 * day, Lead + Overlap}, Step{Remove: 1, Again: start.Add(30*day - Lead - Overlap)},
+		},
+		"a hub that was off for months catches up": {
+			[]time.Duration{200 * day, 100 * day}, Step{Add: true, Remove: 1, Again: start.Add(-70 * day)},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s Set
@@ -48,7 +56,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-func TestAKeySignsOnceItWasPublishedForAnHour(t *testing.T) {
+func TestKeySignsOnceItWasPublishedForAnHour(t *testing.T) {
 	old, young := key(t, 30*24*time.Hour), key(t, Lead-time.Second)
 	if got, err := (Set{old, young}).Active(start); err != nil || got.ID != old.ID {
 		t.Errorf("the key %s signs (%v), want the old one, %s", got.ID, err, old.ID)
@@ -64,14 +72,15 @@ func TestAKeySignsOnceItWasPublishedForAnHour(t *testing.T) {
 	}
 }
 
-func TestASetIsReadAsItWasWritten(t *testing.T) {
+func TestDecodeReturnsTheEncodedSet(t *testing.T) {
 	s := Set{key(t, time.Hour), key(t, time.Minute)}
 	raw, err := Encode(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := Decode(raw)
-	if err != nil || len(got) != 2 || got[0].ID != s[0].ID || got[1].ID != s[1].ID || !got[0].Created.Equal(s[0].Created) || !got[1].Private.Equal(s[1].Private) {
+	if err != nil || len(got) != 2 || got[0].ID != s[0].ID || got[1].ID != s[1].ID ||
+		!got[0].Created.Equal(s[0].Created) || !got[1].Private.Equal(s[1].Private) {
 		t.Errorf("Decode returned %d keys and %v, want the two that were encoded", len(got), err)
 	}
 	before, _ := s.Sealing(s[0])
@@ -85,7 +94,7 @@ func TestASetIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestDecodeRefusesWhatIsNoSet(t *testing.T) {
+func TestDecodeRefusesInvalidSets(t *testing.T) {
 	secret := "c2VjcmV0LXNlY3JldC1zZWNyZXQ="
 	for name, raw := range map[string]string{
 		"text": secret, "an object": `{}`, "a key of another length": `[{"private":"` + secret + `"}]`,

@@ -31,7 +31,8 @@ func guidText(raw []byte) (string, error) {
 
 // guidBytes returns the bytes of a GUID that guidText wrote.
 func guidBytes(text string) ([]byte, error) {
-	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' || strings.ToLower(text) != text {
+	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' ||
+		strings.ToLower(text) != text {
 		return nil, errGUID
 	}
 	raw, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))

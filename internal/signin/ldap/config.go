@@ -119,7 +119,7 @@ func parse(c Config) (*parsed, error) {
 		p.servers = append(p.servers, s)
 	}
 	if c.BindDN == "" || c.BindPassword == nil {
-		return nil, errors.New("name a service account and its password: users are searched with its rights")
+		return nil, errors.New("name a service account and its password, because users are searched with its rights")
 	}
 	if p.Timeout == 0 {
 		p.Timeout = defaultTimeout
@@ -143,7 +143,8 @@ func parse(c Config) (*parsed, error) {
 func parseServer(text string) (server, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || (*u != url.URL{Scheme: u.Scheme, Host: u.Host}) {
-		return server{}, fmt.Errorf("server %q: it must be ldaps://host[:port], or ldap://host[:port] for StartTLS", bounded(text))
+		return server{}, fmt.Errorf("server %q: it must be ldaps://host[:port], or ldap://host[:port] for StartTLS",
+			bounded(text))
 	}
 	s := server{url: text, host: u.Hostname()}
 	port := goldap.DefaultLdapsPort
@@ -184,7 +185,7 @@ func (p *parsed) parseUsers() error {
 func (p *parsed) parseGroups() error {
 	g := p.Groups
 	if g.Source == "" {
-		return errors.New("say where groups are read: TokenGroups, MemberOf or Search")
+		return errors.New("specify where groups are read: TokenGroups, MemberOf or Search")
 	}
 	var err error
 	if p.groupBase, err = parseBase(g.Base); err != nil {
@@ -201,11 +202,11 @@ func (p *parsed) parseGroups() error {
 	case g.Source != TokenGroups && g.Source != MemberOf && g.Source != Search:
 		return fmt.Errorf("groups are read from TokenGroups, MemberOf or Search, not from %q", g.Source)
 	case g.Depth < 0 || g.Depth > maxDepth:
-		return fmt.Errorf("groups in groups are followed over 0 to %d levels, not %d", maxDepth, g.Depth)
+		return fmt.Errorf("nested groups are followed for 0 to %d levels, not %d", maxDepth, g.Depth)
 	case g.Source == TokenGroups && g.Depth > 0:
-		return errors.New("tokenGroups has all nested groups: leave the depth away")
+		return errors.New("tokenGroups has all nested groups: omit the depth")
 	case !searches && g.Filter != "":
-		return fmt.Errorf("groups are read from %s without a search: leave their filter away", g.Source)
+		return fmt.Errorf("groups are read from %s without a search: omit their filter", g.Source)
 	case !searches:
 		return nil
 	}
@@ -213,7 +214,7 @@ func (p *parsed) parseGroups() error {
 		return fmt.Errorf("filter of groups: %w", err)
 	}
 	if g.Depth > 0 && (!p.member.has(placeDN) || p.member.has(placeName)) {
-		return fmt.Errorf("filter of groups: to follow groups in groups it must have %s and not %s, since groups name "+
+		return fmt.Errorf("filter of groups: to follow nested groups it must have %s and not %s, because groups name "+
 			"groups by their DN", placeDN, placeName)
 	}
 	return nil
@@ -236,7 +237,8 @@ func checkAttribute(name string) error {
 	if !attributeForm.MatchString(name) {
 		return fmt.Errorf("%q is not the name of an attribute", bounded(name))
 	}
-	never := []string{"member", "uniqueMember", "memberUid", "memberOf", "userPassword", "unicodePwd", "sambaNTPassword", "krbPrincipalKey"}
+	never := []string{"member", "uniqueMember", "memberUid", "memberOf", "userPassword", "unicodePwd", "sambaNTPassword",
+		"krbPrincipalKey"}
 	if slices.ContainsFunc(never, func(n string) bool { return strings.EqualFold(n, name) }) {
 		return fmt.Errorf("%s is not a name or an ID", name)
 	}

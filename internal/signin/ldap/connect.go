@@ -90,7 +90,8 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 	stop := context.AfterFunc(early, func() { raw.Close() })
 	conn := &boundedConn{Conn: raw, left: maxTraffic}
 	s := &session{server: to.url, ctx: ctx, account: c.BindDN, secret: secret}
-	if s.conn, err = handshake(early, conn, to, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: to.host, RootCAs: c.Roots}); err == nil {
+	if s.conn, err = handshake(early, conn, to,
+		&tls.Config{MinVersion: tls.VersionTLS12, ServerName: to.host, RootCAs: c.Roots}); err == nil {
 		err = s.bindAccount()
 	}
 	if !stop() { // ctx has ended, and the connection is closed

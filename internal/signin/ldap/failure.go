@@ -41,7 +41,7 @@ func (f *failure) reason() string {
 	text := f.err.Error()
 	switch {
 	case errors.Is(f.err, context.DeadlineExceeded):
-		return "no answer in time"
+		return "no response in time"
 	case errors.As(f.err, &answer) && answer.ResultCode < goldap.ErrorNetwork:
 		text = fmt.Sprintf("%s (%d)", goldap.LDAPResultCodeMap[answer.ResultCode], answer.ResultCode)
 		if said := answer.Err.Error(); said != "" {
@@ -50,7 +50,7 @@ func (f *failure) reason() string {
 	}
 	for _, secret := range f.secrets {
 		if strings.Contains(text, secret) {
-			return "the answer is left out, since it repeats a password"
+			return "the response is omitted, because it repeats a password"
 		}
 	}
 	return bounded(text)
@@ -64,7 +64,7 @@ func (f *failure) advice() string {
 	case goldap.LDAPResultInvalidCredentials:
 		return "check its name and its Secret"
 	case goldap.LDAPResultSizeLimitExceeded, goldap.LDAPResultAdminLimitExceeded:
-		return "the server bounds what the service account may read: raise its limits, or narrow base and filter"
+		return "the server limits how much the service account may read: raise its limits, or narrow base and filter"
 	case goldap.LDAPResultReferral:
 		return "the entry is on another server, and referrals are not followed: name that server"
 	case goldap.LDAPResultTimeLimitExceeded:
@@ -110,7 +110,8 @@ func unavailable(err error) bool {
 // refusesUser reports whether the answer to a user's bind is about the user or the password. Directories use several
 // codes for a locked user.
 func refusesUser(err error) bool {
-	return goldap.IsErrorAnyOf(err, goldap.LDAPResultInvalidCredentials, goldap.LDAPResultUnwillingToPerform, goldap.LDAPResultConstraintViolation,
+	return goldap.IsErrorAnyOf(err, goldap.LDAPResultInvalidCredentials, goldap.LDAPResultUnwillingToPerform,
+		goldap.LDAPResultConstraintViolation,
 		goldap.LDAPResultInappropriateAuthentication, goldap.LDAPResultNoSuchObject, goldap.LDAPResultInsufficientAccessRights)
 }
 

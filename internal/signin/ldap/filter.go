@@ -35,14 +35,16 @@ func parseTemplate(text string, places ...string) (template, error) {
 		marked = strings.ReplaceAll(marked, place, mark)
 	}
 	if count == 0 || strings.ContainsAny(marked, "{}") {
-		return template{}, fmt.Errorf("%q must have %s, and no other place in braces", bounded(text), strings.Join(places, " or "))
+		return template{}, fmt.Errorf("%q must have %s, and no other placeholder in braces", bounded(text),
+			strings.Join(places, " or "))
 	}
 	packet, err := goldap.CompileFilter(marked)
 	if err != nil {
 		return template{}, fmt.Errorf("%q is not a filter", bounded(text))
 	}
 	if compared(packet) != count {
-		return template{}, fmt.Errorf("%q: %s must be a value that an attribute is compared with, and not within a (!…)", bounded(text), strings.Join(places, " or "))
+		return template{}, fmt.Errorf("%q: %s must be a value that an attribute is compared with, and not within a (!…)",
+			bounded(text), strings.Join(places, " or "))
 	}
 	return t, nil
 }

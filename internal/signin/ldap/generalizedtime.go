@@ -18,7 +18,7 @@ var timeForm = regexp.MustCompile(`^[0-9]{10}([0-9]{2}([0-9]{2})?)?([.,][0-9]{1,
 // generalizedTime parses a value of the syntax Generalized Time.
 func generalizedTime(text string) (time.Time, error) {
 	if !timeForm.MatchString(text) {
-		return time.Time{}, errors.New("it is no generalized time")
+		return time.Time{}, errors.New("it is not a generalized time")
 	}
 	raw, leap := []byte(text), time.Duration(0)
 	if timeForm.FindStringSubmatch(text)[2] == "60" { // a leap second is treated as the first second of the next minute

@@ -48,7 +48,8 @@ func New(c Config) (*Connector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Connector{parsed: p, seats: semaphore.NewWeighted(maxConnections), most: maxGroups, dial: p.Timeout / dialShare, now: time.Now}, nil
+	return &Connector{parsed: p, seats: semaphore.NewWeighted(maxConnections), most: maxGroups,
+		dial: p.Timeout / dialShare, now: time.Now}, nil
 }
 
 // Login returns the user with a name and a password.
@@ -59,7 +60,8 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 	}
 	// Directories treat several forms of a name as equal, for example with more spaces or with wide letters. Each form
 	// would have its own count of attempts.
-	if name == "" || len(name) > maxTyped || !printable(name) || strings.TrimSpace(name) != name || strings.Contains(name, "  ") || !norm.NFKC.IsNormalString(name) {
+	if name == "" || len(name) > maxTyped || !printable(name) || strings.TrimSpace(name) != name ||
+		strings.Contains(name, "  ") || !norm.NFKC.IsNormalString(name) {
 		return connector.User{}, refuse("the name is empty, too long or malformed")
 	}
 	return c.ask(ctx, func(s *session) (account, error) {

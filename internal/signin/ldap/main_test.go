@@ -94,7 +94,8 @@ func group(b *strings.Builder, name string, members ...string) {
 func newUser(t testing.TB, s *directory.Server, more ...goldap.Attribute) string {
 	t.Helper()
 	uid := newName("user")
-	add(t, s, dnOf(uid), append(more, attribute("objectClass", "inetOrgPerson"), attribute("uid", uid), attribute("cn", uid), attribute("sn", uid),
+	add(t, s, dnOf(uid), append(more, attribute("objectClass", "inetOrgPerson"), attribute("uid", uid),
+		attribute("cn", uid), attribute("sn", uid),
 		attribute("userPassword", "password of "+uid))...)
 	return uid
 }
@@ -167,7 +168,7 @@ func login(t testing.TB, c *Connector, name string) connector.User {
 	t.Helper()
 	user, err := c.Login(t.Context(), name, "password of "+name)
 	if err != nil {
-		t.Fatalf("%s must be let in: %v", name, err)
+		t.Fatalf("%s is refused with %v, want the user signed in", name, err)
 	}
 	return user
 }
@@ -176,7 +177,7 @@ func login(t testing.TB, c *Connector, name string) connector.User {
 func refused(t testing.TB, err error, words string) {
 	t.Helper()
 	if !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), words) {
-		t.Errorf("must be refused with %q, and was: %v", words, err)
+		t.Errorf("got the error %[2]v, want a refusal with %[1]q", words, err)
 	}
 }
 
@@ -184,14 +185,14 @@ func refused(t testing.TB, err error, words string) {
 func unasked(t testing.TB, err error, words string) {
 	t.Helper()
 	if err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), words) {
-		t.Errorf("must fail with %q without a refusal, and was: %v", words, err)
+		t.Errorf("got the error %[2]v, want an error with %[1]q that is not a refusal", words, err)
 	}
 }
 
 func same(t testing.TB, what string, got, want []string) {
 	t.Helper()
 	if !slices.Equal(got, want) {
-		t.Errorf("%s: %q, expected %q", what, got, want)
+		t.Errorf("%s: %q, want %q", what, got, want)
 	}
 }
 

@@ -64,7 +64,7 @@ func readMessage(from io.Reader) ([]byte, error) {
 	return raw.Bytes(), count(raw.Bytes(), content, maxNesting, &room)
 }
 
-var errMessage = errors.New("the server sent a message that is not of LDAP")
+var errMessage = errors.New("the server sent a message that is not LDAP")
 
 // lengthOf returns the length of an element's content and the offset of the content.
 func lengthOf(raw []byte) (size, content int, err error) {

@@ -19,7 +19,7 @@ func sequence(content []byte) []byte {
 }
 
 // A directory is an upstream. The elements of its messages are counted before the library allocates memory for them.
-func TestAMessageOfManyElementsIsRefusedBeforeItIsDecoded(t *testing.T) {
+func TestMessageOfManyElementsIsRefusedBeforeItIsDecoded(t *testing.T) {
 	setBounds()
 	deep := []byte{}
 	for range 100 {

@@ -16,54 +16,57 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-func TestAConfigurationThatCannotBeSafeIsRefused(t *testing.T) {
+func TestUnsafeConfigurationsAreRefused(t *testing.T) {
 	good := to("ldaps://ldap.example.org", nil)
 	for name, tt := range map[string]struct {
 		change func(*Config)
 		words  string
 	}{
-		"no server":            {func(c *Config) { c.Servers = nil }, "name 1 to 8 servers"},
-		"nine servers":         {func(c *Config) { c.Servers = make([]string, 9) }, "name 1 to 8 servers"},
-		"another scheme":       {func(c *Config) { c.Servers = []string{"ldapi://x"} }, "scheme"},
-		"a query":              {func(c *Config) { c.Servers = []string{"ldaps://x?y"} }, "it must be ldaps://"},
-		"a user in the URL":    {func(c *Config) { c.Servers = []string{"ldaps://u@x"} }, "it must be ldaps://"},
-		"no account":           {func(c *Config) { c.BindDN = "" }, "service account"},
-		"no password":          {func(c *Config) { c.BindPassword = nil }, "service account"},
-		"two minutes":          {func(c *Config) { c.Timeout = 2 * time.Minute }, "at most 1m0s"},
-		"no base of users":     {func(c *Config) { c.Users.Base = "" }, "base of users"},
-		"no base of groups":    {func(c *Config) { c.Groups.Base = "groups" }, "base of groups"},
-		"filter without name":  {func(c *Config) { c.Users.Filter = "(uid=alice)" }, "must have {name}"},
-		"filter cut":           {func(c *Config) { c.Users.Filter = "(uid={name}" }, "not a filter"},
-		"name as attribute":    {func(c *Config) { c.Users.Filter = "({name}=alice)" }, "must be a value"},
-		"name negated":         {func(c *Config) { c.Users.Filter = "(!(uid={name}))" }, "must be a value"},
-		"name compared by <=":  {func(c *Config) { c.Users.Filter = "(uid<={name})" }, "must be a value"},
-		"unknown place":        {func(c *Config) { c.Users.Filter = "(&(uid={name})(cn={dn}))" }, "no other place"},
-		"members as names":     {func(c *Config) { c.Groups.Name = "Member" }, "not a name"},
-		"hashes as names":      {func(c *Config) { c.Users.Name = "userpassword" }, "not a name"},
-		"all attributes":       {func(c *Config) { c.Users.Name = "*" }, "not the name of an attribute"},
-		"no source":            {func(c *Config) { c.Groups.Source = "" }, "say where groups are read"},
-		"unknown source":       {func(c *Config) { c.Groups.Source = "Members" }, "not from"},
-		"too deep":             {func(c *Config) { c.Groups.Depth = 11 }, "0 to 10 levels"},
-		"depth by name":        {func(c *Config) { c.Groups.Depth, c.Groups.Filter = 1, "(memberUid={name})" }, "it must have {dn}"},
-		"depth of tokenGroups": {func(c *Config) { c.Groups.Source, c.Groups.Depth = TokenGroups, 1 }, "leave the depth away"},
-		"filter unused":        {func(c *Config) { c.Groups.Source = TokenGroups }, "leave their filter away"},
+		"no server":           {func(c *Config) { c.Servers = nil }, "name 1 to 8 servers"},
+		"nine servers":        {func(c *Config) { c.Servers = make([]string, 9) }, "name 1 to 8 servers"},
+		"another scheme":      {func(c *Config) { c.Servers = []string{"ldapi://x"} }, "scheme"},
+		"a query":             {func(c *Config) { c.Servers = []string{"ldaps://x?y"} }, "it must be ldaps://"},
+		"a user in the URL":   {func(c *Config) { c.Servers = []string{"ldaps://u@x"} }, "it must be ldaps://"},
+		"no account":          {func(c *Config) { c.BindDN = "" }, "service account"},
+		"no password":         {func(c *Config) { c.BindPassword = nil }, "service account"},
+		"two minutes":         {func(c *Config) { c.Timeout = 2 * time.Minute }, "at most 1m0s"},
+		"no base of users":    {func(c *Config) { c.Users.Base = "" }, "base of users"},
+		"no base of groups":   {func(c *Config) { c.Groups.Base = "groups" }, "base of groups"},
+		"filter without name": {func(c *Config) { c.Users.Filter = "(uid=alice)" }, "must have {name}"},
+		"filter cut":          {func(c *Config) { c.Users.Filter = "(uid={name}" }, "not a filter"},
+		"name as attribute":   {func(c *Config) { c.Users.Filter = "({name}=alice)" }, "must be a value"},
+		"name negated":        {func(c *Config) { c.Users.Filter = "(!(uid={name}))" }, "must be a value"},
+		"name compared by <=": {func(c *Config) { c.Users.Filter = "(uid<={name})" }, "must be a value"},
+		"unknown placeholder": {func(c *Config) { c.Users.Filter = "(&(uid={name})(cn={dn}))" }, "no other placeholder"},
+		"members as names":    {func(c *Config) { c.Groups.Name = "Member" }, "not a name"},
+		"hashes as names":     {func(c *Config) { c.Users.Name = "userpassword" }, "not a name"},
+		"all attributes":      {func(c *Config) { c.Users.Name = "*" }, "not the name of an attribute"},
+		"no source":           {func(c *Config) { c.Groups.Source = "" }, "specify where groups are read"},
+		"unknown source":      {func(c *Config) { c.Groups.Source = "Members" }, "not from"},
+		"too deep":            {func(c *Config) { c.Groups.Depth = 11 }, "0 to 10 levels"},
+		"depth by name": {
+			func(c *Config) { c.Groups.Depth, c.Groups.Filter = 1, "(memberUid={name})" }, "it must have {dn}",
+		},
+		"depth of tokenGroups": {func(c *Config) { c.Groups.Source, c.Groups.Depth = TokenGroups, 1 }, "omit the depth"},
+		"filter unused":        {func(c *Config) { c.Groups.Source = TokenGroups }, "omit their filter"},
 		"allowed, not a name":  {func(c *Config) { c.AllowedGroups = []string{"ops\u200b"} }, "allowed group"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := good
 			tt.change(&c)
 			if _, err := New(c); err == nil || !strings.Contains(err.Error(), tt.words) {
-				t.Errorf("must be refused with %q, and was: %v", tt.words, err)
+				t.Errorf("got the error %[2]v, want a refusal with %[1]q", tt.words, err)
 			}
 		})
 	}
 	if _, err := New(good); err != nil {
-		t.Errorf("the configuration that the cases change must be good: %v", err)
+		t.Errorf("the unchanged configuration gives the error %v, want none", err)
 	}
 }
 
 func TestEachKindOfDirectoryHasAUsableConfiguration(t *testing.T) {
-	for name, of := range map[string]func(string, string) (Users, Groups){"OpenLDAP": openLDAP, "FreeIPA": freeIPA, "ActiveDirectory": activeDirectory} {
+	for name, of := range map[string]func(string, string) (Users, Groups){"OpenLDAP": openLDAP, "FreeIPA": freeIPA,
+		"ActiveDirectory": activeDirectory} {
 		c := to("ldap://ldap.example.org", nil)
 		c.Users, c.Groups = of("dc=example,dc=org", "dc=example,dc=org")
 		if _, err := New(c); err != nil {
@@ -72,7 +75,7 @@ func TestEachKindOfDirectoryHasAUsableConfiguration(t *testing.T) {
 	}
 }
 
-func TestAnEmptyPasswordOfTheServiceAccountIsNotSent(t *testing.T) {
+func TestEmptyPasswordOfTheServiceAccountIsNotSent(t *testing.T) {
 	s := listener(t, drain)
 	c := to("ldap://"+s.address, nil)
 	c.BindPassword = secret("")
@@ -80,11 +83,11 @@ func TestAnEmptyPasswordOfTheServiceAccountIsNotSent(t *testing.T) {
 	c.BindPassword = func(context.Context) (string, error) { return "", fmt.Errorf("no Secret x") }
 	unasked(t, connectorOf(t, c).Check(t.Context()), "read the password of the service account: no Secret x")
 	if s.asked() != 0 {
-		t.Error("the server was asked")
+		t.Error("the server was asked, want no request")
 	}
 }
 
-func TestTimesOfADirectoryAreReadInAllTheirForms(t *testing.T) {
+func TestGeneralizedTimesAreParsedInAllForms(t *testing.T) {
 	for text, want := range map[string]string{
 		"20261123120000Z": "2026-11-23T12:00:00Z", "202611231200Z": "2026-11-23T12:00:00Z", "2026112312Z": "2026-11-23T12:00:00Z",
 		"20261123120000.5Z": "2026-11-23T12:00:00.5Z", "20261123120000,25Z": "2026-11-23T12:00:00.25Z", "202611231200.5Z": "2026-11-23T12:00:30Z", "2026112312.5Z": "2026-11-23T12:30:00Z",
@@ -113,28 +116,41 @@ func entryOf(values map[string]string) *goldap.Entry {
 	return goldap.NewEntry("uid=alice,dc=example,dc=org", attributes)
 }
 
-func TestAccountsThatMayNotBeUsed(t *testing.T) {
+func TestDisabledAndExpiredAccountsAreRefused(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	steps := func(at time.Time) string { return fmt.Sprint((at.Unix() + 11_644_473_600) * 10_000_000) }
 	for name, tt := range map[string]struct {
 		values map[string]string
 		want   string
 	}{
-		"nothing known":                      {nil, ""},
-		"AD, normal":                         {map[string]string{attributeControl: "512", attributeExpires: "9223372036854775807"}, ""},
-		"AD, never expires by 0":             {map[string]string{attributeControl: "512", attributeExpires: "0"}, ""},
-		"AD, disabled":                       {map[string]string{attributeControl: "514"}, "is disabled"},
-		"AD, malformed":                      {map[string]string{attributeControl: "x"}, "is disabled"},
-		"AD, locked for wrong passwords":     {map[string]string{attributeControl: "512", "msDS-User-Account-Control-Computed": "16", "lockoutTime": steps(now)}, ""},
-		"AD, expired":                        {map[string]string{attributeControl: "512", attributeExpires: steps(now)}, "has expired"},
-		"AD, expires later":                  {map[string]string{attributeControl: "512", attributeExpires: steps(now.Add(time.Second))}, ""},
-		"AD, expiry malformed":               {map[string]string{attributeControl: "512", attributeExpires: "soon"}, "has expired"},
-		"OpenLDAP, locked for good":          {map[string]string{attributeLocked: "000001010000Z"}, "is locked"},
-		"OpenLDAP, with seconds":             {map[string]string{attributeLocked: "00000101000000Z"}, "is locked"},
-		"OpenLDAP, locked by guesses":        {map[string]string{attributeLocked: "20261123115959Z"}, ""},
-		"OpenLDAP, a lock that is no time":   {map[string]string{attributeLocked: "TRUE"}, "is locked"},
-		"OpenLDAP, ends without seconds":     {map[string]string{attributeEnd: "203012312359Z"}, ""},
-		"OpenLDAP, reset":                    {map[string]string{"pwdreset": "TRUE"}, "must have its password changed first"},
+		"nothing known": {nil, ""},
+		"AD, normal": {
+			map[string]string{attributeControl: "512", attributeExpires: "9223372036854775807"}, "",
+		},
+		"AD, never expires by 0": {map[string]string{attributeControl: "512", attributeExpires: "0"}, ""},
+		"AD, disabled":           {map[string]string{attributeControl: "514"}, "is disabled"},
+		"AD, malformed":          {map[string]string{attributeControl: "x"}, "is disabled"},
+		"AD, locked for wrong passwords": {
+			map[string]string{attributeControl: "512", "msDS-User-Account-Control-Computed": "16", "lockoutTime": steps(now)},
+			"",
+		},
+		"AD, expired": {
+			map[string]string{attributeControl: "512", attributeExpires: steps(now)}, "has expired",
+		},
+		"AD, expires later": {
+			map[string]string{attributeControl: "512", attributeExpires: steps(now.Add(time.Second))}, "",
+		},
+		"AD, expiry malformed": {
+			map[string]string{attributeControl: "512", attributeExpires: "soon"}, "has expired",
+		},
+		"OpenLDAP, locked for good":           {map[string]string{attributeLocked: "000001010000Z"}, "is locked"},
+		"OpenLDAP, with seconds":              {map[string]string{attributeLocked: "00000101000000Z"}, "is locked"},
+		"OpenLDAP, locked by guesses":         {map[string]string{attributeLocked: "20261123115959Z"}, ""},
+		"OpenLDAP, a lock that is not a time": {map[string]string{attributeLocked: "TRUE"}, "is locked"},
+		"OpenLDAP, ends without seconds":      {map[string]string{attributeEnd: "203012312359Z"}, ""},
+		"OpenLDAP, reset": {
+			map[string]string{"pwdreset": "TRUE"}, "must have its password changed first",
+		},
 		"OpenLDAP, ended":                    {map[string]string{attributeEnd: "20261123115959.5Z"}, "has expired"},
 		"FreeIPA, locked":                    {map[string]string{"nsaccountlock": "true"}, "is disabled"},
 		"FreeIPA, unlocked":                  {map[string]string{attributeLock: "FALSE"}, ""},
@@ -144,11 +160,11 @@ func TestAccountsThatMayNotBeUsed(t *testing.T) {
 		"FreeIPA, expiry that is not a time": {map[string]string{attributeExpiration: "x"}, "has expired"},
 	} {
 		if got := refusal(entryOf(tt.values), now); got != tt.want {
-			t.Errorf("%s: %q, expected %q", name, got, tt.want)
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
 	if got := expired(math.MinInt64, now); !got {
-		t.Error("a time before all times has passed")
+		t.Error("the earliest time has not passed, want it to have passed")
 	}
 }
 
@@ -159,21 +175,22 @@ func TestNamesArePlainAndInLowerCase(t *testing.T) {
 		"": "", " alice": "", "alice\u00a0": "", "al\u200bice": "", "alice\n": "", "alice\xff": "", "\u202ealice": "", strings.Repeat("a", 256): "",
 	} {
 		if got, err := normalize(name); got != want || (err == nil) != (want != "") {
-			t.Errorf("%q: %q, %v; expected %q", name, got, err, want)
+			t.Errorf("%q: %q, %v; want %q", name, got, err, want)
 		}
 	}
 }
 
-func TestOfSeveralNamesTheOneInTheDNCounts(t *testing.T) {
-	entry := goldap.NewEntry("UID=bob+cn=x,dc=example,dc=org", map[string][]string{"uid": {"alice", "bob"}, "cn": {"x"}, "mail": {"a@b", "c@d"}})
+func TestNameInTheDNCountsIfThereAreSeveral(t *testing.T) {
+	entry := goldap.NewEntry("UID=bob+cn=x,dc=example,dc=org",
+		map[string][]string{"uid": {"alice", "bob"}, "cn": {"x"}, "mail": {"a@b", "c@d"}})
 	for attribute, want := range map[string]string{"Uid": "bob", "CN": "x", "mail": "", "sn": ""} {
 		if got := single(entry, attribute); got != want {
-			t.Errorf("%s: %q, expected %q", attribute, got, want)
+			t.Errorf("%s: %q, want %q", attribute, got, want)
 		}
 	}
 }
 
-func TestActiveDirectoryGivesAPartOfTheValues(t *testing.T) {
+func TestRangesOfActiveDirectoryAttributesAreParsed(t *testing.T) {
 	for name, tt := range map[string]struct {
 		attributes map[string][]string
 		values     int
@@ -192,7 +209,7 @@ func TestActiveDirectoryGivesAPartOfTheValues(t *testing.T) {
 	}
 }
 
-func TestGUIDsAndSIDsAreWrittenAsByActiveDirectory(t *testing.T) {
+func TestGUIDsAndSIDsHaveActiveDirectoryFormat(t *testing.T) {
 	raw := []byte{0x6f, 0x7c, 0x3d, 0x15, 0x1b, 0xf4, 0x1d, 0x43, 0x8b, 0x5c, 1, 2, 3, 4, 5, 0xab}
 	if text, err := guidText(raw); err != nil || text != "153d7c6f-f41b-431d-8b5c-0102030405ab" {
 		t.Errorf("GUID %q, %v", text, err)
@@ -283,7 +300,8 @@ func FuzzFilter(f *testing.F) {
 			if shape(got) != shape(want) {
 				t.Errorf("%q with %q and %q has another shape", text, name, dn)
 			}
-			if strings.Contains(text, placeName) && !strings.Contains(leaves(got), name) || strings.Contains(text, placeDN) && !strings.Contains(leaves(got), dn) {
+			if strings.Contains(text, placeName) && !strings.Contains(leaves(got), name) || strings.Contains(text, placeDN) &&
+				!strings.Contains(leaves(got), dn) {
 				t.Errorf("%q with %q and %q compares with another value: %q", text, name, dn, leaves(got))
 			}
 		}
@@ -292,7 +310,8 @@ func FuzzFilter(f *testing.F) {
 
 // FuzzTemplate checks that an accepted template is a valid filter with every name, and with any.
 func FuzzTemplate(f *testing.F) {
-	for _, text := range []string{"(uid={name})", "(&(a=b)(uid=x{name}*))", "({name})", "(!(uid={name}))", "(uid:dn:2.4:={name})", "(uid=\\{name})", "(uid={name}"} {
+	for _, text := range []string{"(uid={name})", "(&(a=b)(uid=x{name}*))", "({name})", "(!(uid={name}))",
+		"(uid:dn:2.4:={name})", "(uid=\\{name})", "(uid={name}"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

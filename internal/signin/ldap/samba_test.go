@@ -28,7 +28,8 @@ func domain(s *directory.Server) Config {
 func newDomainUser(t testing.TB, s *directory.Server) string {
 	t.Helper()
 	name := newName("User")
-	add(t, s, inDomain(name), attribute("objectClass", "user"), attribute("sAMAccountName", name), attribute("userPrincipalName", name+"@ad.test"),
+	add(t, s, inDomain(name), attribute("objectClass", "user"), attribute("sAMAccountName", name),
+		attribute("userPrincipalName", name+"@ad.test"),
 		attribute("userAccountControl", "512"), attribute("unicodePwd", directory.UnicodePassword("password of "+name)))
 	return name
 }
@@ -36,11 +37,12 @@ func newDomainUser(t testing.TB, s *directory.Server) string {
 func newDomainGroup(t testing.TB, s *directory.Server, members ...string) string {
 	t.Helper()
 	name := newName("Group")
-	add(t, s, inDomain(name), attribute("objectClass", "group"), attribute("sAMAccountName", name), attribute("member", members...))
+	add(t, s, inDomain(name), attribute("objectClass", "group"), attribute("sAMAccountName", name),
+		attribute("member", members...))
 	return name
 }
 
-func TestAUserOfADomainSignsInWithNestedGroups(t *testing.T) {
+func TestUserOfADomainSignsInWithNestedGroups(t *testing.T) {
 	s := samba(t)
 	name := newDomainUser(t, s)
 	inner := newDomainGroup(t, s, inDomain(name))
@@ -63,7 +65,8 @@ func TestAUserOfADomainSignsInWithNestedGroups(t *testing.T) {
 		return all
 	}
 	chain := domain(s)
-	chain.Groups = Groups{Source: Search, Base: directory.Domain, Filter: "(member:1.2.840.113556.1.4.1941:={dn})", Name: "sAMAccountName"}
+	chain.Groups = Groups{Source: Search, Base: directory.Domain, Filter: "(member:1.2.840.113556.1.4.1941:={dn})",
+		Name: "sAMAccountName"}
 	direct := domain(s)
 	direct.Groups = Groups{Source: MemberOf, Base: "CN=Users," + directory.Domain, Name: "cn"}
 	upn := domain(s)
@@ -87,7 +90,7 @@ func TestAUserOfADomainSignsInWithNestedGroups(t *testing.T) {
 	}
 }
 
-func TestAUserOfADomainIsInManyGroups(t *testing.T) {
+func TestUserOfADomainIsInManyGroups(t *testing.T) {
 	s := samba(t)
 	const groups = 2*batch + 1
 	name := newDomainUser(t, s)
@@ -109,7 +112,7 @@ func TestAUserOfADomainIsInManyGroups(t *testing.T) {
 	}
 }
 
-func TestAUserOfADomainIsRefused(t *testing.T) {
+func TestUserOfADomainIsRefused(t *testing.T) {
 	s := samba(t)
 	c := connectorOf(t, domain(s))
 	unit := "OU=elsewhere," + directory.Domain
@@ -118,8 +121,10 @@ func TestAUserOfADomainIsRefused(t *testing.T) {
 		change func(name string)
 	}{
 		"disabled": {"is disabled", func(name string) { replace(t, s, inDomain(name), attributeControl, "514") }},
-		"expired":  {"has expired", func(name string) { replace(t, s, inDomain(name), attributeExpires, "132223104000000000") }},
-		"deleted":  {"no user", func(name string) { remove(t, s, inDomain(name)) }},
+		"expired": {
+			"has expired", func(name string) { replace(t, s, inDomain(name), attributeExpires, "132223104000000000") },
+		},
+		"deleted": {"no user", func(name string) { remove(t, s, inDomain(name)) }},
 		"with a new password": {"password was changed", func(name string) {
 			replace(t, s, inDomain(name), "unicodePwd", directory.UnicodePassword("another password"))
 		}},
@@ -141,10 +146,10 @@ func TestAUserOfADomainIsRefused(t *testing.T) {
 		user := login(t, c, name)
 		for range 3 {
 			_, err := c.Login(t.Context(), name, "guessed")
-			refused(t, err, "for wrong")
+			refused(t, err, "as wrong")
 		}
 		_, err := c.Login(t.Context(), name, "password of "+name)
-		refused(t, err, "the account for locked")
+		refused(t, err, "the account as locked")
 		if _, err := c.Refresh(t.Context(), user); err != nil {
 			t.Errorf("the session ends with %v, want it to go on: anyone can guess", err)
 		}
@@ -169,7 +174,7 @@ func TestAUserOfADomainIsRefused(t *testing.T) {
 		name := newDomainUser(t, s)
 		replace(t, s, inDomain(name), "pwdLastSet", "0")
 		_, err := c.Login(t.Context(), name, "password of "+name)
-		refused(t, err, "for wrong, or the account for locked")
+		refused(t, err, "as wrong, or the account as locked")
 	})
 	t.Run("with an empty password or a wrong name", func(t *testing.T) {
 		name := newDomainUser(t, s)

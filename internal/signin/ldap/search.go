@@ -24,7 +24,7 @@ const (
 func none() []string { return []string{"1.1"} }
 
 // errMany means that more entries match than the request allows.
-var errMany = errors.New("more entries than are taken")
+var errMany = errors.New("more entries than allowed")
 
 // request is a search. If more than most entries match, the error is errMany.
 type request struct {
@@ -91,7 +91,7 @@ func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, 
 			return all, nil
 		}
 		if next != len(all) {
-			return nil, fmt.Errorf("%s: read %s of %s: the server gave other values than it was asked for", s.server, name,
+			return nil, fmt.Errorf("%s: read %s of %s: the server returned other values than requested", s.server, name,
 				bounded(entry.DN))
 		}
 		found, err := s.search(request{

@@ -103,7 +103,8 @@ func secure(t testing.TB, serve func(recorded)) (*fake, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{raw}, PrivateKey: key}}}
+	config := &tls.Config{MinVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{raw}, PrivateKey: key}}}
 	return listener(t, func(conn recorded) {
 		serve(recorded{tls.Server(conn.Conn, config), conn.by})
 	}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
@@ -119,11 +120,13 @@ func answer(conn recorded, tag ber.Tag, code int64) {
 		return
 	}
 	response := ber.NewSequence("")
-	response.AppendChild(ber.NewInteger(ber.ClassUniversal, ber.TypePrimitive, ber.TagInteger, packet.Children[0].Value, ""))
+	response.AppendChild(ber.NewInteger(ber.ClassUniversal, ber.TypePrimitive, ber.TagInteger, packet.Children[0].Value,
+		""))
 	op := ber.Encode(ber.ClassApplication, ber.TypeConstructed, tag, nil, "")
 	op.AppendChild(ber.NewInteger(ber.ClassUniversal, ber.TypePrimitive, ber.TagEnumerated, code, ""))
 	op.AppendChild(ber.NewString(ber.ClassUniversal, ber.TypePrimitive, ber.TagOctetString, "", ""))
-	op.AppendChild(ber.NewString(ber.ClassUniversal, ber.TypePrimitive, ber.TagOctetString, "the password was: service secret", ""))
+	op.AppendChild(ber.NewString(ber.ClassUniversal, ber.TypePrimitive, ber.TagOctetString,
+		"the password was: service secret", ""))
 	response.AppendChild(op)
 	_, _ = conn.Write(response.Bytes())
 }
@@ -140,7 +143,7 @@ func to(address string, root []byte) Config {
 	}
 }
 
-func TestAServerWithoutTrustedCertificateGetsNoPassword(t *testing.T) {
+func TestServerWithoutTrustedCertificateGetsNoPassword(t *testing.T) {
 	s := openldap(t)
 	c := settings(s)
 	c.Roots = x509.NewCertPool()
@@ -157,7 +160,7 @@ func TestAServerWithoutTrustedCertificateGetsNoPassword(t *testing.T) {
 	}
 }
 
-func TestAServerThatRefusesStartTLSGetsNoPassword(t *testing.T) {
+func TestServerThatRefusesStartTLSGetsNoPassword(t *testing.T) {
 	_, extended := bound()
 	s := listener(t, func(conn recorded) {
 		answer(conn, extended, 2)
@@ -169,20 +172,20 @@ func TestAServerThatRefusesStartTLSGetsNoPassword(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatRepeatsThePasswordIsLeftOut(t *testing.T) {
+func TestResponseThatRepeatsThePasswordIsOmittedFromErrors(t *testing.T) {
 	bind, _ := bound()
 	s, roots := secure(t, func(conn recorded) {
 		answer(conn, bind, 80)
 		drain(conn)
 	})
 	err := connectorOf(t, to("ldaps://"+s.address, roots)).Check(t.Context())
-	unasked(t, err, "left out")
+	unasked(t, err, "omitted")
 	if strings.Contains(err.Error(), "service secret") {
 		t.Errorf("the error has the password: %v", err)
 	}
 }
 
-func TestTheNextServerIsAskedWhenOneDoesNotServe(t *testing.T) {
+func TestNextServerIsUsedWhenOneFails(t *testing.T) {
 	s := openldap(t)
 	bind, _ := bound()
 	for name, tt := range map[string]struct {
@@ -223,7 +226,7 @@ func TestTheNextServerIsAskedWhenOneDoesNotServe(t *testing.T) {
 	}
 }
 
-func TestNoServerServes(t *testing.T) {
+func TestErrorNamesAllServersWhenNoneIsAvailable(t *testing.T) {
 	closed := listener(t, func(recorded) {})
 	c := to("ldaps://"+closed.address, nil)
 	c.Servers = append(c.Servers, "ldap://"+closed.address)
@@ -232,7 +235,7 @@ func TestNoServerServes(t *testing.T) {
 	unasked(t, err, "; ldap://"+closed.address)
 }
 
-func TestAServerThatStopsEndsTheCallInTime(t *testing.T) {
+func TestCallEndsInTimeWhenTheServerStops(t *testing.T) {
 	bind, _ := bound()
 	s, roots := secure(t, func(conn recorded) {
 		answer(conn, bind, 0)
@@ -240,13 +243,13 @@ func TestAServerThatStopsEndsTheCallInTime(t *testing.T) {
 	})
 	c := to("ldaps://"+s.address, roots)
 	c.Timeout = 2 * time.Second
-	unasked(t, connectorOf(t, c).Check(t.Context()), "no answer in time")
+	unasked(t, connectorOf(t, c).Check(t.Context()), "no response in time")
 
 	c.Timeout = maxTimeout
-	unasked(t, connectorOf(t, c).Check(within(t, time.Second)), "no answer in time")
+	unasked(t, connectorOf(t, c).Check(within(t, time.Second)), "no response in time")
 }
 
-func TestLDAPResponsesAboveTheBoundsAreRefused(t *testing.T) {
+func TestTrafficOfAServerIsBounded(t *testing.T) {
 	bind, _ := bound()
 	for name, tt := range map[string]struct {
 		words string
@@ -254,7 +257,8 @@ func TestLDAPResponsesAboveTheBoundsAreRefused(t *testing.T) {
 	}{
 		"a message of 1 GiB": {"more than 4194304", func(w io.Writer) { _, _ = w.Write([]byte{0x30, 0x84, 0x40, 0, 0, 0}) }},
 		"messages without end": {"sent more than 32 MiB", func(w io.Writer) {
-			message := append([]byte{0x30, 0x83, 0x01, 0, 0x05, 0x02, 0x01, 0x7f, 0x04, 0x82, 0xff, 0xfc}, make([]byte, 0xfffc)...)
+			message := append([]byte{0x30, 0x83, 0x01, 0, 0x05, 0x02, 0x01, 0x7f, 0x04, 0x82, 0xff, 0xfc},
+				make([]byte, 0xfffc)...)
 			message[4] = byte((len(message) - 5) & 0xff)
 			message[3], message[2] = byte((len(message)-5)>>8), byte((len(message)-5)>>16)
 			for {
@@ -263,7 +267,9 @@ func TestLDAPResponsesAboveTheBoundsAreRefused(t *testing.T) {
 				}
 			}
 		}},
-		"a message nested without end": {"not of LDAP", func(w io.Writer) { _, _ = w.Write(bytes.Repeat([]byte{0x30, 0x80}, 1000)) }},
+		"a message nested without end": {
+			"not LDAP", func(w io.Writer) { _, _ = w.Write(bytes.Repeat([]byte{0x30, 0x80}, 1000)) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, roots := secure(t, func(conn recorded) {

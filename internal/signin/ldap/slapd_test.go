@@ -20,7 +20,7 @@ import (
 // relaxRules lets an administrator set attributes that otherwise only the server sets.
 const relaxRules = "1.3.6.1.4.1.4203.666.5.12"
 
-func TestAUserSignsInOverLDAPSAndStartTLS(t *testing.T) {
+func TestUserSignsInOverLDAPSAndStartTLS(t *testing.T) {
 	s := openldap(t)
 	for _, url := range []string{s.LDAPS, s.LDAP} {
 		c := settings(s)
@@ -36,10 +36,10 @@ func TestAUserSignsInOverLDAPSAndStartTLS(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotLetInIsRefusedAndNotAnError(t *testing.T) {
+func TestRejectedLoginsAreRefusalsAndNotErrors(t *testing.T) {
 	c := connectorOf(t, settings(openldap(t)))
 	for name, tt := range map[string]struct{ user, password, words string }{
-		"wrong password":             {"Alice", "guessed", "for wrong"},
+		"wrong password":             {"Alice", "guessed", "as wrong"},
 		"no user of this name":       {"mallory", "password of Alice", "no user"},
 		"every user":                 {"*", "password of Alice", "no user"},
 		"a part of a name":           {"Ali*", "password of Alice", "no user"},
@@ -47,13 +47,13 @@ func TestWhoIsNotLetInIsRefusedAndNotAnError(t *testing.T) {
 		"another filter":             {"x)(|(uid=Alice", "password of Alice", "no user"},
 		"an escape":                  {`\41lice`, "password of Alice", "no user"},
 		"a NUL":                      {"Alice\x00", "password of Alice", "malformed"},
-		"a space more":               {"Alice ", "password of Alice", "malformed"},
+		"a trailing space":           {"Alice ", "password of Alice", "malformed"},
 		"wide letters":               {"\uff21lice", "password of Alice", "malformed"},
 		"no name":                    {"", "password of Alice", "name is empty"},
-		"a name that is no text":     {"Alice\xff", "password of Alice", "malformed"},
+		"a name that is not UTF-8":   {"Alice\xff", "password of Alice", "malformed"},
 		"a name of a mebibyte":       {strings.Repeat("a", 1<<20), "x", "too long"},
 		"a password of a mebibyte":   {"Alice", strings.Repeat("a", 1<<20), "too long"},
-		"a place within the name":    {"{dn}", "password of Alice", "no user"},
+		"a placeholder in the name":  {"{dn}", "password of Alice", "no user"},
 		"the service account's name": {"drover", "service secret", "no user"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func logOf(t testing.TB, s *directory.Server) string {
 }
 
 // RFC 4513 §5.1.2: a bind with a name and without a password succeeds, as an anonymous one.
-func TestAnEmptyPasswordIsRefusedBeforeABind(t *testing.T) {
+func TestEmptyPasswordIsRefusedBeforeABind(t *testing.T) {
 	s := openldap(t)
 	uid := newUser(t, s)
 	c := connectorOf(t, settings(s))
@@ -105,20 +105,21 @@ func TestSeveralEntriesThatMatchAreRefused(t *testing.T) {
 }
 
 // A user who may add entries in one branch could otherwise take the name of a user in another branch.
-func TestAUserWithTheNameOfAnotherIsRefused(t *testing.T) {
+func TestUserWithTheNameOfAnotherIsRefused(t *testing.T) {
 	s := openldap(t)
 	victim, mail := newUser(t, s), newName("thief")+"@example.org"
 	unit := "ou=" + newName("branch") + ",ou=people," + directory.Suffix
 	add(t, s, unit, attribute("objectClass", "organizationalUnit"))
-	add(t, s, "cn=thief,"+unit, attribute("objectClass", "inetOrgPerson"), attribute("cn", "thief"), attribute("sn", "thief"),
+	add(t, s, "cn=thief,"+unit, attribute("objectClass", "inetOrgPerson"), attribute("cn", "thief"),
+		attribute("sn", "thief"),
 		attribute("uid", strings.ToUpper(victim)), attribute("mail", mail), attribute("userPassword", "known to the thief"))
 	c := settings(s)
 	c.Users.Filter = "(mail={name})"
 	_, err := connectorOf(t, c).Login(t.Context(), mail, "known to the thief")
-	refused(t, err, "must be that of one user")
+	refused(t, err, "must belong to one user")
 }
 
-func TestAUserIsInTenThousandGroups(t *testing.T) {
+func TestUserIsInTenThousandGroups(t *testing.T) {
 	s := openldap(t)
 	for _, source := range []Source{Search, MemberOf} {
 		c := settings(s)
@@ -138,7 +139,7 @@ func TestAUserIsInTenThousandGroups(t *testing.T) {
 }
 
 // Rancher #26061: the members of each group were fetched, which took more than a minute.
-func TestTheMembersOfAGroupAreNeverAskedFor(t *testing.T) {
+func TestMembersOfAGroupAreNeverRequested(t *testing.T) {
 	s := openldap(t)
 	before := len(logOf(t, s))
 	for _, source := range []Source{Search, MemberOf} {
@@ -179,7 +180,8 @@ func TestTheMembersOfAGroupAreNeverAskedFor(t *testing.T) {
 
 func TestGroupsInGroupsAreFollowedToADepthAndCyclesEnd(t *testing.T) {
 	s := openldap(t)
-	for depth, want := range [][]string{{"crowd", "developers"}, {"crowd", "developers", "staff"}, {"company", "crowd", "developers", "staff"}, 10: {"company", "crowd", "developers", "staff"}} {
+	for depth, want := range [][]string{{"crowd", "developers"}, {"crowd", "developers", "staff"},
+		{"company", "crowd", "developers", "staff"}, 10: {"company", "crowd", "developers", "staff"}} {
 		if want == nil {
 			continue
 		}
@@ -198,7 +200,8 @@ func TestMemberOfHasGroupsInGroupsToo(t *testing.T) {
 	uid, inner, outer := newUser(t, s), newName("group"), newName("group")
 	dn := "cn=" + inner + ",ou=groups," + directory.Suffix
 	add(t, s, dn, attribute("objectClass", "groupOfNames"), attribute("member", dnOf(uid)))
-	add(t, s, "cn="+outer+",ou=groups,"+directory.Suffix, attribute("objectClass", "groupOfNames"), attribute("member", dn))
+	add(t, s, "cn="+outer+",ou=groups,"+directory.Suffix, attribute("objectClass", "groupOfNames"),
+		attribute("member", dn))
 	c := settings(s)
 	c.Groups = Groups{Source: MemberOf, Base: c.Groups.Base, Name: "cn", Depth: 1}
 	same(t, "groups", login(t, connectorOf(t, c), uid).Groups, []string{inner, outer})
@@ -208,8 +211,10 @@ func TestMemberOfTakesGroupsBelowTheBaseOnly(t *testing.T) {
 	s := openldap(t)
 	uid := newUser(t, s)
 	inside, outside := newName("group"), newName("group")
-	add(t, s, "cn="+inside+",ou=groups,"+directory.Suffix, attribute("objectClass", "groupOfNames"), attribute("member", dnOf(uid)))
-	add(t, s, "cn="+outside+",ou=people,"+directory.Suffix, attribute("objectClass", "groupOfNames"), attribute("member", dnOf(uid)))
+	add(t, s, "cn="+inside+",ou=groups,"+directory.Suffix, attribute("objectClass", "groupOfNames"),
+		attribute("member", dnOf(uid)))
+	add(t, s, "cn="+outside+",ou=people,"+directory.Suffix, attribute("objectClass", "groupOfNames"),
+		attribute("member", dnOf(uid)))
 	for _, source := range []Source{Search, MemberOf} {
 		c := settings(s)
 		c.Groups.Source = source
@@ -223,7 +228,8 @@ func TestMemberOfTakesGroupsBelowTheBaseOnly(t *testing.T) {
 func TestGroupsThatNameTheirMembersByUID(t *testing.T) {
 	s := openldap(t)
 	uid, name := newUser(t, s), newName("group")
-	add(t, s, "cn="+name+",ou=groups,"+directory.Suffix, attribute("objectClass", "posixGroup"), attribute("gidNumber", "1"), attribute("memberUid", uid))
+	add(t, s, "cn="+name+",ou=groups,"+directory.Suffix, attribute("objectClass", "posixGroup"),
+		attribute("gidNumber", "1"), attribute("memberUid", uid))
 	c := settings(s)
 	c.Groups.Filter = "(|(member={dn})(memberUid={name}))"
 	same(t, "groups", login(t, connectorOf(t, c), uid).Groups, []string{name})
@@ -231,12 +237,14 @@ func TestGroupsThatNameTheirMembersByUID(t *testing.T) {
 
 // CVE-2022-22975: a user who may rename their own entry could put a filter into its name, and thereby into the search
 // for their groups.
-func TestANameOfAnEntryIsNoPartOfTheSearchForItsGroups(t *testing.T) {
+func TestNameOfAnEntryIsEscapedInTheSearchForItsGroups(t *testing.T) {
 	s := openldap(t)
 	for _, cn := range []string{"*", "x)(cn=*)(cn=", "x)(objectClass=groupOfNames)(cn="} {
 		uid := newName("user")
-		dn := goldap.DN{RDNs: []*goldap.RelativeDN{{Attributes: []*goldap.AttributeTypeAndValue{{Type: "cn", Value: cn + uid}}}}}
-		add(t, s, dn.String()+",ou=people,"+directory.Suffix, attribute("objectClass", "inetOrgPerson"), attribute("uid", uid), attribute("cn", cn+uid),
+		dn := goldap.DN{RDNs: []*goldap.RelativeDN{{Attributes: []*goldap.AttributeTypeAndValue{{Type: "cn",
+			Value: cn + uid}}}}}
+		add(t, s, dn.String()+",ou=people,"+directory.Suffix, attribute("objectClass", "inetOrgPerson"),
+			attribute("uid", uid), attribute("cn", cn+uid),
 			attribute("sn", uid), attribute("userPassword", "password of "+uid))
 		c := settings(s)
 		c.Groups.Filter = "(|(member={dn})(memberUid={name}))"
@@ -259,7 +267,7 @@ func TestOnlyAllowedGroupsSignIn(t *testing.T) {
 }
 
 // CVE-2023-22648: groups changed in the directory and stayed until the next login.
-func TestARefreshReadsTheUserAnewWhereverTheyAre(t *testing.T) {
+func TestRefreshFindsAMovedUser(t *testing.T) {
 	s := openldap(t)
 	c := connectorOf(t, settings(s))
 	uid, name := newUser(t, s), newName("group")
@@ -287,7 +295,7 @@ func TestARefreshReadsTheUserAnewWhereverTheyAre(t *testing.T) {
 }
 
 // CVE-2023-22650: a user was removed in the directory, and tokens stayed valid.
-func TestARefreshRefusesWhoMayNoLongerSignIn(t *testing.T) {
+func TestRefreshRefusesUsersWhoMayNoLongerSignIn(t *testing.T) {
 	s := openldap(t)
 	c := connectorOf(t, settings(s))
 	for name, tt := range map[string]struct {
@@ -301,11 +309,13 @@ func TestARefreshRefusesWhoMayNoLongerSignIn(t *testing.T) {
 			change(t, s, func(conn *goldap.Conn) error { return conn.Del(goldap.NewDelRequest(dnOf(uid), nil)) })
 			add(t, s, dnOf(uid), attribute("objectClass", "inetOrgPerson"), attribute("cn", uid), attribute("sn", uid))
 		}},
-		"locked":              {"is locked", func(uid string) { replace(t, s, dnOf(uid), attributeLocked, "000001010000Z") }},
-		"reset":               {"changed", func(uid string) { replace(t, s, dnOf(uid), attributeReset, "TRUE") }},
-		"ended":               {"expired", func(uid string) { replace(t, s, dnOf(uid), attributeEnd, "20200101000000Z") }},
-		"with a new password": {"password was changed", func(uid string) { replace(t, s, dnOf(uid), "userPassword", "another") }},
-		"with the name of another": {"must be that of one user", func(uid string) {
+		"locked": {"is locked", func(uid string) { replace(t, s, dnOf(uid), attributeLocked, "000001010000Z") }},
+		"reset":  {"changed", func(uid string) { replace(t, s, dnOf(uid), attributeReset, "TRUE") }},
+		"ended":  {"expired", func(uid string) { replace(t, s, dnOf(uid), attributeEnd, "20200101000000Z") }},
+		"with a new password": {
+			"password was changed", func(uid string) { replace(t, s, dnOf(uid), "userPassword", "another") },
+		},
+		"with the name of another": {"must belong to one user", func(uid string) {
 			other := newUser(t, s)
 			replace(t, s, dnOf(other), "uid", other, uid)
 		}},
@@ -326,11 +336,13 @@ func TestARefreshRefusesWhoMayNoLongerSignIn(t *testing.T) {
 	refused(t, err, "no user")
 }
 
-func TestAUserWhoMustChangeThePasswordIsRefused(t *testing.T) {
+func TestUserWhoMustChangeThePasswordIsRefused(t *testing.T) {
 	s := openldap(t)
 	for words, attributes := range map[string][]goldap.Attribute{
-		"the password policy: Password must be changed": {attribute(attributeReset, "TRUE"), attribute("pwdPolicySubentry", directory.StrictPolicy)},
-		"must have its password changed first":          {attribute(attributeReset, "TRUE")},
+		"the password policy: Password must be changed": {
+			attribute(attributeReset, "TRUE"), attribute("pwdPolicySubentry", directory.StrictPolicy),
+		},
+		"must have its password changed first": {attribute(attributeReset, "TRUE")},
 	} {
 		uid := newUser(t, s)
 		for _, a := range attributes {
@@ -341,7 +353,7 @@ func TestAUserWhoMustChangeThePasswordIsRefused(t *testing.T) {
 	}
 }
 
-func TestALockedUserIsRefusedWithTheRightPassword(t *testing.T) {
+func TestLockedUserIsRefusedWithTheRightPassword(t *testing.T) {
 	s := openldap(t)
 	uid := newUser(t, s)
 	replace(t, s, dnOf(uid), attributeLocked, "000001010000Z")
@@ -358,7 +370,7 @@ func TestWrongPasswordsOfOthersEndNoSession(t *testing.T) {
 	user := login(t, c, uid)
 	for range 3 {
 		_, err := c.Login(t.Context(), uid, "guessed")
-		refused(t, err, "for wrong")
+		refused(t, err, "as wrong")
 	}
 	_, err := c.Login(t.Context(), uid, "password of "+uid)
 	refused(t, err, "locked")
@@ -376,7 +388,8 @@ func TestWrongPasswordsOfOthersEndNoSession(t *testing.T) {
 func TestTimesAreReadAsTheServerReadsThem(t *testing.T) {
 	s := openldap(t)
 	c := connectorOf(t, settings(s))
-	for end, ended := range map[string]bool{"203012312359Z": false, "20301231235959+0100": false, "2030123123Z": false, "202001010000Z": true, "20200101000000-0500": true} {
+	for end, ended := range map[string]bool{"203012312359Z": false, "20301231235959+0100": false, "2030123123Z": false,
+		"202001010000Z": true, "20200101000000-0500": true} {
 		uid := newUser(t, s)
 		replace(t, s, dnOf(uid), attributeEnd, end)
 		_, err := c.Login(t.Context(), uid, "password of "+uid)
@@ -393,7 +406,8 @@ func TestReferralsAreNotFollowed(t *testing.T) {
 	stranger := listener(t, func(conn recorded) {}) // the test fails if it is asked
 	name := newName("elsewhere")
 	change(t, s, func(conn *goldap.Conn) error {
-		ask := goldap.NewAddRequest("ou="+name+",ou=people,"+directory.Suffix, []goldap.Control{goldap.NewControlManageDsaIT(true)})
+		ask := goldap.NewAddRequest("ou="+name+",ou=people,"+directory.Suffix,
+			[]goldap.Control{goldap.NewControlManageDsaIT(true)})
 		ask.Attribute("objectClass", []string{"referral", "extensibleObject"})
 		ask.Attribute("ou", []string{name})
 		ask.Attribute("ref", []string{"ldap://" + stranger.address + "/ou=people," + directory.Suffix})
@@ -412,7 +426,7 @@ func TestReferralsAreNotFollowed(t *testing.T) {
 	}
 }
 
-func TestAServiceAccountThatIsRefusedIsAnErrorWithoutItsPassword(t *testing.T) {
+func TestRefusedServiceAccountIsAnErrorWithoutItsPassword(t *testing.T) {
 	s := openldap(t)
 	c := settings(s)
 	c.Servers = []string{s.LDAPS, s.LDAP}
@@ -429,7 +443,7 @@ func TestAServiceAccountThatIsRefusedIsAnErrorWithoutItsPassword(t *testing.T) {
 	}
 }
 
-func TestAChangedPasswordOfTheServiceAccountIsUsedAtOnce(t *testing.T) {
+func TestChangedPasswordOfTheServiceAccountIsUsedAtOnce(t *testing.T) {
 	s := openldap(t)
 	c, current := settings(s), "old"
 	c.BindPassword = func(context.Context) (string, error) { return current, nil }
@@ -444,11 +458,12 @@ func TestAChangedPasswordOfTheServiceAccountIsUsedAtOnce(t *testing.T) {
 func TestCheckSaysWhichBaseIsMissing(t *testing.T) {
 	c := settings(openldap(t))
 	c.Groups.Base = "ou=nowhere," + directory.Suffix
-	unasked(t, connectorOf(t, c).Check(t.Context()), "read ou=nowhere,"+directory.Suffix+": No Such Object (32): the entry does not exist, or the service account may not read it")
+	unasked(t, connectorOf(t, c).Check(t.Context()),
+		"read ou=nowhere,"+directory.Suffix+": No Such Object (32): the entry does not exist, or the service account may not read it")
 }
 
 // Data that a server does not show must not look like a user without groups, or like a missing user.
-func TestEntriesHiddenFromTheServiceAccountAreAnError(t *testing.T) {
+func TestUnreadableEntriesAreErrors(t *testing.T) {
 	s := openldap(t)
 	uid := newUser(t, s)
 	c := settings(s)
@@ -457,5 +472,5 @@ func TestEntriesHiddenFromTheServiceAccountAreAnError(t *testing.T) {
 	unasked(t, err, "the service account may not read it")
 	c.BindDN, c.BindPassword = directory.LimitedDN, secret(directory.LimitedPassword)
 	_, err = connectorOf(t, c).Login(t.Context(), "many", "password of many")
-	unasked(t, err, "the server bounds what the service account may read: raise its limits")
+	unasked(t, err, "the server limits how much the service account may read: raise its limits")
 }

@@ -33,7 +33,7 @@ func (c *Connector) locate(s *session, filter string) (string, error) {
 	})
 	switch {
 	case errors.Is(err, errMany):
-		return "", refuse("several users below %s match: make the filter of users match one", c.Users.Base)
+		return "", refuse("several users below %s match: make the filter of users match only one", c.Users.Base)
 	case err != nil:
 		return "", err
 	case len(found) == 0:
@@ -51,7 +51,7 @@ func (s *session) bindUser(dn, password string) error {
 	ask := goldap.NewSimpleBindRequest(dn, password, []goldap.Control{goldap.NewControlBeheraPasswordPolicy()})
 	result, err := s.conn.SimpleBind(ask)
 	if refusesUser(err) {
-		return refuse("%s takes name or password for wrong, or the account for locked", s.server)
+		return refuse("%s regards name or password as wrong, or the account as locked", s.server)
 	}
 	if err != nil {
 		return s.failed("sign in as a user", err, password)
@@ -90,14 +90,16 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 		return account{}, fmt.Errorf("%s: %s: %w: the service account must be able to read it", s.server, bounded(dn), err)
 	}
 	if a.raw = single(a.entry, c.Users.Name); a.raw == "" {
-		return account{}, fmt.Errorf("%s: %s: %s has no value or several: choose an attribute with one", s.server, bounded(dn), c.Users.Name)
+		return account{}, fmt.Errorf("%s: %s: %s has no value or several: choose an attribute with one", s.server,
+			bounded(dn), c.Users.Name)
 	}
 	if a.name, err = normalize(a.raw); err != nil {
 		return account{}, fmt.Errorf("%s: %s of %s: %w", s.server, c.Users.Name, bounded(dn), err)
 	}
 	// If the attribute could not be read, a disabled user would be let in.
 	if strings.EqualFold(c.Users.ID, objectGUID) && a.entry.GetEqualFoldAttributeValue(attributeControl) == "" {
-		return account{}, fmt.Errorf("%s: %s of %s cannot be read: give the service account the right to", s.server, attributeControl, bounded(dn))
+		return account{}, fmt.Errorf("%s: %s of %s cannot be read: give the service account the right to", s.server,
+			attributeControl, bounded(dn))
 	}
 	if reason := refusal(a.entry, c.now()); reason != "" {
 		return account{}, refuse("the account of %s %s", a.name, reason)
@@ -114,7 +116,7 @@ func (c *Connector) unique(s *session, a account) error {
 	})
 	switch {
 	case errors.Is(err, errMany):
-		return refuse("several entries below %s have the %s %s: a name must be that of one user", c.Users.Base, c.Users.Name,
+		return refuse("several entries below %s have the %s %s: a name must belong to one user", c.Users.Base, c.Users.Name,
 			a.name)
 	case err != nil:
 		return err

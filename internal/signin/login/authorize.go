@@ -38,7 +38,7 @@ type authorization struct {
 func (p *Pages) authorize(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		page.WriteError(w, http.StatusBadRequest, "The address is malformed. Begin again in the terminal.")
+		page.WriteError(w, http.StatusBadRequest, "The address is malformed. Start again in the terminal.")
 		return
 	}
 	a, mayRedirect, problem := parseAuthorization(query, p.Issuer+oauth.PathPage)
@@ -95,7 +95,7 @@ func parseAuthorization(q url.Values, hub string) (a authorization, redirect boo
 	case q.Has("response_mode") && q.Get("response_mode") != "query":
 		return a, true, oauth.Invalid("response_mode must be query")
 	case !slices.Contains(scopes, oauth.ScopeOpenID):
-		return a, true, &oauth.Error{Code: "invalid_scope", Description: "scope must have openid"}
+		return a, true, &oauth.Error{Code: "invalid_scope", Description: "scope must include openid"}
 	case q.Get("code_challenge_method") != "S256":
 		return a, true, oauth.Invalid("code_challenge_method must be S256 (PKCE, RFC 7636)")
 	case !oauth.IsDigest(a.Challenge):

@@ -15,10 +15,12 @@ const hubPage = "https://hub.example.com/ui/"
 
 func TestParseAuthorization(t *testing.T) {
 	good := func() url.Values {
-		return url.Values{"client_id": {"kubectl"}, "redirect_uri": {"http://localhost:8000"}, "response_type": {"code"}, "scope": {"openid profile"}, "state": {"s"},
+		return url.Values{"client_id": {"kubectl"}, "redirect_uri": {"http://localhost:8000"}, "response_type": {"code"},
+			"scope": {"openid profile"}, "state": {"s"},
 			"nonce": {"n"}, "code_challenge": {oauth.Digest("x")}, "code_challenge_method": {"S256"}}
 	}
-	if a, redirect, problem := parseAuthorization(good(), hubPage); problem != nil || !redirect || a.Challenge != oauth.Digest("x") || a.Nonce != "n" || a.State != "s" {
+	if a, redirect, problem := parseAuthorization(good(), hubPage); problem != nil || !redirect ||
+		a.Challenge != oauth.Digest("x") || a.Nonce != "n" || a.State != "s" {
 		t.Fatalf("a good request is %+v, %v", a, problem)
 	}
 	own := good()
@@ -33,31 +35,50 @@ func TestParseAuthorization(t *testing.T) {
 	}{
 		"another path than the page's": {func(v url.Values) { v.Set("redirect_uri", hubPage+"x") }, false, "redirect_uri"},
 		"the page with a query":        {func(v url.Values) { v.Set("redirect_uri", hubPage+"?x=y") }, false, "redirect_uri"},
-		"the page without TLS":         {func(v url.Values) { v.Set("redirect_uri", "http"+strings.TrimPrefix(hubPage, "https")) }, false, "redirect_uri"},
-		"the page at another host":     {func(v url.Values) { v.Set("redirect_uri", "https://evil.example/ui/") }, false, "redirect_uri"},
-		"another client":               {func(v url.Values) { v.Set("client_id", "x") }, false, "client_id"},
-		"no client":                    {func(v url.Values) { v.Del("client_id") }, false, "client_id"},
-		"an open redirect":             {func(v url.Values) { v.Set("redirect_uri", "https://evil.example/") }, false, "redirect_uri"},
-		"no redirect":                  {func(v url.Values) { v.Del("redirect_uri") }, false, "redirect_uri"},
-		"two redirects":                {func(v url.Values) { v.Add("redirect_uri", "https://evil.example/") }, false, "more than once"},
-		"a long state":                 {func(v url.Values) { v.Set("state", strings.Repeat("x", oauth.MaxField+1)) }, false, "longer than"},
-		"no state":                     {func(v url.Values) { v.Del("state") }, true, "state"},
-		"no PKCE":                      {func(v url.Values) { v.Del("code_challenge"); v.Del("code_challenge_method") }, true, "S256"},
-		"plain PKCE":                   {func(v url.Values) { v.Set("code_challenge_method", "plain") }, true, "S256"},
-		"PKCE without a method":        {func(v url.Values) { v.Del("code_challenge_method") }, true, "S256"},
-		"a short challenge":            {func(v url.Values) { v.Set("code_challenge", "abc") }, true, "code_challenge"},
-		"the implicit flow":            {func(v url.Values) { v.Set("response_type", "id_token token") }, true, "response_type"},
-		"a hybrid flow":                {func(v url.Values) { v.Set("response_type", "code id_token") }, true, "response_type"},
-		"a fragment as response":       {func(v url.Values) { v.Set("response_mode", "fragment") }, true, "response_mode"},
-		"a request object":             {func(v url.Values) { v.Set("request", "e30.e30.") }, true, "request objects"},
-		"a request elsewhere":          {func(v url.Values) { v.Set("request_uri", "http://169.254.169.254/") }, true, "request objects"},
-		"no openid":                    {func(v url.Values) { v.Set("scope", "profile") }, true, "openid"},
-		"without asking":               {func(v url.Values) { v.Set("prompt", "none") }, true, "sign in"},
+		"the page without TLS": {
+			func(v url.Values) { v.Set("redirect_uri", "http"+strings.TrimPrefix(hubPage, "https")) }, false, "redirect_uri",
+		},
+		"the page at another host": {
+			func(v url.Values) { v.Set("redirect_uri", "https://evil.example/ui/") }, false, "redirect_uri",
+		},
+		"another client": {func(v url.Values) { v.Set("client_id", "x") }, false, "client_id"},
+		"no client":      {func(v url.Values) { v.Del("client_id") }, false, "client_id"},
+		"an open redirect": {
+			func(v url.Values) { v.Set("redirect_uri", "https://evil.example/") }, false, "redirect_uri",
+		},
+		"no redirect": {func(v url.Values) { v.Del("redirect_uri") }, false, "redirect_uri"},
+		"two redirects": {
+			func(v url.Values) { v.Add("redirect_uri", "https://evil.example/") }, false, "more than once",
+		},
+		"a long state": {
+			func(v url.Values) { v.Set("state", strings.Repeat("x", oauth.MaxField+1)) }, false, "longer than",
+		},
+		"no state": {func(v url.Values) { v.Del("state") }, true, "state"},
+		"no PKCE": {
+			func(v url.Values) { v.Del("code_challenge"); v.Del("code_challenge_method") }, true, "S256",
+		},
+		"plain PKCE":            {func(v url.Values) { v.Set("code_challenge_method", "plain") }, true, "S256"},
+		"PKCE without a method": {func(v url.Values) { v.Del("code_challenge_method") }, true, "S256"},
+		"a short challenge":     {func(v url.Values) { v.Set("code_challenge", "abc") }, true, "code_challenge"},
+		"the implicit flow": {
+			func(v url.Values) { v.Set("response_type", "id_token token") }, true, "response_type",
+		},
+		"a hybrid flow": {
+			func(v url.Values) { v.Set("response_type", "code id_token") }, true, "response_type",
+		},
+		"a fragment as response": {func(v url.Values) { v.Set("response_mode", "fragment") }, true, "response_mode"},
+		"a request object":       {func(v url.Values) { v.Set("request", "e30.e30.") }, true, "request objects"},
+		"a request elsewhere": {
+			func(v url.Values) { v.Set("request_uri", "http://169.254.169.254/") }, true, "request objects",
+		},
+		"no openid":      {func(v url.Values) { v.Set("scope", "profile") }, true, "openid"},
+		"without asking": {func(v url.Values) { v.Set("prompt", "none") }, true, "sign in"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fields := good()
 			tt.change(fields)
-			if _, redirect, problem := parseAuthorization(fields, hubPage); problem == nil || redirect != tt.redirect || !strings.Contains(problem.Description, tt.want) {
+			if _, redirect, problem := parseAuthorization(fields, hubPage); problem == nil || redirect != tt.redirect ||
+				!strings.Contains(problem.Description, tt.want) {
 				t.Errorf("the error is %v, sent to the redirect URI: %t; want %q and %t", problem, redirect, tt.want, tt.redirect)
 			}
 		})
@@ -82,7 +103,7 @@ func TestLoopback(t *testing.T) {
 }
 
 // CVE-2020-4037, CVE-2020-5233, CVE-2020-11053, CVE-2021-21291: a login redirects to an address that an attacker chose.
-func FuzzARedirectLeadsToThisMachine(f *testing.F) {
+func FuzzRedirectLeadsToThisMachine(f *testing.F) {
 	f.Add("http://127.0.0.1:8000/a")
 	f.Add("http://localhost:8000@evil.example/")
 	f.Fuzz(func(t *testing.T, raw string) {
@@ -90,7 +111,8 @@ func FuzzARedirectLeadsToThisMachine(f *testing.F) {
 			return
 		}
 		u, err := url.Parse(raw)
-		if err != nil || u.Scheme != "http" || u.User != nil || u.Hostname() != "127.0.0.1" && u.Hostname() != "::1" && u.Hostname() != "localhost" {
+		if err != nil || u.Scheme != "http" || u.User != nil || u.Hostname() != "127.0.0.1" && u.Hostname() != "::1" &&
+			u.Hostname() != "localhost" {
 			t.Errorf("%q is a loopback redirect", raw)
 		}
 	})
@@ -103,7 +125,8 @@ func FuzzParseAuthorization(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if a, redirect, problem := parseAuthorization(values, hubPage); redirect && a.Redirect != hubPage && !loopback(a.Redirect) || problem == nil && (!oauth.IsDigest(a.Challenge) || a.State == "") {
+		if a, redirect, problem := parseAuthorization(values, hubPage); redirect && a.Redirect != hubPage &&
+			!loopback(a.Redirect) || problem == nil && (!oauth.IsDigest(a.Challenge) || a.State == "") {
 			t.Errorf("%q is accepted as %+v", query, a)
 		}
 	})

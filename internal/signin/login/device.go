@@ -46,7 +46,7 @@ func (p *Pages) device(w http.ResponseWriter, r *http.Request) {
 	code, ok := usercode.Parse(typed, p.Now(), keys.Sealing...)
 	if !ok {
 		page.WriteDevice(w, http.StatusNotFound, "The code is wrong or has expired. "+
-			"Compare it with the one on the device, or begin again there.", true)
+			"Compare it with the one on the device, or start again there.", true)
 		return
 	}
 	p.wrongCodes.Succeeded(try, p.Now())

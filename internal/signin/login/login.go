@@ -53,11 +53,11 @@ func (p *Pages) readForm(w http.ResponseWriter, r *http.Request) (attempt, *fail
 	}
 	site := r.Header.Get("Sec-Fetch-Site")
 	if r.Header.Get("Origin") != p.Issuer || site != "" && site != "same-origin" {
-		return refuse(http.StatusForbidden, "The form was not sent by the hub's own page. Begin again in the terminal.")
+		return refuse(http.StatusForbidden, "The form was not sent by the hub's own page. Start again in the terminal.")
 	}
 	fields, err := oauth.Form(w, r)
 	if err != nil {
-		return refuse(http.StatusBadRequest, "The form is malformed. Begin again in the terminal.")
+		return refuse(http.StatusBadRequest, "The form is malformed. Start again in the terminal.")
 	}
 	keys, err := p.Keyring.Current(r.Context())
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *Pages) readForm(w http.ResponseWriter, r *http.Request) (attempt, *fail
 	if keys.Open(keyring.PurposePage, fields.Get("request"), &a.request) != nil ||
 		!a.browser.opened(a.request, p.Now()) {
 		return refuse(http.StatusBadRequest,
-			"The page has expired, or was opened in another browser. Begin again in the terminal.")
+			"The page has expired, or was opened in another browser. Start again in the terminal.")
 	}
 	if a.provider == "" {
 		a.provider = account.Local

@@ -73,6 +73,6 @@ func (p *Pages) keys(w http.ResponseWriter, r *http.Request) *keyring.Keys {
 
 // unavailable responds to a request that the hub cannot serve. The log has the reason.
 func (p *Pages) unavailable(w http.ResponseWriter, err error) {
-	p.Log.Complain(err, "sign-in not served")
+	p.Log.Complain(err, "sign-in request not served")
 	page.WriteUnavailable(w)
 }

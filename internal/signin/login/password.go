@@ -118,7 +118,7 @@ func (p *Pages) askDirectory(ctx context.Context, a attempt) outcome {
 	if err != nil {
 		return outcome{failure: &failure{
 			status: http.StatusServiceUnavailable, reason: "Unavailable", cause: err, log: "provider not asked",
-			message: "The provider cannot be asked at the moment, or is disabled. Try again.",
+			message: "The provider is not available at the moment, or is disabled. Try again.",
 		}}
 	}
 	if len(a.user) > maxTypedName || len(a.password) > oauth.MaxField {
@@ -152,7 +152,7 @@ func (p *Pages) askDirectory(ctx context.Context, a attempt) outcome {
 }
 
 // errNoPassword means that a provider does not accept passwords.
-var errNoPassword = errors.New("the provider takes no passwords")
+var errNoPassword = errors.New("the provider does not accept passwords")
 
 // directory returns an AuthProvider that accepts passwords, and its connector.
 func (p *Pages) directory(ctx context.Context, name string) (*v1.AuthProvider, connector.Password, error) {

@@ -14,15 +14,16 @@ import (
 	"github.com/drover-dev/drover/internal/signin/password"
 )
 
-func TestWaysToWriteANameShareTheirAttempts(t *testing.T) {
-	for name, same := range map[string]string{"Alice": "alice", "Álìce": "alice", "a\u0301lice": "alice", "ALİCE": "alice", "alice@example.com": "alice@example.com", "bob": "bob"} {
+func TestSpellingsOfANameShareTheirAttempts(t *testing.T) {
+	for name, same := range map[string]string{"Alice": "alice", "Álìce": "alice", "a\u0301lice": "alice", "ALİCE": "alice",
+		"alice@example.com": "alice@example.com", "bob": "bob"} {
 		if got := folded(name); got != same {
 			t.Errorf("folded(%q) = %q, want %q", name, got, same)
 		}
 	}
 }
 
-func TestGuessersDoNotHoldUpABrowserThatTheUserSignedInWith(t *testing.T) {
+func TestGuessersDoNotDelayAKnownBrowser(t *testing.T) {
 	p := newPasswords()
 	for all := range 1 + runtime.GOMAXPROCS(0) {
 		ended, end := context.WithCancel(t.Context())
@@ -42,7 +43,8 @@ func TestGuessersDoNotHoldUpABrowserThatTheUserSignedInWith(t *testing.T) {
 	if _, err := p.verify(ended, attempts.Attempt{User: "alice", Source: "192.0.2.1"}, stored, secret); err == nil {
 		t.Error("a stranger found a free seat, want all seats taken")
 	}
-	if ok, err := p.verify(t.Context(), attempts.Attempt{User: "alice", Source: "192.0.2.1", Device: "known"}, stored, secret); err != nil || !ok {
+	if ok, err := p.verify(t.Context(), attempts.Attempt{User: "alice", Source: "192.0.2.1", Device: "known"}, stored,
+		secret); err != nil || !ok {
 		t.Errorf("a known browser: %v, %v, want its password checked", ok, err)
 	}
 }

@@ -52,7 +52,7 @@ func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider
 	provider, err := p.Accounts.Provider(r.Context(), p.Accounts.Cache, r.PathValue("provider"))
 	if errors.Is(err, account.ErrNotStanding) {
 		page.WriteError(w, http.StatusNotFound,
-			"The hub has no such provider, or it is disabled. Begin again in the terminal.")
+			"The hub has no such provider, or it is disabled. Start again in the terminal.")
 		return nil, nil
 	}
 	if err == nil {
@@ -61,7 +61,7 @@ func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider
 			if redirect, ok := made.(connector.Redirect); ok {
 				return provider, redirect
 			}
-			page.WriteError(w, http.StatusNotFound, "The provider has no login page. Begin again in the terminal.")
+			page.WriteError(w, http.StatusNotFound, "The provider has no login page. Start again in the terminal.")
 			return nil, nil
 		}
 	}
@@ -80,7 +80,7 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	from := browserOf(r, keys)
 	if keys.Open(keyring.PurposePage, r.URL.Query().Get("request"), &a) != nil || !from.opened(a, p.Now()) {
 		page.WriteError(w, http.StatusBadRequest,
-			"The page has expired, or was opened in another browser. Begin again in the terminal.")
+			"The page has expired, or was opened in another browser. Start again in the terminal.")
 		return
 	}
 	provider, redirect := p.chosen(w, r)
@@ -98,7 +98,7 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		p.upstreams.failed.Of(from.counted()).AllowN(p.Now(), 1)
 		p.Log.Complain(err, "provider "+provider.Name+" not asked")
-		page.WriteError(w, http.StatusBadGateway, "The provider does not answer at the moment. Try again.")
+		page.WriteError(w, http.StatusBadGateway, "The provider does not respond at the moment. Try again.")
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")
@@ -142,20 +142,20 @@ func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from brows
 	audit.From(r.Context()).Refused("TooManyAttempts")
 	w.Header().Set("Retry-After", strconv.Itoa(int(1/failuresPerSecond)))
 	page.WriteError(w, http.StatusTooManyRequests, "Too many logins from your address have failed at providers. "+
-		"Wait for a minute, and begin again in the terminal.")
+		"Wait for a minute, and start again in the terminal.")
 	return true
 }
 
 // callback handles the answer of a provider in an address.
 func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	if len(r.URL.RawQuery) > maxAnswer {
-		page.WriteError(w, http.StatusBadRequest, "The provider's answer is too long. Begin again in the terminal.")
+		page.WriteError(w, http.StatusBadRequest, "The provider's response is too long. Start again in the terminal.")
 		return
 	}
 	answer, err := url.ParseQuery(r.URL.RawQuery)
 	twice := func(name string) bool { return len(answer[name]) > 1 }
 	if err != nil || slices.ContainsFunc([]string{"state", "code", "iss", "error"}, twice) {
-		page.WriteError(w, http.StatusBadRequest, "The provider's answer is malformed. Begin again in the terminal.")
+		page.WriteError(w, http.StatusBadRequest, "The provider's response is malformed. Start again in the terminal.")
 		return
 	}
 	keys := p.keys(w, r)
@@ -176,12 +176,12 @@ func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		w.Header().Set("Allow", http.MethodGet)
 		page.WriteError(w, http.StatusMethodNotAllowed,
-			"The provider sends no form. Begin again in the terminal.")
+			"The provider does not use forms. Start again in the terminal.")
 		return
 	}
 	answer, err := oauth.Form(w, r)
 	if err != nil {
-		page.WriteError(w, http.StatusBadRequest, "The provider's answer is malformed. Begin again in the terminal.")
+		page.WriteError(w, http.StatusBadRequest, "The provider's response is malformed. Start again in the terminal.")
 		return
 	}
 	keys := p.keys(w, r)
@@ -204,7 +204,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	if keys.Open(keyring.PurposeCallback, state, &d) != nil || !from.opened(d.Request, p.Now()) {
 		audit.From(r.Context()).Refused("ForeignAnswer")
 		page.WriteError(w, http.StatusBadRequest,
-			"The login has expired, or was begun in another browser. Begin again in the terminal.")
+			"The login has expired, or was started in another browser. Start again in the terminal.")
 		return
 	}
 	provider, redirect := p.chosen(w, r)
@@ -213,7 +213,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	}
 	if provider.UID != d.Provider { // also refuses an answer of one provider at the path of another
 		page.WriteError(w, http.StatusBadRequest,
-			"The login was begun at another provider. Begin again in the terminal.")
+			"The login was started at another provider. Start again in the terminal.")
 		return
 	}
 	if p.failsTooOften(w, r, from) {

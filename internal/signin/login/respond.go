@@ -76,20 +76,20 @@ func tooManyAttempts(user string, wait time.Duration) outcome {
 func turnedAway(provider *v1.AuthProvider, err error) outcome {
 	f := failure{
 		status: http.StatusBadGateway, reason: "Unavailable",
-		message:  "The provider " + provider.Name + " cannot be asked at the moment. Try again.",
+		message:  "The provider " + provider.Name + " is not available at the moment. Try again.",
 		provider: provider.Name, cause: err,
 	}
 	if errors.Is(err, connector.ErrRefused) {
 		f.status, f.reason = http.StatusForbidden, "RefusedByProvider"
 		f.message = "The provider " + provider.Name + " or the hub does not let you in. " +
-			"An administrator of the hub finds the reason in its log."
+			"An administrator of the hub can find the reason in the hub's log."
 	}
 	return outcome{failure: &f}
 }
 
 // unavailable returns the outcome if the hub cannot serve the attempt.
 func unavailable(err error) outcome {
-	return outcome{failure: &failure{page: unavailablePage, cause: err, log: "sign-in not served"}}
+	return outcome{failure: &failure{page: unavailablePage, cause: err, log: "sign-in request not served"}}
 }
 
 // answer writes the response to an attempt. If the user has signed in, it stores the known browser's cookie and gives
@@ -129,7 +129,7 @@ func (p *Pages) giveCode(w http.ResponseWriter, r *http.Request, a attempt, clai
 func (p *Pages) fail(w http.ResponseWriter, r *http.Request, a attempt, f failure) {
 	switch {
 	case f.provider != "":
-		p.Log.Remark("a provider let no user in", "provider", f.provider, "reason", f.cause.Error())
+		p.Log.Remark("a provider refused a user", "provider", f.provider, "reason", f.cause.Error())
 	case f.cause != nil || f.log != "":
 		p.Log.Complain(f.cause, f.log)
 	}
@@ -207,7 +207,7 @@ func (p *Pages) asks(a authorization) string {
 	case a.Device != "":
 		return page.AsksForDevice(a.Device)
 	case a.Redirect == p.Issuer+oauth.PathPage:
-		return "<p>To look at your clusters in this browser.</p>"
+		return "<p>Sign in to see your clusters in this browser.</p>"
 	case a.Offline:
 		return "<p>kubectl on this computer asks to act as you, for up to " +
 			duration.HumanDuration(p.Sessions.Lifetime) + ".</p>"
@@ -239,10 +239,10 @@ func (p *Pages) approve(w http.ResponseWriter, r *http.Request, a attempt, claim
 		audit.From(ctx).Refused(oauth.TooMany)
 		w.Header().Set("Retry-After", strconv.Itoa(int(wait.After/time.Second)))
 		page.WriteError(w, http.StatusTooManyRequests,
-			fmt.Sprintf("You have signed in too often. Wait for %s, and begin again on the device.", wait.After))
+			fmt.Sprintf("You have signed in too often. Wait for %s, and start again on the device.", wait.After))
 	case apierrors.IsAlreadyExists(err):
 		audit.From(ctx).Refused("CodeUsed")
-		page.WriteError(w, http.StatusConflict, "The code was used before. Begin again on the device.")
+		page.WriteError(w, http.StatusConflict, "The code was used before. Start again on the device.")
 	case err != nil:
 		p.unavailable(w, err)
 	default:

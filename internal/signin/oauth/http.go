@@ -20,7 +20,7 @@ const MaxForm = 32 << 10
 func Form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/x-www-form-urlencoded" {
-		return nil, Invalid("the request is no form")
+		return nil, Invalid("the request is not a form")
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxForm))
 	if err != nil {

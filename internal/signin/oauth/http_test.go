@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-func FuzzAFormIsFlatAndBounded(f *testing.F) {
-	f.Add("grant_type=authorization_code&client_id=kubectl&code=a", "application/x-www-form-urlencoded", "Basic a3ViZWN0bDo=")
+func FuzzFormIsFlatAndBounded(f *testing.F) {
+	f.Add("grant_type=authorization_code&client_id=kubectl&code=a", "application/x-www-form-urlencoded",
+		"Basic a3ViZWN0bDo=")
 	f.Add("a=1&a=2", "application/x-www-form-urlencoded; charset=utf-8", "")
 	f.Fuzz(func(t *testing.T, body, kind, authorization string) {
 		r := httptest.NewRequest(http.MethodPost, "/v1/auth/token", strings.NewReader(body))

@@ -28,7 +28,7 @@ func many(n int) []string {
 	return all
 }
 
-func TestUserAndGroupsAreReadFromClaims(t *testing.T) {
+func TestUserFromClaims(t *testing.T) {
 	for name, tt := range map[string]struct {
 		config  func(*Config)
 		claims  map[string]any // of the ID token; nil removes a claim
@@ -37,37 +37,96 @@ func TestUserAndGroupsAreReadFromClaims(t *testing.T) {
 		groups  []string
 		refused bool
 	}{
-		"a list of groups":                 {claims: map[string]any{"groups": []string{"ops", "dev"}}, name: "alice", groups: []string{"ops", "dev"}},
-		"one group":                        {claims: map[string]any{"groups": "ops"}, name: "alice", groups: []string{"ops"}},
-		"null":                             {claims: map[string]any{"groups": json.RawMessage("null")}, name: "alice"},
-		"no groups":                        {claims: map[string]any{"groups": []string{}}, name: "alice"},
-		"10,000 groups":                    {claims: map[string]any{"groups": many(10_000)}, name: "alice", groups: many(10_000)},
-		"too many groups":                  {claims: map[string]any{"groups": many(maxGroups + 1)}},
-		"groups of userinfo":               {claims: map[string]any{"groups": nil}, info: map[string]any{"groups": []string{"dev"}}, name: "alice", groups: []string{"dev"}},
-		"the name of userinfo":             {claims: map[string]any{"preferred_username": nil}, info: map[string]any{"preferred_username": "alice-2"}, name: "alice-2", groups: []string{"ops"}},
-		"what is signed counts":            {claims: map[string]any{"preferred_username": nil}, info: map[string]any{"preferred_username": "bob", "groups": []string{"admins"}}, name: "bob", groups: []string{"ops"}},
-		"userinfo of another user":         {claims: map[string]any{"groups": nil}, info: map[string]any{"sub": "2002", "groups": []string{"admins"}}, refused: true},
-		"userinfo of no user":              {claims: map[string]any{"groups": nil}, info: map[string]any{"sub": nil, "groups": []string{"admins"}}, refused: true},
-		"userinfo of a user in capitals":   {claims: map[string]any{"groups": nil, "sub": "u-a"}, info: map[string]any{"sub": "U-A"}, refused: true},
-		"groups of userinfo are a number":  {claims: map[string]any{"groups": nil}, info: map[string]any{"groups": 1}},
-		"no name anywhere":                 {claims: map[string]any{"preferred_username": nil}},
-		"another claim has the groups":     {config: func(c *Config) { c.GroupsClaim = "https://example.com/roles" }, claims: map[string]any{"https://example.com/roles": []string{"r"}}, name: "alice", groups: []string{"r"}},
-		"an address that is verified":      {config: byEmail, claims: map[string]any{"email": "a@example.com", "email_verified": true}, name: "a@example.com", groups: []string{"ops"}},
-		"an address that is not":           {config: byEmail, claims: map[string]any{"email": "a@example.com", "email_verified": false}, refused: true},
-		"an address without a word":        {config: byEmail, claims: map[string]any{"email": "a@example.com"}, refused: true},
-		"an address verified in words":     {config: byEmail, claims: map[string]any{"email": "a@example.com", "email_verified": "true"}, refused: true},
-		"another address is verified":      {config: byEmail, claims: map[string]any{"email": "a@example.com", "groups": nil}, info: map[string]any{"email": "b@example.com", "email_verified": true, "groups": "g"}, refused: true},
-		"the address is verified there":    {config: byEmail, claims: map[string]any{"email": "a@example.com", "groups": nil}, info: map[string]any{"email": "a@example.com", "email_verified": true, "groups": "g"}, name: "a@example.com", groups: []string{"g"}},
-		"in an allowed group":              {config: allow("ops"), name: "alice", groups: []string{"ops"}},
-		"in a group that only looks so":    {config: allow("ops"), claims: map[string]any{"groups": []string{"оps", "Ops", "ops ", "ops:ops"}}, refused: true},
-		"in none of the allowed groups":    {config: allow("dev"), refused: true},
-		"in no group where one is needed":  {config: allow("ops"), claims: map[string]any{"groups": []string{}}, refused: true},
-		"several audiences, and azp is us": {claims: map[string]any{"aud": []string{"drover", "other"}, "azp": "drover"}, name: "alice", groups: []string{"ops"}},
-		"several audiences, and no azp":    {claims: map[string]any{"aud": []string{"drover", "other"}}, name: "alice", groups: []string{"ops"}},
-		"a name in capitals":               {config: lowercase, claims: map[string]any{"preferred_username": "Alice.O'Neil@Example.COM"}, name: "alice.o'neil@example.com", groups: []string{"ops"}},
-		"a name that is as it is":          {claims: map[string]any{"preferred_username": "Alice"}, name: "Alice", groups: []string{"ops"}},
-		"capitals that only look so":       {config: lowercase, claims: map[string]any{"preferred_username": "\u212Aate\u0130", "groups": []string{"Ops"}}, name: "\u212Aate\u0130", groups: []string{"Ops"}},
-		"clocks differ by some minutes":    {claims: map[string]any{"nbf": time.Now().Add(4 * time.Minute).Unix(), "iat": time.Now().Add(4 * time.Minute).Unix()}, name: "alice", groups: []string{"ops"}},
+		"a list of groups": {
+			claims: map[string]any{"groups": []string{"ops", "dev"}}, name: "alice", groups: []string{"ops", "dev"},
+		},
+		"one group": {claims: map[string]any{"groups": "ops"}, name: "alice", groups: []string{"ops"}},
+		"null":      {claims: map[string]any{"groups": json.RawMessage("null")}, name: "alice"},
+		"no groups": {claims: map[string]any{"groups": []string{}}, name: "alice"},
+		"10,000 groups": {
+			claims: map[string]any{"groups": many(10_000)}, name: "alice", groups: many(10_000),
+		},
+		"too many groups": {claims: map[string]any{"groups": many(maxGroups + 1)}},
+		"groups of userinfo": {
+			claims: map[string]any{"groups": nil}, info: map[string]any{"groups": []string{"dev"}}, name: "alice",
+			groups: []string{"dev"},
+		},
+		"the name of userinfo": {
+			claims: map[string]any{"preferred_username": nil}, info: map[string]any{"preferred_username": "alice-2"},
+			name: "alice-2", groups: []string{"ops"},
+		},
+		"what is signed counts": {
+			claims: map[string]any{"preferred_username": nil},
+			info:   map[string]any{"preferred_username": "bob", "groups": []string{"admins"}}, name: "bob",
+			groups: []string{"ops"},
+		},
+		"userinfo of another user": {
+			claims: map[string]any{"groups": nil}, info: map[string]any{"sub": "2002", "groups": []string{"admins"}},
+			refused: true,
+		},
+		"userinfo of no user": {
+			claims: map[string]any{"groups": nil}, info: map[string]any{"sub": nil, "groups": []string{"admins"}}, refused: true,
+		},
+		"userinfo of a user in capitals": {
+			claims: map[string]any{"groups": nil, "sub": "u-a"}, info: map[string]any{"sub": "U-A"}, refused: true,
+		},
+		"groups of userinfo are a number": {claims: map[string]any{"groups": nil}, info: map[string]any{"groups": 1}},
+		"no name anywhere":                {claims: map[string]any{"preferred_username": nil}},
+		"another claim has the groups": {
+			config: func(c *Config) { c.GroupsClaim = "https://example.com/roles" },
+			claims: map[string]any{"https://example.com/roles": []string{"r"}}, name: "alice", groups: []string{"r"},
+		},
+		"an address that is verified": {
+			config: byEmail, claims: map[string]any{"email": "a@example.com", "email_verified": true}, name: "a@example.com",
+			groups: []string{"ops"},
+		},
+		"an address that is not": {
+			config: byEmail, claims: map[string]any{"email": "a@example.com", "email_verified": false}, refused: true,
+		},
+		"an address without a word": {
+			config: byEmail, claims: map[string]any{"email": "a@example.com"}, refused: true,
+		},
+		"an address verified in words": {
+			config: byEmail, claims: map[string]any{"email": "a@example.com", "email_verified": "true"}, refused: true,
+		},
+		"another address is verified": {
+			config: byEmail, claims: map[string]any{"email": "a@example.com", "groups": nil},
+			info: map[string]any{"email": "b@example.com", "email_verified": true, "groups": "g"}, refused: true,
+		},
+		"the address is verified there": {
+			config: byEmail, claims: map[string]any{"email": "a@example.com", "groups": nil},
+			info: map[string]any{"email": "a@example.com", "email_verified": true, "groups": "g"}, name: "a@example.com",
+			groups: []string{"g"},
+		},
+		"in an allowed group": {config: allow("ops"), name: "alice", groups: []string{"ops"}},
+		"in a group that only looks so": {
+			config: allow("ops"), claims: map[string]any{"groups": []string{"оps", "Ops", "ops ", "ops:ops"}}, refused: true,
+		},
+		"in none of the allowed groups": {config: allow("dev"), refused: true},
+		"in no group where one is needed": {
+			config: allow("ops"), claims: map[string]any{"groups": []string{}}, refused: true,
+		},
+		"several audiences, and azp is us": {
+			claims: map[string]any{"aud": []string{"drover", "other"}, "azp": "drover"}, name: "alice", groups: []string{"ops"},
+		},
+		"several audiences, and no azp": {
+			claims: map[string]any{"aud": []string{"drover", "other"}}, name: "alice", groups: []string{"ops"},
+		},
+		"a name in capitals": {
+			config: lowercase, claims: map[string]any{"preferred_username": "Alice.O'Neil@Example.COM"},
+			name: "alice.o'neil@example.com", groups: []string{"ops"},
+		},
+		"a name that is as it is": {
+			claims: map[string]any{"preferred_username": "Alice"}, name: "Alice", groups: []string{"ops"},
+		},
+		"capitals that only look so": {
+			config: lowercase, claims: map[string]any{"preferred_username": "\u212Aate\u0130", "groups": []string{"Ops"}},
+			name: "\u212Aate\u0130", groups: []string{"Ops"},
+		},
+		"clocks differ by some minutes": {
+			claims: map[string]any{"nbf": time.Now().Add(4 * time.Minute).Unix(), "iat": time.Now().Add(4 * time.Minute).Unix()},
+			name:   "alice", groups: []string{"ops"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newLying(t)
@@ -125,7 +184,8 @@ func TestUsersOfAProviderHaveTheirOwnGroupsOnly(t *testing.T) {
 	claims := p.claims
 	p.claims = func(all map[string]any) { claims(all); all["groups"] = []string{} }
 	for range 7 { // one turn of each user
-		if u, err := c.Refresh(t.Context(), connector.User{ID: "id-u1", Name: "u1", State: []byte("r")}); err == nil && len(u.Groups) > 0 {
+		if u, err := c.Refresh(t.Context(), connector.User{ID: "id-u1", Name: "u1", State: []byte("r")}); err == nil &&
+			len(u.Groups) > 0 {
 			t.Errorf("groups of the past stay: %v", u.Groups)
 		}
 	}
@@ -133,7 +193,7 @@ func TestUsersOfAProviderHaveTheirOwnGroupsOnly(t *testing.T) {
 
 // Entra ID omits the groups from tokens of users in more than 200 groups. These users sign in with only the rights that
 // name them, and see the reason.
-func TestAUserInMoreGroupsThanAProviderNamesIsLetInWithANotice(t *testing.T) {
+func TestUserWithOmittedGroupsSignsInWithANotice(t *testing.T) {
 	for name, claims := range map[string]func(map[string]any){
 		"elsewhere":    overage,
 		"only counted": func(claims map[string]any) { delete(claims, "groups"); claims["hasgroups"] = true },
@@ -143,7 +203,8 @@ func TestAUserInMoreGroupsThanAProviderNamesIsLetInWithANotice(t *testing.T) {
 			c := connect(t, p, nil)
 			p.claims = claims
 			u, err := login(t, c, p, nil)
-			if err != nil || u.Name != "alice" || len(u.Groups) != 0 || !strings.Contains(u.Notice, "too many") || strings.Contains(u.Notice, "169.254") {
+			if err != nil || u.Name != "alice" || len(u.Groups) != 0 || !strings.Contains(u.Notice, "too many") ||
+				strings.Contains(u.Notice, "169.254") {
 				t.Errorf("the user is %+v, %v, want alice without groups, and a notice", u, err)
 			}
 			if u, err = c.Refresh(t.Context(), u); err != nil || len(u.Groups) != 0 || u.Notice == "" {
@@ -161,7 +222,7 @@ func TestAUserInMoreGroupsThanAProviderNamesIsLetInWithANotice(t *testing.T) {
 	}
 }
 
-func TestALoginAsksForRefreshTokensAsTheProviderGivesThem(t *testing.T) {
+func TestLoginRequestsRefreshTokensInTheProvidersWay(t *testing.T) {
 	supports := func(scopes ...string) func(map[string]any) {
 		return func(c map[string]any) { c["scopes_supported"] = scopes }
 	}
@@ -175,21 +236,32 @@ func TestALoginAsksForRefreshTokensAsTheProviderGivesThem(t *testing.T) {
 		prompt                *string
 		scope, asked, offline string
 	}{
-		"one that knows the scope":              {supports("openid", "offline_access"), nil, nil, "openid profile offline_access", "consent", ""},
-		"one that does not":                     {supports("openid", "profile"), nil, nil, "openid profile", "", ""},
-		"one that does not say":                 {nil, nil, nil, "openid profile offline_access", "consent", ""},
-		"one that is told to":                   {supports("openid"), []string{"offline_access"}, nil, "openid offline_access", "consent", ""},
-		"one that takes no consent":             {nil, nil, new(""), "openid profile offline_access", "", ""},
-		"one that asks for the account":         {nil, nil, new("select_account"), "openid profile offline_access", "select_account", ""},
-		"a prompt without refresh tokens":       {supports("openid"), []string{"groups"}, new("login consent"), "openid groups", "login consent", ""},
-		"Google":                                {google, nil, nil, "openid profile", "consent", "offline"},
-		"Google, with the scope":                {google, []string{"email", "offline_access"}, nil, "openid email", "consent", "offline"},
+		"one that knows the scope": {
+			supports("openid", "offline_access"), nil, nil, "openid profile offline_access", "consent", "",
+		},
+		"one that does not":     {supports("openid", "profile"), nil, nil, "openid profile", "", ""},
+		"one that does not say": {nil, nil, nil, "openid profile offline_access", "consent", ""},
+		"one that is told to": {
+			supports("openid"), []string{"offline_access"}, nil, "openid offline_access", "consent", "",
+		},
+		"one that takes no consent": {nil, nil, new(""), "openid profile offline_access", "", ""},
+		"one that asks for the account": {
+			nil, nil, new("select_account"), "openid profile offline_access", "select_account", "",
+		},
+		"a prompt without refresh tokens": {
+			supports("openid"), []string{"groups"}, new("login consent"), "openid groups", "login consent", "",
+		},
+		"Google": {google, nil, nil, "openid profile", "consent", "offline"},
+		"Google, with the scope": {
+			google, []string{"email", "offline_access"}, nil, "openid email", "consent", "offline",
+		},
 		"Google, without refresh tokens wanted": {google, []string{"email"}, nil, "openid email", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newLying(t)
 			p.discovery = tt.discovery
-			address, _, err := connect(t, p, func(c *Config) { c.Scopes, c.Prompt = tt.scopes, tt.prompt }).Begin(t.Context(), callback, "s")
+			address, _, err := connect(t, p, func(c *Config) { c.Scopes, c.Prompt = tt.scopes, tt.prompt }).Begin(t.Context(),
+				callback, "s")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,14 +270,16 @@ func TestALoginAsksForRefreshTokensAsTheProviderGivesThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			q := u.Query()
-			if q.Get("scope") != tt.scope || q.Get("prompt") != tt.asked || q.Has("prompt") != (tt.asked != "") || q.Get("access_type") != tt.offline {
-				t.Errorf("the browser is sent to %s, want the scopes %q, the prompt %q and the access type %q", address, tt.scope, tt.asked, tt.offline)
+			if q.Get("scope") != tt.scope || q.Get("prompt") != tt.asked || q.Has("prompt") != (tt.asked != "") ||
+				q.Get("access_type") != tt.offline {
+				t.Errorf("the browser is sent to %s, want the scopes %q, the prompt %q and the access type %q", address, tt.scope,
+					tt.asked, tt.offline)
 			}
 		})
 	}
 }
 
-func TestALoginAsksWithProofNonceAndConsent(t *testing.T) {
+func TestLoginUsesPKCENonceAndConsent(t *testing.T) {
 	for name, tt := range map[string]struct {
 		scopes        []string
 		scope, prompt string
@@ -229,24 +303,27 @@ func TestALoginAsksWithProofNonceAndConsent(t *testing.T) {
 			}
 			q := u.Query()
 			p.nonce = q.Get("nonce")
-			if q.Get("state") != "the-state" || q.Get("redirect_uri") != callback || q.Get("response_type") != "code" || q.Get("client_id") != "drover" || len(p.nonce) < 40 ||
+			if q.Get("state") != "the-state" || q.Get("redirect_uri") != callback || q.Get("response_type") != "code" ||
+				q.Get("client_id") != "drover" || len(p.nonce) < 40 ||
 				q.Get("scope") != tt.scope || q.Get("prompt") != tt.prompt || q.Get("code_challenge_method") != "S256" || strings.Contains(address, clientSecret) {
 				t.Errorf("the browser is sent to %s", address)
 			}
 			if _, err := c.Finish(t.Context(), callback, private, url.Values{"code": {theCode}}); err != nil {
 				t.Fatal(err)
 			}
-			if sum := sha256.Sum256([]byte(p.form.Get("code_verifier"))); base64url(sum[:]) != q.Get("code_challenge") || p.form.Get("redirect_uri") != callback || p.form.Get("code") != theCode {
+			if sum := sha256.Sum256([]byte(p.form.Get("code_verifier"))); base64url(sum[:]) != q.Get("code_challenge") ||
+				p.form.Get("redirect_uri") != callback || p.form.Get("code") != theCode {
 				t.Errorf("the code is redeemed with %v, not with the proof of the challenge", p.form)
 			}
-			if next, _, err := c.Begin(t.Context(), callback, "the-state"); err != nil || strings.Contains(next, p.nonce) || strings.Contains(next, q.Get("code_challenge")) {
+			if next, _, err := c.Begin(t.Context(), callback, "the-state"); err != nil || strings.Contains(next, p.nonce) ||
+				strings.Contains(next, q.Get("code_challenge")) {
 				t.Errorf("the next login has the same nonce or proof: %s, %v", next, err)
 			}
 		})
 	}
 }
 
-func TestNothingIsAskedForALoginThatIsNotWhole(t *testing.T) {
+func TestIncompleteLoginsSendNoRequest(t *testing.T) {
 	p := newLying(t)
 	c := connect(t, p, nil)
 	for _, private := range []string{"", "null", "{}", `{"n":"a"}`, `{"v":"a"}`, "junk"} {
@@ -260,7 +337,7 @@ func TestNothingIsAskedForALoginThatIsNotWhole(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationOfAProviderIsReadAgainFromTimeToTime(t *testing.T) {
+func TestConfigurationOfAProviderIsReloaded(t *testing.T) {
 	p := newLying(t)
 	c := connect(t, p, nil)
 	now := time.Now()
@@ -307,7 +384,8 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 
 // FuzzClaims reads claims that a provider might send.
 func FuzzClaims(f *testing.F) {
-	for _, seed := range []string{`{"preferred_username":"alice","groups":["ops"]}`, `{"preferred_username":1}`, `{"preferred_username":"a","groups":"ops"}`, `{"preferred_username":"a","groups":null}`,
+	for _, seed := range []string{`{"preferred_username":"alice","groups":["ops"]}`, `{"preferred_username":1}`,
+		`{"preferred_username":"a","groups":"ops"}`, `{"preferred_username":"a","groups":null}`,
 		`{"preferred_username":"a","groups":[null,1]}`, `{"preferred_username":"a","groups":{"a":[]}}`, `{"preferred_username":"a","_claim_names":{"groups":"src1"}}`,
 		`{"email":"a@b","email_verified":"true"}`, `{"preferred_username":"\ud800"}`} {
 		f.Add([]byte(seed), false)

@@ -23,10 +23,10 @@ func boundAnswer(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
 	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))
 	if err != nil {
-		return nil, fmt.Errorf("read the provider's answer: %w", err)
+		return nil, fmt.Errorf("read the provider's response: %w", err)
 	}
 	if err := untrusted.Check(raw, bounds()); err != nil {
-		return nil, fmt.Errorf("the provider's answer: %w", err)
+		return nil, fmt.Errorf("the provider's response: %w", err)
 	}
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -36,7 +36,7 @@ func boundAnswer(response *http.Response) (*http.Response, error) {
 		return nil, fmt.Errorf("the provider has %d keys, more than %d", len(set.Keys), maxKeys)
 	}
 	if err != nil && len(raw) > maxForm && !json.Valid(raw) && !isJWT(raw) {
-		return nil, fmt.Errorf("the provider's answer is no JSON and has more than %d bytes", maxForm)
+		return nil, fmt.Errorf("the provider's response is not JSON and has more than %d bytes", maxForm)
 	}
 	response.Body = io.NopCloser(bytes.NewReader(raw))
 	return response, nil

@@ -30,7 +30,8 @@ func TestKeysOfAProviderAreBounded(t *testing.T) {
 	keys := func(count, bits int) (set jose.JSONWebKeySet) {
 		n := new(big.Int).SetBit(small.N, bits-1, 1)
 		for range count {
-			set.Keys = append(set.Keys, jose.JSONWebKey{Key: &rsa.PublicKey{N: n, E: 65537}, KeyID: "k", Algorithm: "RS256", Use: "sig"})
+			set.Keys = append(set.Keys, jose.JSONWebKey{Key: &rsa.PublicKey{N: n, E: 65537}, KeyID: "k", Algorithm: "RS256",
+				Use: "sig"})
 		}
 		return set
 	}
@@ -44,7 +45,10 @@ func TestKeysOfAProviderAreBounded(t *testing.T) {
 		"too large, by jose": {keys(1, 16384), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(tt.keys) }))
+			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter,
+				_ *http.Request) {
+				_ = json.NewEncoder(w).Encode(tt.keys)
+			}))
 			defer server.Close()
 			var set jose.JSONWebKeySet
 			response, err := HTTPClient(server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs).Get(server.URL)
@@ -60,7 +64,7 @@ func TestKeysOfAProviderAreBounded(t *testing.T) {
 }
 
 // CVE-2024-58269: libraries quote responses of a provider, and a provider may repeat the request.
-func TestErrorsRepeatNoToken(t *testing.T) {
+func TestErrorsContainNoToken(t *testing.T) {
 	token := base64.RawURLEncoding.EncodeToString([]byte("a token of the provider"))
 	if got := brief(errors.New("401 Unauthorized: unknown token "+token), token).Error(); strings.Contains(got, token) {
 		t.Errorf("the error is %q", got)
@@ -74,7 +78,7 @@ func TestErrorsRepeatNoToken(t *testing.T) {
 }
 
 // A user may have an address that the provider has verified, and another address that it has not verified.
-func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
+func TestVerificationAppliesToItsOwnAddressOnly(t *testing.T) {
 	raw := func(text string) (claims map[string]json.RawMessage) {
 		if err := json.Unmarshal([]byte(text), &claims); err != nil {
 			t.Fatal(err)
@@ -91,10 +95,12 @@ func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
 		"userinfo only":                       {`{}`, `{"email":"a@x","email_verified":true}`, true},
 		"another one is verified by userinfo": {`{"email":"a@x"}`, `{"email":"b@x","email_verified":true}`, false},
 		"userinfo says not which":             {`{"email":"a@x"}`, `{"email_verified":true}`, false},
-		"not verified in the ID token":        {`{"email":"a@x","email_verified":false}`, `{"email":"a@x","email_verified":true}`, false},
-		"the ID token says not which":         {`{"email_verified":true}`, `{"email":"b@x","email_verified":false}`, false},
-		"nor does userinfo verify it":         {`{"email_verified":true}`, `{"email":"b@x"}`, false},
-		"as a text":                           {`{"email":"a@x","email_verified":"true"}`, `{}`, false},
+		"not verified in the ID token": {
+			`{"email":"a@x","email_verified":false}`, `{"email":"a@x","email_verified":true}`, false,
+		},
+		"the ID token says not which": {`{"email_verified":true}`, `{"email":"b@x","email_verified":false}`, false},
+		"nor does userinfo verify it": {`{"email_verified":true}`, `{"email":"b@x"}`, false},
+		"as a text":                   {`{"email":"a@x","email_verified":"true"}`, `{}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, _, err := c.read(merged(raw(tt.signed), raw(tt.said))); (err == nil) != tt.ok {
@@ -106,15 +112,17 @@ func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
 
 // If a provider accepts a code or refresh token once and gets it with two styles, it treats the second request as
 // theft.
-func TestProviderThatSaysHowIsAskedOnce(t *testing.T) {
-	for name, methods := range map[string][]string{"client_secret_basic": {"client_secret_post", "client_secret_basic"}, "client_secret_post": {"client_secret_post", "private_key_jwt"}} {
+func TestProviderIsAskedOnceWithItsAuthenticationMethod(t *testing.T) {
+	for name, methods := range map[string][]string{"client_secret_basic": {"client_secret_post", "client_secret_basic"},
+		"client_secret_post": {"client_secret_post", "private_key_jwt"}} {
 		t.Run(name, func(t *testing.T) {
 			asked, server := []string{}, (*httptest.Server)(nil)
 			server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
 				if r.URL.Path != "/token" {
-					_ = json.NewEncoder(w).Encode(map[string]any{"issuer": server.URL, "authorization_endpoint": server.URL + "/a", "token_endpoint": server.URL + "/token",
-						"jwks_uri": server.URL + "/k", "token_endpoint_auth_methods_supported": methods})
+					_ = json.NewEncoder(w).Encode(map[string]any{"issuer": server.URL, "authorization_endpoint": server.URL + "/a",
+						"token_endpoint": server.URL + "/token",
+						"jwks_uri":       server.URL + "/k", "token_endpoint_auth_methods_supported": methods})
 					return
 				}
 				way := "client_secret_post"
@@ -126,11 +134,13 @@ func TestProviderThatSaysHowIsAskedOnce(t *testing.T) {
 				_ = json.NewEncoder(w).Encode(map[string]string{"error": "invalid_grant"})
 			}))
 			defer server.Close()
-			c, err := New(Config{URL: server.URL, ClientID: "drover", ClientSecret: "s", Roots: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs})
+			c, err := New(Config{URL: server.URL, ClientID: "drover", ClientSecret: "s",
+				Roots: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := c.Refresh(t.Context(), connector.User{State: []byte("a refresh token")}); !errors.Is(err, connector.ErrRefused) || !slices.Equal(asked, []string{name}) {
+			if _, err := c.Refresh(t.Context(), connector.User{State: []byte("a refresh token")}); !errors.Is(err,
+				connector.ErrRefused) || !slices.Equal(asked, []string{name}) {
 				t.Errorf("the provider was asked by %q: %v", asked, err)
 			}
 		})

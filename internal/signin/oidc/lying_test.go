@@ -70,63 +70,82 @@ const (
 // liars are providers whose answers must not sign in anyone.
 func liars() map[string]func(*testing.T, *lying) {
 	all := map[string]func(*testing.T, *lying){
-		"the configuration is of another issuer":        configured("issuer", text("https://other.example.com")),
-		"the configuration is of the issuer with a /":   configured("issuer", func(p *lying) any { return p.URL + "/" }),
-		"the configuration has no issuer":               configured("issuer", text("")),
-		"the issuer is no text":                         configured("issuer", text(map[string]any{})),
-		"the token endpoint is without TLS":             configured("token_endpoint", text("http://127.0.0.1/token")),
-		"the token endpoint has a user":                 configured("token_endpoint", func(p *lying) any { return strings.Replace(p.URL, "//", "//a:b@", 1) + "/token" }),
-		"the token endpoint is relative":                configured("token_endpoint", text("/token")),
-		"the token endpoint is missing":                 configured("token_endpoint", text("")),
-		"the keys are in a file":                        configured("jwks_uri", text("file:///etc/passwd")),
-		"the userinfo is without TLS":                   configured("userinfo_endpoint", text("http://127.0.0.1/userinfo")),
-		"the login page is a script":                    configured("authorization_endpoint", text("javascript:alert(1)")),
-		"the configuration is a page":                   body(configuration, 200, "text/<html>", "<html>sign in</html>"),
-		"the configuration is null":                     body(configuration, 200, typeJSON, "null"),
-		"the configuration is a list":                   body(configuration, 200, typeJSON, "[]"),
-		"the configuration is nested without end":       body(configuration, 200, typeJSON, strings.Repeat(`{"issuer":`, 100_000)),
-		"the configuration is large":                    configured("more", text(strings.Repeat("a", 2*maxBody))),
-		"the userinfo is large":                         userinfo(200, `{"sub":"1001","more":"`+strings.Repeat("a", 2*maxBody)+`"}`),
+		"the configuration is of another issuer":      configured("issuer", text("https://other.example.com")),
+		"the configuration is of the issuer with a /": configured("issuer", func(p *lying) any { return p.URL + "/" }),
+		"the configuration has no issuer":             configured("issuer", text("")),
+		"the issuer is not a string":                  configured("issuer", text(map[string]any{})),
+		"the token endpoint is without TLS":           configured("token_endpoint", text("http://127.0.0.1/token")),
+		"the token endpoint has a user": configured("token_endpoint",
+			func(p *lying) any { return strings.Replace(p.URL, "//", "//a:b@", 1) + "/token" }),
+		"the token endpoint is relative": configured("token_endpoint", text("/token")),
+		"the token endpoint is missing":  configured("token_endpoint", text("")),
+		"the keys are in a file":         configured("jwks_uri", text("file:///etc/passwd")),
+		"the userinfo is without TLS":    configured("userinfo_endpoint", text("http://127.0.0.1/userinfo")),
+		"the login page is a script":     configured("authorization_endpoint", text("javascript:alert(1)")),
+		"the configuration is a page":    body(configuration, 200, "text/<html>", "<html>sign in</html>"),
+		"the configuration is null":      body(configuration, 200, typeJSON, "null"),
+		"the configuration is a list":    body(configuration, 200, typeJSON, "[]"),
+		"the configuration is nested without end": body(configuration, 200, typeJSON,
+			strings.Repeat(`{"issuer":`, 100_000)),
+		"the configuration is large": configured("more", text(strings.Repeat("a", 2*maxBody))),
+		"the userinfo is large": userinfo(200,
+			`{"sub":"1001","more":"`+strings.Repeat("a", 2*maxBody)+`"}`),
 		"the userinfo repeats the token":                userinfo(401, "<html>unknown token "+accessToken),
 		"the userinfo is a page that repeats the token": userinfo(200, "<html>"+accessToken),
 		"the userinfo is null":                          userinfo(500, "null"),
-		"the configuration is an error of many lines":   body(configuration, 500, "text/plain", "<html>"+strings.Repeat("panic\n\x1b[31m", 1000)),
-		"the token is of another issuer":                claim("iss", "https://other.example.com"),
-		"the token is for another client":               claim("aud", "other"),
-		"the token is for several others":               claim("aud", []string{"other", "another"}),
-		"the token was issued to another client":        claim("azp", "other"),
-		"the azp is a list":                             claim("azp", []string{"drover"}),
-		"the token has no audience":                     claim("aud", nil),
-		"the token is of another login":                 claim("nonce", "another"),
-		"the token has no nonce":                        claim("nonce", nil),
-		"the nonce is a number":                         claim("nonce", 1),
-		"the token is of another access token":          claim("at_hash", "AAAAAAAAAAAAAAAAAAAAAA"),
-		"the token has no sub":                          claim("sub", nil),
-		"the sub is a number":                           claim("sub", 1001),
-		"the token has expired":                         claim("exp", time.Now().Add(-time.Hour).Unix()),
-		"the token has no end":                          claim("exp", nil),
-		"the token is not valid yet":                    claim("nbf", time.Now().Add(time.Hour).Unix()),
-		"the name is a list":                            claim("preferred_username", []string{"alice"}),
-		"the name is empty":                             claim("preferred_username", ""),
-		"the groups are numbers":                        claim("groups", []int{1}),
-		"the groups are an object":                      claim("groups", map[string]string{"ops": "ops"}),
-		"a group is a list":                             claim("groups", []any{[]string{"ops"}}),
-		"an address is long":                            configured("token_endpoint", text("https://127.0.0.1:1/"+strings.Repeat("a", 8<<10))),
-		"the keys are a page":                           body("/keys", 200, "text/html", "<html>"),
-		"the keys are large":                            body("/keys", 200, typeJSON, `{"keys":["`+strings.Repeat("a", 8<<20)+`"]}`),
-		"the keys are none":                             body("/keys", 200, typeJSON, `{"keys":[]}`),
-		"the keys are junk":                             body("/keys", 200, typeJSON, `{"keys":[{"kty":"EC","crv":"P-256","x":"AA","y":"AA","kid":"k"}]}`),
-		"the keys are symmetric":                        body("/keys", 200, typeJSON, `{"keys":[{"kty":"oct","k":"AAAA","kid":"k"}]}`),
+		"the configuration is an error of many lines": body(configuration, 500, "text/plain",
+			"<html>"+strings.Repeat("panic\n\x1b[31m", 1000)),
+		"the token is of another issuer":         claim("iss", "https://other.example.com"),
+		"the token is for another client":        claim("aud", "other"),
+		"the token is for several others":        claim("aud", []string{"other", "another"}),
+		"the token was issued to another client": claim("azp", "other"),
+		"the azp is a list":                      claim("azp", []string{"drover"}),
+		"the token has no audience":              claim("aud", nil),
+		"the token is of another login":          claim("nonce", "another"),
+		"the token has no nonce":                 claim("nonce", nil),
+		"the nonce is a number":                  claim("nonce", 1),
+		"the token is of another access token":   claim("at_hash", "AAAAAAAAAAAAAAAAAAAAAA"),
+		"the token has no sub":                   claim("sub", nil),
+		"the sub is a number":                    claim("sub", 1001),
+		"the token has expired":                  claim("exp", time.Now().Add(-time.Hour).Unix()),
+		"the token has no end":                   claim("exp", nil),
+		"the token is not valid yet":             claim("nbf", time.Now().Add(time.Hour).Unix()),
+		"the name is a list":                     claim("preferred_username", []string{"alice"}),
+		"the name is empty":                      claim("preferred_username", ""),
+		"the groups are numbers":                 claim("groups", []int{1}),
+		"the groups are an object":               claim("groups", map[string]string{"ops": "ops"}),
+		"a group is a list":                      claim("groups", []any{[]string{"ops"}}),
+		"an address is long": configured("token_endpoint",
+			text("https://127.0.0.1:1/"+strings.Repeat("a", 8<<10))),
+		"the keys are a page": body("/keys", 200, "text/html", "<html>"),
+		"the keys are large": body("/keys", 200, typeJSON,
+			`{"keys":["`+strings.Repeat("a", 8<<20)+`"]}`),
+		"the keys are none": body("/keys", 200, typeJSON, `{"keys":[]}`),
+		"the keys are junk": body("/keys", 200, typeJSON,
+			`{"keys":[{"kty":"EC","crv":"P-256","x":"AA","y":"AA","kid":"k"}]}`),
+		"the keys are symmetric": body("/keys", 200, typeJSON,
+			`{"keys":[{"kty":"oct","k":"AAAA","kid":"k"}]}`),
 		"there are no keys":                             body("/keys", 404, "text/plain", "no"),
 		"the tokens are a page that repeats the secret": body("/token", 200, "text/html", clientSecret+theCode),
-		"the error repeats the code":                    body("/token", 400, typeJSON, `{"error":"`+theCode+`","error_description":"`+clientSecret+`"}`),
-		"the tokens are large":                          body("/token", 200, typeJSON, `{"access_token":"`+strings.Repeat("a", 8<<20)+`"}`),
-		"there is no ID token":                          func(_ *testing.T, p *lying) { p.tokens = func(all map[string]any) { delete(all, "id_token") } },
+		"the error repeats the code": body("/token", 400, typeJSON,
+			`{"error":"`+theCode+`","error_description":"`+clientSecret+`"}`),
+		"the tokens are large": body("/token", 200, typeJSON,
+			`{"access_token":"`+strings.Repeat("a", 8<<20)+`"}`),
+		"there is no ID token": func(_ *testing.T,
+			p *lying) {
+			p.tokens = func(all map[string]any) { delete(all, "id_token") }
+		},
 		"the ID token is an object": func(_ *testing.T, p *lying) {
 			p.tokens = func(all map[string]any) { all["id_token"] = map[string]any{"a": 1} }
 		},
-		"the ID token is of three dots": func(_ *testing.T, p *lying) { p.tokens = func(all map[string]any) { all["id_token"] = "..." } },
-		"there is no access token":      func(_ *testing.T, p *lying) { p.tokens = func(all map[string]any) { delete(all, "access_token") } },
+		"the ID token is of three dots": func(_ *testing.T,
+			p *lying) {
+			p.tokens = func(all map[string]any) { all["id_token"] = "..." }
+		},
+		"there is no access token": func(_ *testing.T,
+			p *lying) {
+			p.tokens = func(all map[string]any) { delete(all, "access_token") }
+		},
 		"the refresh token is long": func(_ *testing.T, p *lying) {
 			p.tokens = func(all map[string]any) { all["refresh_token"] = strings.Repeat("r", maxState+1) }
 		},
@@ -193,7 +212,7 @@ func signatures() map[string]func(*testing.T, *lying) {
 }
 
 // CVE-2022-29165, CVE-2023-22482: tokens that are not signed, or that are for another client.
-func TestAProviderThatLiesSignsNoUserIn(t *testing.T) {
+func TestLyingProviderSignsNoUserIn(t *testing.T) {
 	for name, lie := range liars() {
 		t.Run(name, func(t *testing.T) {
 			p := newLying(t)
@@ -210,18 +229,20 @@ func TestAProviderThatLiesSignsNoUserIn(t *testing.T) {
 }
 
 // This provider signs in another user, or no user, at a refresh.
-func TestARefreshOfALyingProviderChangesNoUser(t *testing.T) {
+func TestLyingProviderChangesNoUserAtARefresh(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lie     func(*testing.T, *lying)
 		refused bool
 	}{
-		"the token is of another user":        {claim("sub", "2002"), true},
-		"the token is for another client":     {claim("aud", "other"), false},
-		"the token was issued to another":     {claim("azp", "other"), false},
-		"the token has expired":               {claim("exp", time.Now().Add(-time.Hour).Unix()), false},
-		"the token is of another issuer":      {claim("iss", "https://other.example.com"), false},
-		"the token is of another access":      {claim("at_hash", "AAAAAAAAAAAAAAAAAAAAAA"), false},
-		"the refresh token is refused":        {body("/token", 400, typeJSON, `{"error":"invalid_grant","error_description":"`+refreshToken+`"}`), true},
+		"the token is of another user":    {claim("sub", "2002"), true},
+		"the token is for another client": {claim("aud", "other"), false},
+		"the token was issued to another": {claim("azp", "other"), false},
+		"the token has expired":           {claim("exp", time.Now().Add(-time.Hour).Unix()), false},
+		"the token is of another issuer":  {claim("iss", "https://other.example.com"), false},
+		"the token is of another access":  {claim("at_hash", "AAAAAAAAAAAAAAAAAAAAAA"), false},
+		"the refresh token is refused": {
+			body("/token", 400, typeJSON, `{"error":"invalid_grant","error_description":"`+refreshToken+`"}`), true,
+		},
 		"the client's secret is refused":      {body("/token", 401, typeJSON, `{"error":"invalid_client"}`), false},
 		"a proxy answers":                     {body("/token", 502, "text/html", "<html>"+refreshToken), false},
 		"the token is without the user's sub": {claim("sub", nil), false},
@@ -243,16 +264,20 @@ func TestARefreshOfALyingProviderChangesNoUser(t *testing.T) {
 }
 
 // RFC 9207, and errors in answers.
-func TestAnswersOfOthersAreNotTaken(t *testing.T) {
+func TestForeignResponsesAreRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		names   bool // whether the provider says that it names itself
 		answer  url.Values
 		refused bool
 	}{
-		"of another issuer":                   {false, url.Values{"code": {theCode}, "iss": {"https://other.example.com"}}, false},
-		"of none, where one is promised":      {true, url.Values{"code": {theCode}}, false},
-		"of an empty one":                     {false, url.Values{"code": {theCode}, "iss": {""}}, false},
-		"an error of another issuer":          {true, url.Values{"error": {"access_denied"}, "iss": {"https://other.example.com"}}, false},
+		"of another issuer": {
+			false, url.Values{"code": {theCode}, "iss": {"https://other.example.com"}}, false,
+		},
+		"of none, where one is promised": {true, url.Values{"code": {theCode}}, false},
+		"of an empty one":                {false, url.Values{"code": {theCode}, "iss": {""}}, false},
+		"an error of another issuer": {
+			true, url.Values{"error": {"access_denied"}, "iss": {"https://other.example.com"}}, false,
+		},
 		"an error that is a text":             {false, url.Values{"error": {"\x1b[31m\n" + theCode}}, false},
 		"an error with a code":                {false, url.Values{"error": {"access_denied"}, "code": {theCode}}, true},
 		"nothing":                             {false, url.Values{"state": {"state"}}, false},
@@ -273,8 +298,8 @@ func TestAnswersOfOthersAreNotTaken(t *testing.T) {
 	}
 }
 
-// TestNothingOfALoginGoesToAnotherHost covers CVE-2021-36778, where a redirect took credentials to another host.
-func TestNothingOfALoginGoesToAnotherHost(t *testing.T) {
+// TestCredentialsOfALoginGoToNoOtherHost covers CVE-2021-36778, where a redirect took credentials to another host.
+func TestCredentialsOfALoginGoToNoOtherHost(t *testing.T) {
 	var elsewhere atomic.Int32
 	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	t.Cleanup(other.Close)
@@ -297,7 +322,8 @@ func TestNothingOfALoginGoesToAnotherHost(t *testing.T) {
 		overage(all)
 		all["_claim_sources"] = map[string]any{"src1": map[string]string{"endpoint": other.URL}}
 	}
-	if u, err := login(t, connect(t, p, func(c *Config) { c.Roots.AddCert(other.Certificate()) }), p, nil); err != nil || len(u.Groups) != 0 {
+	if u, err := login(t, connect(t, p, func(c *Config) { c.Roots.AddCert(other.Certificate()) }), p, nil); err != nil ||
+		len(u.Groups) != 0 {
 		t.Errorf("the user is %+v, %v, want them without the groups that are elsewhere", u, err)
 	}
 	if n := elsewhere.Load(); n != 0 {
@@ -306,7 +332,7 @@ func TestNothingOfALoginGoesToAnotherHost(t *testing.T) {
 }
 
 // CVE-2022-31105: the certificate of a provider is not verified.
-func TestAProviderWithAnotherCertificateIsAskedNothing(t *testing.T) {
+func TestProviderWithAnUntrustedCertificateGetsNoRequest(t *testing.T) {
 	p := newLying(t)
 	c := connect(t, p, func(c *Config) { c.Roots = x509.NewCertPool() })
 	_, err := login(t, c, p, nil)
@@ -317,7 +343,7 @@ func TestAProviderWithAnotherCertificateIsAskedNothing(t *testing.T) {
 	}
 }
 
-func TestASlowProviderIsGivenUp(t *testing.T) {
+func TestRequestToASlowProviderTimesOut(t *testing.T) {
 	for name, begun := range map[string]bool{"before the headers": false, "in a body without end": true} {
 		for _, path := range []string{configuration, "/keys", "/token", "/userinfo"} {
 			t.Run(path+" "+name, func(t *testing.T) {
@@ -358,7 +384,7 @@ func TestASlowProviderIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestAProviderThatIsDownIsAnErrorAndComesBack(t *testing.T) {
+func TestProviderThatIsDownIsAnErrorAndRecovers(t *testing.T) {
 	p := newLying(t)
 	c := connect(t, p, nil)
 	u, err := login(t, c, p, nil)

@@ -72,17 +72,23 @@ func (p *lying) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var content any
 	switch r.URL.Path {
 	case "/.well-known/openid-configuration":
-		content = p.changed(p.discovery, map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
-			"userinfo_endpoint": p.URL + "/userinfo", "id_token_signing_alg_values_supported": []string{"ES256", "HS256", "none"}})
+		content = p.changed(p.discovery,
+			map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token",
+				"jwks_uri":          p.URL + "/keys",
+				"userinfo_endpoint": p.URL + "/userinfo", "id_token_signing_alg_values_supported": []string{"ES256", "HS256",
+					"none"}})
 	case "/keys":
-		content = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: p.key.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}}}
+		content = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: p.key.Public(), KeyID: "k", Algorithm: "ES256",
+			Use: "sig"}}}
 	case "/token":
 		_ = r.ParseForm() // malformed fields are ignored
 		p.form = r.PostForm
-		claims := map[string]any{"iss": p.URL, "aud": "drover", "sub": "1001", "nonce": p.nonce, "preferred_username": "alice", "groups": []string{"ops"},
+		claims := map[string]any{"iss": p.URL, "aud": "drover", "sub": "1001", "nonce": p.nonce,
+			"preferred_username": "alice", "groups": []string{"ops"},
 			"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
-		content = p.changed(p.tokens, map[string]any{"access_token": accessToken, "token_type": "Bearer", "expires_in": 60, "refresh_token": refreshToken,
-			"id_token": p.sign(p.changed(p.claims, claims))})
+		content = p.changed(p.tokens, map[string]any{"access_token": accessToken, "token_type": "Bearer", "expires_in": 60,
+			"refresh_token": refreshToken,
+			"id_token":      p.sign(p.changed(p.claims, claims))})
 	case "/userinfo":
 		content = p.changed(p.userinfo, map[string]any{"sub": "1001"})
 	}
@@ -119,7 +125,8 @@ func (p *lying) answer(path string, f http.HandlerFunc) {
 
 func signed(t *testing.T, algorithm jose.SignatureAlgorithm, key any, id string, claims map[string]any) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", id))
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key},
+		(&jose.SignerOptions{}).WithHeader("kid", id))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,8 @@ type provider struct {
 // New returns the connector for a provider. It sends no requests yet.
 func New(c Config) (*Connector, error) {
 	u, err := url.Parse(c.URL)
-	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
+		u.Fragment != "" {
 		return nil, errors.New("the URL of the provider must be https://<host>, with a path at most")
 	}
 	if c.ClientID == "" || c.ClientSecret == "" {
@@ -134,19 +135,20 @@ func (c *Connector) Begin(ctx context.Context, callback, state string) (address 
 }
 
 // Finish redeems the code in the provider's answer and returns the user.
-func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, answer url.Values) (connector.User, error) {
+func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, answer url.Values) (connector.User,
+	error) {
 	ctx, cancel := c.context(ctx)
 	defer cancel()
 	var own private
 	if err := untrusted.JSON(kept, &own, untrusted.Small()); err != nil || own.Nonce == "" || own.Verifier == "" {
-		return connector.User{}, errors.New("what was kept of the login is malformed")
+		return connector.User{}, errors.New("the stored state of the login is malformed")
 	}
 	p, err := c.discover(ctx)
 	if err != nil {
 		return connector.User{}, err
 	}
 	if iss := answer.Get("iss"); iss != c.URL && (answer.Has("iss") || p.namesIssuer) {
-		return connector.User{}, errors.New("the answer names another issuer than the provider, or none (RFC 9207)")
+		return connector.User{}, errors.New("the response does not name the provider as its issuer (RFC 9207)")
 	}
 	switch code := answer.Get("error"); code {
 	case "":
@@ -156,11 +158,11 @@ func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, an
 		if !errorForm.MatchString(code) {
 			code = "unknown"
 		}
-		return connector.User{}, fmt.Errorf("the provider answers with the error %s", code)
+		return connector.User{}, fmt.Errorf("the provider responds with the error %s", code)
 	}
 	code := answer.Get("code")
 	if code == "" || len(code) > maxCode {
-		return connector.User{}, errors.New("the provider's answer has no code")
+		return connector.User{}, errors.New("the provider's response has no code")
 	}
 	app, _ := c.app(p, callback)
 	tokens, err := app.Exchange(ctx, code, oauth2.VerifierOption(own.Verifier))
@@ -173,7 +175,7 @@ func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, an
 		return connector.User{}, err
 	}
 	if subtle.ConstantTimeCompare([]byte(idToken.Nonce), []byte(own.Nonce)) != 1 {
-		return connector.User{}, errors.New("the ID token is of another login: its nonce differs")
+		return connector.User{}, errors.New("the ID token belongs to another login: its nonce differs")
 	}
 	return c.user(ctx, p, idToken.Subject, claims, tokens)
 }
@@ -203,7 +205,7 @@ func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector
 			return connector.User{}, err
 		}
 		if idToken.Subject != last.ID {
-			return connector.User{}, fmt.Errorf("%w: the refresh token is of another user now", connector.ErrRefused)
+			return connector.User{}, fmt.Errorf("%w: the refresh token now belongs to another user", connector.ErrRefused)
 		}
 		claims = all
 	}
@@ -287,13 +289,14 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 	if err := found.Claims(&more); err != nil {
 		return nil, errors.New("the provider's configuration is malformed")
 	}
-	for name, endpoint := range map[string]string{"authorization_endpoint": more.Authorization, "token_endpoint": more.Token, "jwks_uri": more.Keys, "userinfo_endpoint": more.Userinfo} {
+	for name, endpoint := range map[string]string{"authorization_endpoint": more.Authorization,
+		"token_endpoint": more.Token, "jwks_uri": more.Keys, "userinfo_endpoint": more.Userinfo} {
 		u, err := url.Parse(endpoint)
 		if endpoint == "" && name == "userinfo_endpoint" {
 			continue
 		}
 		if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
-			return nil, fmt.Errorf("the provider's configuration has a %s that is no https URL", name)
+			return nil, fmt.Errorf("the provider's configuration has a %s that is not an https URL", name)
 		}
 	}
 	p := &provider{

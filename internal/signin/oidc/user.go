@@ -41,7 +41,8 @@ const (
 func bounds() untrusted.Bounds { return untrusted.Large().WithBytes(maxBody) }
 
 // verify returns an ID token that the provider signed for the hub, with its claims.
-func (c *Connector) verify(ctx context.Context, p *provider, raw, access string) (*oidc.IDToken, map[string]json.RawMessage, error) {
+func (c *Connector) verify(ctx context.Context, p *provider, raw, access string) (*oidc.IDToken,
+	map[string]json.RawMessage, error) {
 	if raw == "" {
 		return nil, nil, errors.New("the provider gave no ID token")
 	}
@@ -50,7 +51,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
 	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes the response of jwks_uri
-		return nil, nil, errors.New("the ID token cannot be checked: at the provider's jwks_uri are no keys, or it does not " +
+		return nil, nil, errors.New("the ID token cannot be checked: there are no keys at the provider's jwks_uri, or it does not " +
 			"answer")
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("the ID token is not valid: %w", brief(err, raw, access))
@@ -63,7 +64,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 		return nil, nil, errors.New("the ID token has no sub")
 	}
 	if token.AccessTokenHash != "" && token.VerifyAccessToken(access) != nil {
-		return nil, nil, errors.New("the ID token is of another access token")
+		return nil, nil, errors.New("the ID token belongs to another access token")
 	}
 	// According to OpenID Connect Core with errata set 2, section 3.1.3.7, a token with several audiences does not need
 	// azp. go-oidc leaves azp to its caller.
@@ -84,14 +85,15 @@ func checkPayload(raw string) error {
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil || untrusted.Check(payload, bounds()) != nil {
-		return errors.New("the ID token is malformed, or has more claims than are read")
+		return errors.New("the ID token is malformed, or has too many claims")
 	}
 	return nil
 }
 
 // user returns the user described by verified claims. Missing claims are requested from the provider's userinfo
 // endpoint.
-func (c *Connector) user(ctx context.Context, p *provider, subject string, claims map[string]json.RawMessage, tokens *oauth2.Token) (connector.User, error) {
+func (c *Connector) user(ctx context.Context, p *provider, subject string, claims map[string]json.RawMessage,
+	tokens *oauth2.Token) (connector.User, error) {
 	_, named := claims[c.NameClaim]
 	if _, grouped := claims[c.GroupsClaim]; (!named || !grouped) && p.userinfo != "" {
 		info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
@@ -99,7 +101,7 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 			return connector.User{}, fmt.Errorf("ask the provider for the user's claims: %w", outline(err))
 		}
 		if info.Subject != subject {
-			return connector.User{}, fmt.Errorf("%w: the provider's userinfo is of another user", connector.ErrRefused)
+			return connector.User{}, fmt.Errorf("%w: the provider's userinfo describes another user", connector.ErrRefused)
 		}
 		more := map[string]json.RawMessage{}
 		if err := info.Claims(&more); err != nil {
@@ -113,10 +115,11 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	}
 	notice := c.overage(claims)
 	if notice != "" && len(c.AllowedGroups) > 0 {
-		return connector.User{}, fmt.Errorf("%w: whether the user is in one of the allowed groups is not known: %s",
+		return connector.User{}, fmt.Errorf("%w: it is not known whether the user is in one of the allowed groups: %s",
 			connector.ErrRefused, notice)
 	}
-	if len(c.AllowedGroups) > 0 && !slices.ContainsFunc(groups, func(g string) bool { return slices.Contains(c.AllowedGroups, g) }) {
+	if len(c.AllowedGroups) > 0 &&
+		!slices.ContainsFunc(groups, func(g string) bool { return slices.Contains(c.AllowedGroups, g) }) {
 		return connector.User{}, fmt.Errorf("%w: the user is in none of the allowed groups", connector.ErrRefused)
 	}
 	if len(tokens.RefreshToken) > maxState {
@@ -141,8 +144,8 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _ = untrusted.JSON(claims["hasgroups"], &many, bounds()); !distributed && !many {
 		return ""
 	}
-	return "the provider left your groups out because you are in too many, so you have only the rights that name you: " +
-		"an administrator has to let it put only those groups into tokens that are assigned to the hub"
+	return "the provider left out your groups because you are in too many, so you have only the rights that name you: " +
+		"an administrator must configure it to put only the groups that are assigned to the hub into tokens"
 }
 
 // merged returns the claims of an ID token, and the claims of the userinfo endpoint that the ID token lacks.
@@ -163,9 +166,10 @@ func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage 
 // read returns the name and the groups in claims.
 func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups []string, err error) {
 	if untrusted.JSON(claims[c.NameClaim], &name, bounds()) != nil || name == "" {
-		return "", nil, fmt.Errorf("the provider says no name of the user: the claim %s is no text", c.NameClaim)
+		return "", nil, fmt.Errorf("the provider gave no name of the user: the claim %s is not a string", c.NameClaim)
 	}
-	if verified := false; c.NameClaim == "email" && (untrusted.JSON(claims["email_verified"], &verified, bounds()) != nil || !verified) {
+	if verified := false; c.NameClaim == "email" &&
+		(untrusted.JSON(claims["email_verified"], &verified, bounds()) != nil || !verified) {
 		return "", nil, fmt.Errorf("%w: the provider has not verified the user's address", connector.ErrRefused)
 	}
 	if c.LowercaseNames {
@@ -180,7 +184,7 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 		return name, []string{one}, nil
 	}
 	if untrusted.JSON(raw, &groups, bounds()) != nil {
-		return "", nil, fmt.Errorf("the claim %s is no list of names", c.GroupsClaim)
+		return "", nil, fmt.Errorf("the claim %s is not a list of names", c.GroupsClaim)
 	}
 	if len(groups) > maxGroups {
 		return "", nil, fmt.Errorf("the user is in more than %d groups", maxGroups)
@@ -208,7 +212,7 @@ func describe(what string, err error) error {
 		if !errorForm.MatchString(code) {
 			code = "unknown"
 		}
-		return fmt.Errorf("%s: the provider answers with the status %d and the error %s", what, status, code)
+		return fmt.Errorf("%s: the provider responds with the status %d and the error %s", what, status, code)
 	}
 	return fmt.Errorf("%s: %w", what, outline(err))
 }
@@ -228,14 +232,14 @@ func outline(err error) error {
 	case errors.As(err, &mismatch):
 		return fmt.Errorf("it calls itself %.256q", mismatch.Discovered)
 	case errors.As(err, &long):
-		return fmt.Errorf("its answer is longer than %d bytes", long.Limit)
+		return fmt.Errorf("its response is longer than %d bytes", long.Limit)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return err
 	}
 	if status, err := strconv.Atoi(err.Error()[:min(3, len(err.Error()))]); err == nil {
-		return fmt.Errorf("it answers with the status %d", status)
+		return fmt.Errorf("it responds with the status %d", status)
 	}
-	return errors.New("its answer is malformed, or breaks off")
+	return errors.New("its response is malformed or incomplete")
 }
 
 // brief returns an error with a text of bounded length that is printable and contains no secret. Libraries quote
@@ -245,7 +249,7 @@ func brief(err error, secrets ...string) error {
 	text := err.Error()
 	for _, secret := range secrets {
 		if secret != "" && strings.Contains(text, secret) {
-			return errors.New("the answer is left out, since it repeats a token")
+			return errors.New("the response is omitted, because it repeats a token")
 		}
 	}
 	if len(text) > most || strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) }) {
@@ -262,7 +266,8 @@ func HTTPClient(roots *x509.CertPool) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: bounded{&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12,
+				RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
 			MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: 32, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
 		}},
 	}

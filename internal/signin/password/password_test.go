@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestAPasswordHasItsHashAndNoOtherDoes(t *testing.T) {
+func TestOnlyTheRightPasswordMatchesTheHash(t *testing.T) {
 	secret := Random()
 	if len(secret) != 26 || secret == Random() {
 		t.Fatalf("Random returned %q, want 26 characters that differ each time", secret)
@@ -19,9 +19,11 @@ func TestAPasswordHasItsHashAndNoOtherDoes(t *testing.T) {
 	}
 	second, err := Hash(secret)
 	if err != nil || first == second || strings.Contains(first, secret) {
-		t.Fatalf("the hashes of one password are %q and %q (%v), want two that differ and hold no password", first, second, err)
+		t.Fatalf("the hashes of one password are %q and %q (%v), want two that differ and hold no password", first, second,
+			err)
 	}
-	for text, want := range map[string]bool{secret: true, secret + "x": false, "": false, strings.ToUpper(secret): false, strings.Repeat("x", Max+1): false} {
+	for text, want := range map[string]bool{secret: true, secret + "x": false, "": false, strings.ToUpper(secret): false,
+		strings.Repeat("x", Max+1): false} {
 		if got, err := Verify(first, text); got != want || err != nil {
 			t.Errorf("Verify of %d bytes returned %t and %v, want %t", len(text), got, err, want)
 		}
@@ -36,7 +38,7 @@ func TestNoPasswordHasTheHashOfNothing(t *testing.T) {
 	}
 }
 
-func TestAPasswordOfAnotherLengthIsRefused(t *testing.T) {
+func TestPasswordOfAnotherLengthIsRefused(t *testing.T) {
 	for _, text := range []string{"", "elevenchars", strings.Repeat("x", Max+1)} {
 		if _, err := Hash(text); err == nil || (text != "" && strings.Contains(err.Error(), text)) {
 			t.Errorf("Hash of %d bytes returned %v, want an error without the password", len(text), err)
@@ -45,7 +47,7 @@ func TestAPasswordOfAnotherLengthIsRefused(t *testing.T) {
 }
 
 // A user who may write a hash must not decide how much memory and time the manager needs.
-func TestAHashOutsideOfTheBoundsIsNotComputed(t *testing.T) {
+func TestHashOutsideOfTheBoundsIsNotComputed(t *testing.T) {
 	const tail = "$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 	for name, text := range map[string]string{
 		"empty": "", "plain text": "hunter2hunter2", "argon2i": "$argon2i$v=19$m=19456,t=2,p=1" + tail,
@@ -70,7 +72,8 @@ func FuzzVerifyParsesAnyHash(f *testing.F) {
 	f.Add(Nothing())
 	f.Add("$argon2id$v=19$m=1,t=1,p=1$$")
 	f.Fuzz(func(t *testing.T, text string) {
-		if h, err := parse(text); err == nil && (h.memory > maxMemory || h.passes > maxPasses || h.lanes > maxLanes || h.lanes == 0) {
+		if h, err := parse(text); err == nil &&
+			(h.memory > maxMemory || h.passes > maxPasses || h.lanes > maxLanes || h.lanes == 0) {
 			t.Errorf("%q is within the bounds as %+v", text, h)
 		}
 	})

@@ -41,17 +41,25 @@ func TestUse(t *testing.T) {
 		next  int // which of the tokens is given
 	}{
 		"the present one": {func(g []Token) Token { return g[3] }, 10 * time.Minute, Rotated, -1},
-		"the present one, of a replica whose clock lags":  {func(g []Token) Token { return g[3] }, -20 * time.Second, Rotated, -1},
-		"the present one at once":                         {func(g []Token) Token { return g[3] }, Pause - 1, TooSoon, -1},
-		"the one before, at once":                         {func(g []Token) Token { return g[2] }, 0, Repeated, 3},
-		"the one before, at a clock that lags":            {func(g []Token) Token { return g[2] }, -20 * time.Second, Repeated, 3},
+		"the present one, of a replica whose clock lags": {
+			func(g []Token) Token { return g[3] }, -20 * time.Second, Rotated, -1,
+		},
+		"the present one at once": {func(g []Token) Token { return g[3] }, Pause - 1, TooSoon, -1},
+		"the one before, at once": {func(g []Token) Token { return g[2] }, 0, Repeated, 3},
+		"the one before, at a clock that lags": {
+			func(g []Token) Token { return g[2] }, -20 * time.Second, Repeated, 3,
+		},
 		"the one before, at the end of the grace":         {func(g []Token) Token { return g[2] }, Grace, Repeated, 3},
 		"RFC 9700 §4.14: the one before, after the grace": {func(g []Token) Token { return g[2] }, Grace + 1, Reused, -1},
 		"an older one, whose grace is over":               {func(g []Token) Token { return g[1] }, 0, Reused, -1},
 		"the first one":                                   {func(g []Token) Token { return g[0] }, 0, Reused, -1},
-		"one that was made of an older one":               {func(g []Token) Token { g[0].secret = newSecret(); return g[0] }, 0, Reused, -1},
-		"one that was never given":                        {func([]Token) Token { return foreign }, 0, Foreign, -1},
-		"the present secret with a foreign family":        {func(g []Token) Token { g[3].family = foreign.family; return g[3] }, 0, Foreign, -1},
+		"one that was made of an older one": {
+			func(g []Token) Token { g[0].secret = newSecret(); return g[0] }, 0, Reused, -1,
+		},
+		"one that was never given": {func([]Token) Token { return foreign }, 0, Foreign, -1},
+		"the present secret with a foreign family": {
+			func(g []Token) Token { g[3].family = foreign.family; return g[3] }, 0, Foreign, -1,
+		},
 		"none": {func([]Token) Token { return Token{Session: session} }, 0, Foreign, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +71,8 @@ func TestUse(t *testing.T) {
 			}
 			switch outcome {
 			case Rotated:
-				if next == used || !same(next.secret.hash(), state.Present) || !same(used.secret.hash(), state.Former) || !state.Given(next) {
+				if next == used || !same(next.secret.hash(), state.Present) || !same(used.secret.hash(), state.Former) ||
+					!state.Given(next) {
 					t.Errorf("the next token is not that of the next state")
 				}
 			case Repeated:
@@ -79,7 +88,7 @@ func TestUse(t *testing.T) {
 	}
 }
 
-func TestAStateThatIsEmptyTakesNoToken(t *testing.T) {
+func TestEmptyStateAcceptsNoToken(t *testing.T) {
 	first, _ := New(session, start)
 	for _, token := range []Token{first, {}} {
 		if _, _, outcome := (State{}).Use(token, start); outcome != Foreign {
@@ -96,7 +105,8 @@ func TestStoredSessionContainsNoToken(t *testing.T) {
 	}
 	for _, token := range given {
 		for _, part := range []secret{token.family, token.secret} {
-			for _, text := range []string{base64.StdEncoding.EncodeToString(part[:]), base64.RawURLEncoding.EncodeToString(part[:])} {
+			for _, text := range []string{base64.StdEncoding.EncodeToString(part[:]),
+				base64.RawURLEncoding.EncodeToString(part[:])} {
 				if bytes.Contains(raw, []byte(text)) {
 					t.Errorf("the state %s holds a part of a token", raw)
 				}
@@ -113,7 +123,8 @@ func TestParse(t *testing.T) {
 	}
 	for name, raw := range map[string]string{
 		"nothing": "", "cut": good[:len(good)-1], "longer": good + "A", "another prefix": "token--" + good[7:], "without a colon": strings.Replace(good, ":", "A", 1),
-		"a name with a path": strings.Replace(good, session, "../../../../secrets/drover-sign-i", 1), "capitals": strings.Replace(good, "abcdef", "ABCDEF", 1),
+		"a name with a path": strings.Replace(good, session, "../../../../secrets/drover-sign-i",
+			1), "capitals": strings.Replace(good, "abcdef", "ABCDEF", 1),
 		"a line break": good[:len(good)-1] + "\n", "a character of base64": good[:len(good)-1] + "+", "bits beyond the end": good[:len(good)-1] + "_",
 	} {
 		if got, ok := Parse(raw); ok {

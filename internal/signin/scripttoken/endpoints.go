@@ -112,7 +112,7 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	audit.From(r.Context()).Identified(audit.User{Name: id.User, UID: id.UID}, nil)
 	name, local := strings.CutPrefix(id.User, v1.PrincipalPrefixLocal)
 	if !local { // providers are only queried when a user signs in, so they could not end these tokens
-		return nil, refusal.Forbidden("only users of the hub, local:<name>, have tokens for scripts")
+		return nil, refusal.Forbidden("only users of the hub, local:<name>, can have tokens for scripts")
 	}
 	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: name})
 	if err != nil {
@@ -150,11 +150,11 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (
 		return nil, err
 	}
 	if len(all) >= maxTokens {
-		return nil, refusal.Forbidden(fmt.Sprintf("you have %d tokens, as many as a user may have; revoke one", len(all)))
+		return nil, refusal.Forbidden(fmt.Sprintf("you have reached the limit of %d tokens; revoke one", len(all)))
 	}
 	current, err := s.Keyring.Current(r.Context())
 	if err != nil {
-		return nil, refusal.Unavailable("the hub cannot make a token at the moment; try again").Because(err)
+		return nil, refusal.Unavailable("the hub cannot create a token at the moment; try again").Because(err)
 	}
 	now := s.Now().UTC().Truncate(time.Second)
 	made, raw, err := Generate(current.Sealing[0], now)
@@ -171,7 +171,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (
 		}
 	}
 	if err := s.Client.Create(r.Context(), secret); err != nil {
-		return nil, refusal.Unavailable("the hub cannot keep a token at the moment; try again").Because(err)
+		return nil, refusal.Unavailable("the hub cannot store a token at the moment; try again").Because(err)
 	}
 	s.awaitSeen(r.Context(), secret)
 	kept, _ := s.read(secret)
@@ -196,7 +196,8 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request) (Request, e
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, oauth.MaxForm))
 	if err != nil {
-		return Request{}, refusal.BadRequest(fmt.Sprintf("the body could not be read, or is longer than %d bytes", oauth.MaxForm))
+		return Request{}, refusal.BadRequest(fmt.Sprintf("the body could not be read, or is longer than %d bytes",
+			oauth.MaxForm))
 	}
 	return s.parseRequest(raw)
 }
@@ -250,7 +251,7 @@ func (s *Server) tokensOf(ctx context.Context, user *v1.User) ([]stored, error) 
 }
 
 func (s *Server) revoke(_ http.ResponseWriter, r *http.Request, user *v1.User) (any, error) {
-	none := refusal.New(http.StatusNotFound, metav1.StatusReasonNotFound, "you have no token of that ID")
+	none := refusal.New(http.StatusNotFound, metav1.StatusReasonNotFound, "you have no token with that ID")
 	id := r.PathValue("id")
 	if !IsID(id) {
 		return nil, none

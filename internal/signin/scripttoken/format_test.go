@@ -26,7 +26,7 @@ func made(t testing.TB) (Token, string) {
 	return token, raw
 }
 
-func TestATokenIsReadInOneWayOnly(t *testing.T) {
+func TestTokenHasOneEncodingOnly(t *testing.T) {
 	token, raw := made(t)
 	again, ok := Parse(raw)
 	if !ok || again != token || !Is(raw) || !again.Made().Equal(when) || !IsID(token.ID) {
@@ -60,7 +60,7 @@ func TestATokenIsReadInOneWayOnly(t *testing.T) {
 	}
 }
 
-func TestAHashSaysNothingOfTheSecretAndMatchesItOnly(t *testing.T) {
+func TestHashOfATokenMatchesOnlyItsSecret(t *testing.T) {
 	token, raw := made(t)
 	other, _ := made(t)
 	_, secret, _ := strings.Cut(raw, ":")
@@ -68,15 +68,17 @@ func TestAHashSaysNothingOfTheSecretAndMatchesItOnly(t *testing.T) {
 	if !ok || moved.Matches(token.Hash()) {
 		t.Errorf("a hash counts under another ID (%t)", ok)
 	}
-	if !token.Matches(token.Hash()) || token.Matches(other.Hash()) || token.Matches(nil) || token.Matches(token.Hash()[:10]) {
+	if !token.Matches(token.Hash()) || token.Matches(other.Hash()) || token.Matches(nil) ||
+		token.Matches(token.Hash()[:10]) {
 		t.Error("a token matches another hash than its own")
 	}
-	if strings.Contains(string(token.Hash()), secret) || strings.Contains(fmt.Sprintf("%+v %v %s", token, token, token.Hash()), secret) {
+	if strings.Contains(string(token.Hash()), secret) ||
+		strings.Contains(fmt.Sprintf("%+v %v %s", token, token, token.Hash()), secret) {
 		t.Error("the secret is in what is kept or printed")
 	}
 }
 
-func TestAnIDProvesThatTheHubMadeIt(t *testing.T) {
+func TestIDsOfTokensAreAuthenticated(t *testing.T) {
 	token, raw := made(t)
 	if !token.Ours(bytes.Repeat([]byte{2}, 32), key) || token.Ours() || token.Ours(bytes.Repeat([]byte{2}, 32)) {
 		t.Error("an ID is not known by its key alone")
@@ -97,7 +99,9 @@ func TestAnIDProvesThatTheHubMadeIt(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	_, raw := made(f)
-	for _, seed := range []string{"", raw, raw[:50], "token-:", "token-" + strings.Repeat("0", idLength) + ":" + strings.Repeat("A", 43), "token-abcde:secret", strings.Repeat("token-", 40)} {
+	for _, seed := range []string{"", raw, raw[:50], "token-:",
+		"token-" + strings.Repeat("0", idLength) + ":" + strings.Repeat("A", 43), "token-abcde:secret",
+		strings.Repeat("token-", 40)} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
@@ -105,7 +109,8 @@ func FuzzParse(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !Is(raw) || !IsID(token.ID) || !strings.HasPrefix(raw, "token-"+token.ID+":") || len(raw) != len("token-")+idLength+1+43 || !token.Matches(token.Hash()) {
+		if !Is(raw) || !IsID(token.ID) || !strings.HasPrefix(raw, "token-"+token.ID+":") ||
+			len(raw) != len("token-")+idLength+1+43 || !token.Matches(token.Hash()) {
 			t.Errorf("%q is read as %+v", raw, token)
 		}
 		_ = token.Ours(key)

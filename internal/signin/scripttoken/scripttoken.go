@@ -126,7 +126,7 @@ func (s *Server) read(secret *corev1.Secret) (stored, bool) {
 }
 
 func refused() *refusal.Error {
-	return refusal.Unauthorized("the hub does not accept the token; it may have been revoked, or be incomplete")
+	return refusal.Unauthorized("the hub does not accept the token; it may be revoked or incomplete")
 }
 
 // Identify returns the user of a token for scripts. For an unknown token, it only looks into the cache.
@@ -147,7 +147,7 @@ func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error
 	case !ok || !given.Matches(kept.hash):
 		return identity.Identity{}, refused()
 	case !s.Now().Before(kept.ends):
-		return identity.Identity{}, refusal.Unauthorized("the token has expired; make another")
+		return identity.Identity{}, refusal.Unauthorized("the token has expired; create another one")
 	}
 	id, err := identity.Principal(v1.PrincipalPrefixLocal+kept.user, kept.uid)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error
 	}
 	if s.Member(r) == identity.Local {
 		return identity.Identity{},
-			refusal.Unauthorized("a token for scripts is good for clusters, and not for the hub's own API")
+			refusal.Unauthorized("a token for scripts is valid for clusters, but not for the hub's own API")
 	}
 	s.noteUse(kept)
 	return id, nil
@@ -217,7 +217,7 @@ func (s *Server) noteUse(t stored) {
 		err := s.Client.Patch(ctx, secret, client.RawPatch(types.MergePatchType, patch))
 		// Another replica may have recorded the use, or the token may have been revoked.
 		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			s.Log.Complain(err, "last use of a token not kept")
+			s.Log.Complain(err, "last use of a token not stored")
 		}
 	}()
 }

@@ -20,7 +20,7 @@ import (
 const Max = 24 << 10
 
 // ErrSealed means that a value was not sealed with one of the keys for this purpose, or was changed.
-var ErrSealed = errors.New("the value is not one that this hub has sealed")
+var ErrSealed = errors.New("the value was not sealed by this hub")
 
 // Sealer seals values. Create one with New. It is safe for concurrent use.
 type Sealer struct{ keys []cipher.AEAD }

@@ -23,13 +23,14 @@ func sealer(t testing.TB, keys ...byte) *Sealer {
 	return s
 }
 
-func TestSealedDataOpensOnlyForItsPurpose(t *testing.T) {
+func TestSealedValueOpensForItsPurposeOnly(t *testing.T) {
 	old, rotated, other := sealer(t, 1), sealer(t, 2, 1), sealer(t, 3)
 	sealed, err := old.Seal("code", map[string]string{"user": "alice"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := old.Seal("code", map[string]string{"user": "alice"}); again == sealed || strings.Contains(sealed, "alice") {
+	if again, _ := old.Seal("code", map[string]string{"user": "alice"}); again == sealed ||
+		strings.Contains(sealed, "alice") {
 		t.Errorf("sealed twice: %q and %q, want two that differ and cannot be read", sealed, again)
 	}
 	changed := []byte(sealed)
@@ -61,7 +62,7 @@ func TestSealedDataOpensOnlyForItsPurpose(t *testing.T) {
 	}
 }
 
-func TestASealerNeedsAKeyOf32Bytes(t *testing.T) {
+func TestSealerNeedsAKeyOf32Bytes(t *testing.T) {
 	for _, keys := range [][][]byte{nil, {nil}, {make([]byte, 16)}} {
 		if _, err := New(keys...); err == nil {
 			t.Errorf("New(%v) succeeded", keys)

@@ -19,7 +19,7 @@ const (
 )
 
 // ErrAsking means that another replica is querying the provider of a session.
-var ErrAsking = errors.New("another replica asks the provider of the session")
+var ErrAsking = errors.New("another replica is querying the provider of the session")
 
 // ClaimAsking gives this replica the exclusive right to query the provider of a session. A provider that rotates its
 // own refresh tokens would treat a token that is sent twice as stolen. The session must have been read from the API
@@ -41,6 +41,6 @@ func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 func (s *Store) EndAsking(ctx context.Context, session Session) {
 	delete(session.Data, KeyAsking)
 	if err := s.client.Update(ctx, session.Secret); err != nil {
-		s.log.Complain(err, "session kept for longer than its provider was asked")
+		s.log.Complain(err, "session claimed for longer than its provider was queried")
 	}
 }

@@ -41,7 +41,7 @@ func (s *Store) NoteDirect(ctx context.Context, session Session, until time.Time
 	}
 	err = s.client.Patch(ctx, written.Secret, client.RawPatch(types.MergePatchType, raw))
 	if apierrors.IsNotFound(err) || err == nil && written.Revoked() {
-		return oauth.Invalid("subject_token: the session was ended; sign in again")
+		return oauth.Invalid("subject_token: the session has ended; sign in again")
 	} else if err != nil {
 		return fmt.Errorf("note direct access in session %s: %w", session.Name, err)
 	}

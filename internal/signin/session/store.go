@@ -112,7 +112,7 @@ func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error)
 	session, err := s.Cached(ctx, given.Session)
 	if apierrors.IsNotFound(err) { // another replica may have begun it just now
 		if !s.unseen.AllowN(s.now(), 1) {
-			return Session{}, errors.New("look up a session: too many clients ask for those that no cache has")
+			return Session{}, errors.New("look up a session: too many clients ask for sessions that are in no cache")
 		}
 		session, err = s.Live(ctx, given.Session)
 	}
@@ -188,7 +188,7 @@ func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	others := removable(sessions.Items, s.now())
 	if len(others) < surplus {
 		return &oauth.Later{After: replay, Err: oauth.Error{Code: oauth.TooMany, Description: fmt.Sprintf(
-			"user %s has begun %d sessions within %s, or has tokens for direct access of as many; wait for so long",
+			"user %s has started %d sessions within %s, or has as many sessions with tokens for direct access; wait for that time",
 			user, maxSessions, replay)}}
 	}
 	for i := range surplus {

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestASessionWithADirectTokenMakesNoRoomForAnother(t *testing.T) {
+func TestSessionWithADirectTokenIsNotReplaced(t *testing.T) {
 	begun := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	used := begun.Add(time.Hour)
 	all := []corev1.Secret{{Data: map[string][]byte{

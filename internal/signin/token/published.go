@@ -29,8 +29,9 @@ func ParsePublished(raw []byte) (Published, error) {
 	keys := Published{}
 	for _, key := range set.Keys {
 		public, ok := key.Key.(*ecdsa.PublicKey)
-		if !ok || public.Curve != elliptic.P256() || key.KeyID == "" || key.Algorithm != string(jose.ES256) || key.Use != "sig" || keys[key.KeyID] != nil {
-			return nil, errors.New("the keys of the issuer are not all public keys for ES256 with a name of their own")
+		if !ok || public.Curve != elliptic.P256() || key.KeyID == "" || key.Algorithm != string(jose.ES256) ||
+			key.Use != "sig" || keys[key.KeyID] != nil {
+			return nil, errors.New("the keys of the issuer are not all public ES256 keys with different names")
 		}
 		keys[key.KeyID] = public
 	}

@@ -100,19 +100,20 @@ type Keys interface {
 // Verify returns the claims of a token that a key of the set has signed for the issuer and for one accepted audience.
 // It also returns the ID of the key. accepted returns the maximum lifetime of a token for an audience, or 0 if the
 // audience is not accepted.
-func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string, err error) {
+func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string,
+	err error) {
 	if len(raw) > Max {
 		return Claims{}, "", fmt.Errorf("%w: longer than %d bytes", ErrToken, Max)
 	}
 	parsed, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{jose.ES256})
 	if err != nil || len(parsed.Headers) != 1 {
-		return Claims{}, "", fmt.Errorf("%w: malformed, or signed by another algorithm than ES256", ErrToken)
+		return Claims{}, "", fmt.Errorf("%w: malformed, or not signed with ES256", ErrToken)
 	}
 	header := parsed.Headers[0]
 	public, known := set.Public(header.KeyID)
 	switch {
 	case !known:
-		return Claims{}, "", fmt.Errorf("%w: its key is none of the issuer's", ErrToken)
+		return Claims{}, "", fmt.Errorf("%w: its key is not one of the issuer's keys", ErrToken)
 	case header.ExtraHeaders[jose.HeaderType] != "JWT":
 		return Claims{}, "", fmt.Errorf("%w: its type is not JWT", ErrToken)
 	}
@@ -125,7 +126,7 @@ func Verify(raw string, set Keys, issuer string, accepted func(audience string) 
 	}
 	switch {
 	case c.Issuer != issuer || issuer == "":
-		return Claims{}, "", fmt.Errorf("%w: it is of another issuer", ErrToken)
+		return Claims{}, "", fmt.Errorf("%w: it comes from another issuer", ErrToken)
 	case lifetime <= 0:
 		return Claims{}, "", fmt.Errorf("%w: it is for another audience", ErrToken)
 	case c.Subject == "", c.Session == "", c.UID == "", c.IssuedAt == nil, c.Expiry == nil:
@@ -140,7 +141,7 @@ func Verify(raw string, set Keys, issuer string, accepted func(audience string) 
 func (c Claims) Current(now time.Time) error {
 	switch {
 	case now.Add(skew).Before(c.IssuedAt.Time()):
-		return fmt.Errorf("%w: it is of the future; compare the clocks of the hub's replicas", ErrToken)
+		return fmt.Errorf("%w: it was issued in the future; compare the clocks of the hub's replicas", ErrToken)
 	case !now.Before(c.Expiry.Time()):
 		return fmt.Errorf("%w: it has expired", ErrToken)
 	}

@@ -94,7 +94,7 @@ func (c *Connectors) TypeOf(p *v1.AuthProvider) (Type, error) {
 		}
 		names = append(names, t.Name)
 	}
-	return Type{}, fmt.Errorf("%w: it has no type that this version knows, which are %s",
+	return Type{}, fmt.Errorf("%w: it has no type that this version supports: %s",
 		ErrInvalid, strings.Join(names, ", "))
 }
 
@@ -124,7 +124,8 @@ func (c *Connectors) Forget(name string) {
 // with the hub's keys, must not reach an upstream.
 func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Secret, []byte, error) {
 	secret := &corev1.Secret{}
-	if err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: r.Name}, secret); apierrors.IsNotFound(err) {
+	if err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: r.Name},
+		secret); apierrors.IsNotFound(err) {
 		return nil, nil, fmt.Errorf("%w: Secret %s/%s does not exist", ErrSecret, c.Namespace, r.Name)
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("read a Secret of a provider: %w", err)

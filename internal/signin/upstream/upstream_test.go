@@ -15,11 +15,12 @@ import (
 
 // Anyone can send tokens that claim to be from a provider. A spec is therefore evaluated once, whether it is valid or
 // not.
-func TestTheSpecOfAProviderIsReadOnceUntilItChanges(t *testing.T) {
-	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "ci", UID: "1", Generation: 1}, Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
-		Issuer:        v1.JWTIssuer{URL: "https://ci.example.com", Audiences: []string{"hub"}},
-		ClaimMappings: v1.JWTClaimMappings{Username: v1.JWTClaimOrExpression{Expression: "claims."}},
-	}}}
+func TestSpecOfAProviderIsReadOnceUntilItChanges(t *testing.T) {
+	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "ci", UID: "1", Generation: 1},
+		Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
+			Issuer:        v1.JWTIssuer{URL: "https://ci.example.com", Audiences: []string{"hub"}},
+			ClaimMappings: v1.JWTClaimMappings{Username: v1.JWTClaimOrExpression{Expression: "claims."}},
+		}}}
 	c := &Connectors{}
 	_, first := c.Get(t.Context(), p)
 	_, second := c.Get(t.Context(), p)
@@ -44,7 +45,7 @@ func TestTheSpecOfAProviderIsReadOnceUntilItChanges(t *testing.T) {
 	}
 }
 
-func TestATypeThatIsNotInTheTableIsAnErrorWithTheTypesThatAre(t *testing.T) {
+func TestUnknownTypeIsAnErrorThatListsTheKnownTypes(t *testing.T) {
 	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "new"}}
 	made, err := (&Connectors{}).Get(t.Context(), p)
 	if !errors.Is(err, ErrInvalid) || made != nil || !strings.Contains(err.Error(), "OIDC, LDAP, GitHub, JWT") {

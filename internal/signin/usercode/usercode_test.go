@@ -53,7 +53,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestACodeOfAnotherHubIsFound(t *testing.T) {
+func TestUserCodeOfAnotherHubIsDetected(t *testing.T) {
 	taken := 0
 	for range 1000 {
 		if _, ok := Parse(made(t, bytes.Repeat([]byte{3}, 32), start), start, key, old); ok {
@@ -65,7 +65,7 @@ func TestACodeOfAnotherHubIsFound(t *testing.T) {
 	}
 }
 
-func TestAMistakeInACodeIsFound(t *testing.T) {
+func TestTypingErrorsInAUserCodeAreDetected(t *testing.T) {
 	wrong := 0
 	const all = 2000
 	for range all / 20 {
@@ -104,7 +104,7 @@ func TestCodesAreSpreadOverAllLetters(t *testing.T) {
 	}
 }
 
-func TestACodeLeadsToOneSession(t *testing.T) {
+func TestUserCodeLeadsToOneSession(t *testing.T) {
 	a, b := Session("BCDFGHJKLMNP"), Session("BCDFGHJKLMNQ")
 	if a == b || len(a) != 32 || a != Session("BCDFGHJKLMNP") {
 		t.Errorf("the sessions are %s and %s", a, b)

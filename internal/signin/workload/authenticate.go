@@ -133,7 +133,7 @@ func (a *Authenticator) provider(ctx context.Context, claims unverified) (string
 		switch {
 		case p.Spec.JWT == nil || !Takes(p.Spec.JWT, claims.Issuer, claims.Audience):
 		case found != "":
-			return "", refusal.Unauthorized(fmt.Sprintf("AuthProviders %s and %s both take tokens of the issuer for "+
+			return "", refusal.Unauthorized(fmt.Sprintf("AuthProviders %s and %s both accept tokens of the issuer for "+
 				"the audience; give them different audiences", found, p.Name))
 		default:
 			found = p.Name
@@ -155,7 +155,7 @@ func (a *Authenticator) verifier(ctx context.Context, name string) (*v1.AuthProv
 			if v, ok := made.(*Verifier); ok {
 				return p, v, nil
 			}
-			return nil, nil, refusal.Unauthorized("the provider " + name + " takes no tokens of workloads")
+			return nil, nil, refusal.Unauthorized("the provider " + name + " does not accept tokens of workloads")
 		}
 	}
 	a.Log.Complain(err, "token of a workload not checked")
@@ -185,7 +185,7 @@ func (a *Authenticator) verify(
 	case err != nil:
 		a.Log.Complain(err, "token of a workload not checked")
 		return identity.Identity{}, refusal.Unavailable(
-			"the hub cannot ask the issuer of the token for its keys at the moment; try again").Because(err)
+			"the hub cannot get the keys of the token's issuer at the moment; try again").Because(err)
 	}
 	id, err := a.admit(r, name, u)
 	if err != nil {

@@ -80,7 +80,7 @@ func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, erro
 	case failed != nil:
 		return nil, failed
 	}
-	return nil, fmt.Errorf("%w: the token's key is none of the issuer's", connector.ErrRefused)
+	return nil, fmt.Errorf("%w: the token's key is not one of the issuer's keys", connector.ErrRefused)
 }
 
 // look returns the known keys with an ID, and reports whether they can be used. If they are no longer fresh, it starts
@@ -140,7 +140,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 		return nil, fmt.Errorf("the issuer's configuration names another issuer, %.128q", document.Issuer)
 	}
 	if to, err := url.Parse(document.Keys); err != nil || to.Scheme != "https" || to.Hostname() == "" || to.User != nil {
-		return nil, errors.New("the issuer's configuration has a jwks_uri that is no https URL")
+		return nil, errors.New("the issuer's configuration has a jwks_uri that is not an https URL")
 	}
 	var set struct {
 		Keys []json.RawMessage `json:"keys"` // the client bounds their number
@@ -157,7 +157,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 		keys[key.KeyID] = append(keys[key.KeyID], key)
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("the issuer has no key that signs")
+		return nil, errors.New("the issuer has no signing key")
 	}
 	return keys, nil
 }
@@ -174,10 +174,10 @@ func (i *issuer) get(ctx context.Context, address string, into any) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers with the status %d", strings.TrimPrefix(address, "https://"), response.StatusCode)
+		return fmt.Errorf("%s responds with the status %d", strings.TrimPrefix(address, "https://"), response.StatusCode)
 	}
 	if err := untrusted.ReadJSON(response.Body, into, untrusted.Large()); err != nil {
-		return errors.New("the answer is no JSON document of the form that it should have")
+		return errors.New("the response is not a JSON document of the expected form")
 	}
 	return nil
 }

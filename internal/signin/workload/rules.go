@@ -38,7 +38,7 @@ var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 		IntroducedVersion: version.MajorMinor(1, 0), ProgramOptions: []cel.ProgramOption{cel.CostLimit(costLimit)},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make the compiler of expressions: %w", err)
+		return nil, fmt.Errorf("create the compiler of expressions: %w", err)
 	}
 	return kubecel.NewCompiler(env), nil
 })
@@ -125,7 +125,7 @@ func (r rules) user(ctx context.Context, provider string, claims map[string]any)
 	claims = withoutUnverified(claims)
 	for _, rule := range r.required {
 		if text, ok := claims[rule.Claim].(string); !ok || text != rule.RequiredValue {
-			return User{}, fmt.Errorf("the claim %s is not what the provider demands", rule.Claim)
+			return User{}, fmt.Errorf("the claim %s does not have the value that the provider requires", rule.Claim)
 		}
 	}
 	mapped := types.NewStringInterfaceMap(types.DefaultTypeAdapter, claims)
@@ -138,7 +138,7 @@ func (r rules) user(ctx context.Context, provider string, claims map[string]any)
 		return User{}, fmt.Errorf("the name of the user: %w", err)
 	}
 	if u.UID, err = r.uid.text(ctx, claims); err != nil || len(u.UID) > maxUID {
-		return User{}, errors.Join(errors.New("the uid of the user is no text, or too long"), err)
+		return User{}, errors.Join(errors.New("the uid of the user is not a string, or is too long"), err)
 	}
 	if r.groups != nil {
 		if u.Groups, err = r.groups.list(ctx, claims); err != nil {
@@ -181,7 +181,7 @@ func verdict(results []kubecel.EvaluationResult, messages []string, err error) e
 		if messages[i] != "" {
 			return errors.New(messages[i])
 		}
-		return fmt.Errorf("rule %d of the provider is not true of the token", i)
+		return fmt.Errorf("the token does not satisfy rule %d of the provider", i)
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func verdict(results []kubecel.EvaluationResult, messages []string, err error) e
 func (v value) eval(ctx context.Context, claims map[string]any) (any, error) {
 	if v.ClaimsMapper == nil {
 		if _, verified := claims[claimEmail]; v.claim == claimEmail && !verified {
-			return nil, errors.New("the issuer has not verified the address")
+			return nil, errors.New("the issuer has not verified the email address")
 		}
 		return claims[v.claim], nil
 	}
@@ -208,7 +208,7 @@ func (v value) text(ctx context.Context, claims map[string]any) (string, error) 
 	}
 	text, ok := got.(string)
 	if !ok || text == "" {
-		return "", errors.New("it is no text, or empty")
+		return "", errors.New("it is not a string, or is empty")
 	}
 	return text, nil
 }
@@ -227,7 +227,7 @@ func (v value) list(ctx context.Context, claims map[string]any) ([]string, error
 	case []any:
 		all = got
 	default:
-		return nil, errors.New("they are no list of texts")
+		return nil, errors.New("they are not a list of strings")
 	}
 	if len(all) > maxGroups {
 		return nil, fmt.Errorf("there are more than %d", maxGroups)
@@ -236,7 +236,7 @@ func (v value) list(ctx context.Context, claims map[string]any) ([]string, error
 	for _, one := range all {
 		text, ok := one.(string)
 		if !ok {
-			return nil, errors.New("one of them is no text")
+			return nil, errors.New("one of them is not a string")
 		}
 		if text != "" {
 			texts = append(texts, text)

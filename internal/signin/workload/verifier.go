@@ -62,7 +62,7 @@ type User struct {
 // New returns the verifier of a provider. It compiles the expressions, but does not query the issuer yet.
 func New(provider string, spec v1.JWTProvider, roots *x509.CertPool, now func() time.Time) (*Verifier, error) {
 	if len(spec.Issuer.Audiences) == 0 || slices.Contains(spec.Issuer.Audiences, "") {
-		return nil, errors.New("issuer.audiences is empty, or has an empty one")
+		return nil, errors.New("issuer.audiences is empty, or has an empty entry")
 	}
 	compiled, err := compile(spec)
 	if err != nil {
@@ -88,7 +88,8 @@ func (v *Verifier) Check(ctx context.Context) error { return v.keys.ask(ctx) }
 
 // Takes reports whether a provider verifies tokens that claim to be from an issuer and for audiences.
 func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
-	return issuer != "" && spec.Issuer.URL == issuer && slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
+	return issuer != "" && spec.Issuer.URL == issuer &&
+		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
 }
 
 // Holds reports whether the key that verified a token is still one of the issuer's keys, as far as is known.
@@ -121,7 +122,8 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
 }
 
 // signed returns the claims of a token that the issuer has signed.
-func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims, claims map[string]any, by User, err error) {
+func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims, claims map[string]any, by User,
+	err error) {
 	refuse := func(why string) (jwt.Claims, map[string]any, User, error) {
 		return jwt.Claims{}, nil, User{}, fmt.Errorf("%w: %s", connector.ErrRefused, why)
 	}
@@ -145,7 +147,7 @@ func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims,
 	if err != nil {
 		return jwt.Claims{}, nil, User{}, err
 	}
-	why := "the token's algorithm is not that of its key"
+	why := "the token's algorithm does not match its key"
 	for _, key := range keys {
 		if key.Algorithm != "" && key.Algorithm != header.Algorithm {
 			continue
@@ -163,13 +165,13 @@ func (v *Verifier) current(c jwt.Claims) error {
 	now := v.now()
 	switch {
 	case !Takes(&v.spec, c.Issuer, c.Audience):
-		return errors.New("the token is of another issuer, or for another audience")
+		return errors.New("the token comes from another issuer, or is for another audience")
 	case c.IssuedAt == nil || c.Expiry == nil || c.Subject == "":
 		return errors.New("the token lacks sub, iat or exp")
 	case !now.Before(c.Expiry.Time()):
 		return errors.New("the token has expired")
 	case now.Add(skew).Before(c.IssuedAt.Time()), c.NotBefore != nil && now.Add(skew).Before(c.NotBefore.Time()):
-		return errors.New("the token is of the future; compare the clocks of the issuer and of the hub")
+		return errors.New("the token was issued in the future; compare the clocks of the issuer and of the hub")
 	case c.Expiry.Time().Sub(c.IssuedAt.Time()) > v.lifetime:
 		return fmt.Errorf("the token lives for longer than %s", v.lifetime)
 	}

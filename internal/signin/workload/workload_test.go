@@ -57,7 +57,8 @@ type upstream struct {
 
 func newUpstream(t testing.TB) *upstream {
 	t.Helper()
-	u := &upstream{t: t, keys: map[string]*ecdsa.PrivateKey{"a": newKey(t)}, now: time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
+	u := &upstream{t: t, keys: map[string]*ecdsa.PrivateKey{"a": newKey(t)},
+		now: time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
 	u.Server = httptest.NewTLSServer(http.HandlerFunc(u.serve))
 	t.Cleanup(u.Close)
 	return u
@@ -137,8 +138,9 @@ func (u *upstream) spec() v1.JWTProvider {
 		ClaimMappings: v1.JWTClaimMappings{
 			Username: v1.JWTClaimOrExpression{Expression: "claims.repository.lowerAscii().replace('/', '@')"}, Groups: &v1.JWTClaimOrExpression{Claim: "groups"},
 		},
-		ClaimValidationRules: []v1.JWTClaimRule{{Claim: "kind", RequiredValue: "branch"}, {Expression: "claims.number < 5", Message: "the number is too large"}},
-		UserValidationRules:  []v1.JWTUserRule{{Expression: "user.username != 'ci:root@octo' && user.groups.all(g, g.startsWith('ci:'))", Message: "not root"}},
+		ClaimValidationRules: []v1.JWTClaimRule{{Claim: "kind", RequiredValue: "branch"},
+			{Expression: "claims.number < 5", Message: "the number is too large"}},
+		UserValidationRules: []v1.JWTUserRule{{Expression: "user.username != 'ci:root@octo' && user.groups.all(g, g.startsWith('ci:'))", Message: "not root"}},
 	}
 }
 
@@ -157,13 +159,15 @@ func (u *upstream) verifier(change func(*v1.JWTProvider)) *Verifier {
 
 func (u *upstream) claims() map[string]any {
 	now := u.time()
-	return map[string]any{"iss": u.URL, "sub": "repo:Octo/App:ref:main", "aud": audience, "iat": now.Unix(), "exp": now.Add(10 * time.Minute).Unix(), "jti": "j",
+	return map[string]any{"iss": u.URL, "sub": "repo:Octo/App:ref:main", "aud": audience, "iat": now.Unix(),
+		"exp": now.Add(10 * time.Minute).Unix(), "jti": "j",
 		"repository": "Octo/App", "kind": "branch", "number": 4, "groups": []string{"ops", "dev"}}
 }
 
 func sign(t testing.TB, algorithm jose.SignatureAlgorithm, key any, header map[jose.HeaderKey]any, claims any) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key}, &jose.SignerOptions{ExtraHeaders: header})
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key},
+		&jose.SignerOptions{ExtraHeaders: header})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,14 +188,16 @@ func (u *upstream) token(change func(map[string]any)) string {
 	return sign(u.t, jose.ES256, u.keys["a"], map[jose.HeaderKey]any{"kid": "a", "typ": "JWT"}, claims)
 }
 
-func TestATokenOfTheIssuerIsItsWorkload(t *testing.T) {
+func TestTokenOfTheIssuerAuthenticatesItsWorkload(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
 	got, err := v.Verify(t.Context(), u.token(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Name != "octo@app" || got.UID != "repo:Octo/App:ref:main" || !slices.Equal(got.Groups, []string{"ops", "dev"}) || got.ID != "j" || !got.Expiry.Equal(u.now.Add(10*time.Minute)) || !v.Holds(got) {
+	if got.Name != "octo@app" || got.UID != "repo:Octo/App:ref:main" ||
+		!slices.Equal(got.Groups, []string{"ops", "dev"}) || got.ID != "j" || !got.Expiry.Equal(u.now.Add(10*time.Minute)) ||
+		!v.Holds(got) {
 		t.Errorf("the user is %+v", got)
 	}
 	for name, change := range map[string]func(map[string]any){
@@ -211,7 +217,7 @@ func TestATokenOfTheIssuerIsItsWorkload(t *testing.T) {
 }
 
 // CVE-2023-22482: a token for another audience is accepted.
-func TestWorkloadTokenWithInvalidClaimsIsRefused(t *testing.T) {
+func TestClaimsOfATokenAreChecked(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
 	set := func(key string, value any) func(map[string]any) {
@@ -243,11 +249,11 @@ func TestWorkloadTokenWithInvalidClaimsIsRefused(t *testing.T) {
 		"a user that is not let in":       {set("repository", "root/octo"), "not root"},
 		"no name":                         {func(c map[string]any) { delete(c, "repository") }, "cannot be evaluated"},
 		"a name that is a number":         {set("repository", 5), "cannot be evaluated"},
-		"an empty name":                   {set("repository", ""), "no text, or empty"},
-		"groups that are a number":        {set("groups", 5), "no list of texts"},
-		"groups that are an object":       {set("groups", map[string]any{"ops": true}), "no list of texts"},
-		"a group that is a number":        {set("groups", []any{"ops", 5}), "no text"},
-		"a group that is a list":          {set("groups", []any{[]string{"ops"}}), "no text"},
+		"an empty name":                   {set("repository", ""), "not a string, or is empty"},
+		"groups that are a number":        {set("groups", 5), "not a list of strings"},
+		"groups that are an object":       {set("groups", map[string]any{"ops": true}), "not a list of strings"},
+		"a group that is a number":        {set("groups", []any{"ops", 5}), "not a string"},
+		"a group that is a list":          {set("groups", []any{[]string{"ops"}}), "not a string"},
 		"too many groups":                 {set("groups", slices.Repeat([]string{"g"}, maxGroups+1)), "more than 1000"},
 		"an empty sub":                    {set("sub", ""), "lacks"},
 		"a long sub":                      {set("sub", strings.Repeat("x", maxUID+1)), "too long"},
@@ -275,13 +281,16 @@ func TestOnlyKeysOfTheIssuerVerify(t *testing.T) {
 	}
 	for name, raw := range map[string]string{
 		"nothing": "", "text": "a.b.c", "cut": good[:len(good)-4], "long": good + strings.Repeat("A", Max),
-		"without a signature":            "eyJhbGciOiJub25lIiwia2lkIjoiYSJ9." + parts[1] + ".",
-		"an HMAC with the public key":    sign(t, jose.HS256, public, header(nil), u.claims()),
-		"a foreign key of the same ID":   sign(t, jose.ES256, newKey(t), header(nil), u.claims()),
-		"a key that the token brings":    sign(t, jose.ES256, newKey(t), map[jose.HeaderKey]any{"kid": "b", "jku": u.URL + "/mine"}, u.claims()),
-		"no key":                         sign(t, jose.ES256, key, nil, u.claims()),
-		"a long name of a key":           sign(t, jose.ES256, key, map[jose.HeaderKey]any{"kid": strings.Repeat("a", maxKeyID+1)}, u.claims()),
-		"another type":                   sign(t, jose.ES256, key, header(map[jose.HeaderKey]any{"typ": "logout+jwt"}), u.claims()),
+		"without a signature":          "eyJhbGciOiJub25lIiwia2lkIjoiYSJ9." + parts[1] + ".",
+		"an HMAC with the public key":  sign(t, jose.HS256, public, header(nil), u.claims()),
+		"a foreign key of the same ID": sign(t, jose.ES256, newKey(t), header(nil), u.claims()),
+		"a key that the token brings": sign(t, jose.ES256, newKey(t),
+			map[jose.HeaderKey]any{"kid": "b", "jku": u.URL + "/mine"}, u.claims()),
+		"no key": sign(t, jose.ES256, key, nil, u.claims()),
+		"a long name of a key": sign(t, jose.ES256, key,
+			map[jose.HeaderKey]any{"kid": strings.Repeat("a", maxKeyID+1)}, u.claims()),
+		"another type": sign(t, jose.ES256, key, header(map[jose.HeaderKey]any{"typ": "logout+jwt"}),
+			u.claims()),
 		"a type that is a number":        sign(t, jose.ES256, key, header(map[jose.HeaderKey]any{"typ": 1}), u.claims()),
 		"the claims of another":          parts[0] + ".e30." + parts[2],
 		"in another form of signed text": `{"payload":"` + parts[1] + `","protected":"` + parts[0] + `","signature":"` + parts[2] + `"}`,
@@ -291,7 +300,8 @@ func TestOnlyKeysOfTheIssuerVerify(t *testing.T) {
 		}
 	}
 	embedded := newKey(t)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: embedded, KeyID: "a"}}, &jose.SignerOptions{EmbedJWK: true})
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: embedded, KeyID: "a"}},
+		&jose.SignerOptions{EmbedJWK: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +315,7 @@ func TestOnlyKeysOfTheIssuerVerify(t *testing.T) {
 }
 
 // A key that is published for one algorithm must not verify another algorithm, for which it may be weaker.
-func TestAKeyVerifiesTheAlgorithmThatItIsPublishedForOnly(t *testing.T) {
+func TestKeyVerifiesOnlyItsPublishedAlgorithm(t *testing.T) {
 	u := newUpstream(t)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -323,7 +333,9 @@ func TestAKeyVerifiesTheAlgorithmThatItIsPublishedForOnly(t *testing.T) {
 		})
 		v := u.verifier(nil)
 		for algorithm, want := range good {
-			if _, err := v.Verify(t.Context(), sign(t, algorithm, key, map[jose.HeaderKey]any{"kid": "r"}, u.claims())); (err == nil) != want || err != nil && !errors.Is(err, connector.ErrRefused) {
+			if _, err := v.Verify(t.Context(),
+				sign(t, algorithm, key, map[jose.HeaderKey]any{"kid": "r"}, u.claims())); (err == nil) != want || err != nil &&
+				!errors.Is(err, connector.ErrRefused) {
 				t.Errorf("a key for %q and a token with %s: %v, want it taken: %t", published, algorithm, err, want)
 			}
 		}
@@ -340,23 +352,36 @@ func TestKeysOfOneIDAreToldApart(t *testing.T) {
 	curve, other, foreign := newKey(t), newKey(t), newKey(t)
 	named := map[jose.HeaderKey]any{"kid": "k"}
 	for name, keys := range map[string][]jose.JSONWebKey{
-		"of two algorithms":                     {{Key: key.Public(), Algorithm: "RS256"}, {Key: curve.Public(), Algorithm: "ES256"}},
-		"of two kinds, without an algorithm":    {{Key: curve.Public()}, {Key: key.Public()}},
-		"of one algorithm":                      {{Key: key.Public(), Algorithm: "RS256"}, {Key: other.Public(), Algorithm: "ES256"}, {Key: curve.Public(), Algorithm: "ES256"}},
-		"one key twice, also for encryption":    {{Key: key.Public(), Algorithm: "RS256"}, {Key: key.Public(), Algorithm: "RSA-OAEP", Use: "enc"}, {Key: curve.Public()}, {Key: curve.Public()}},
-		"one key for two algorithms, and other": {{Key: key.Public(), Algorithm: "PS256"}, {Key: key.Public(), Algorithm: "RS256"}, {Key: curve.Public(), Algorithm: "ES256"}},
+		"of two algorithms": {
+			{Key: key.Public(), Algorithm: "RS256"}, {Key: curve.Public(), Algorithm: "ES256"},
+		},
+		"of two kinds, without an algorithm": {{Key: curve.Public()}, {Key: key.Public()}},
+		"of one algorithm": {
+			{Key: key.Public(), Algorithm: "RS256"}, {Key: other.Public(), Algorithm: "ES256"},
+			{Key: curve.Public(), Algorithm: "ES256"},
+		},
+		"one key twice, also for encryption": {
+			{Key: key.Public(), Algorithm: "RS256"}, {Key: key.Public(), Algorithm: "RSA-OAEP", Use: "enc"},
+			{Key: curve.Public()}, {Key: curve.Public()},
+		},
+		"one key for two algorithms, and other": {
+			{Key: key.Public(), Algorithm: "PS256"}, {Key: key.Public(), Algorithm: "RS256"},
+			{Key: curve.Public(), Algorithm: "ES256"},
+		},
 	} {
 		for i := range keys {
 			keys[i].KeyID = "k"
 		}
 		u.with(func() { u.set = func() any { return jose.JSONWebKeySet{Keys: keys} } })
 		v := u.verifier(nil)
-		for _, raw := range []string{sign(t, jose.RS256, key, named, u.claims()), sign(t, jose.ES256, curve, named, u.claims())} {
+		for _, raw := range []string{sign(t, jose.RS256, key, named, u.claims()),
+			sign(t, jose.ES256, curve, named, u.claims())} {
 			if got, err := v.Verify(t.Context(), raw); err != nil || !v.Holds(got) {
 				t.Errorf("keys %s: %v, want the token taken and its key held", name, err)
 			}
 		}
-		for _, raw := range []string{sign(t, jose.ES256, foreign, named, u.claims()), sign(t, jose.RS512, key, named, u.claims())} {
+		for _, raw := range []string{sign(t, jose.ES256, foreign, named, u.claims()),
+			sign(t, jose.RS512, key, named, u.claims())} {
 			if _, err := v.Verify(t.Context(), raw); keys[0].Algorithm != "" && !errors.Is(err, connector.ErrRefused) {
 				t.Errorf("keys %s: %v for a token that none of them signs, want it refused", name, err)
 			}
@@ -364,7 +389,7 @@ func TestKeysOfOneIDAreToldApart(t *testing.T) {
 	}
 }
 
-func TestAnIssuerThatChangesItsKeysIsAskedRarely(t *testing.T) {
+func TestIssuerThatOftenChangesItsKeysIsQueriedRarely(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
 	old := u.token(nil)
@@ -443,7 +468,7 @@ func TestKeysAreFetchedAgainWithoutWaitingForThem(t *testing.T) {
 
 // A hub that verifies no token for a while does not query the issuer either. Its cached keys must not let in a token
 // whose key was stolen and has been removed since.
-func TestAKeyThatWasTakenAwayIsRefusedWithinTenMinutesAlsoByAHubThatWasIdle(t *testing.T) {
+func TestRemovedKeyIsRefusedWithinTenMinutesEvenByAnIdleHub(t *testing.T) {
 	for _, idle := range []time.Duration{dueFor, 30 * time.Minute, keptFor - time.Second, keptFor} {
 		u := newUpstream(t)
 		v := u.verifier(nil)
@@ -504,7 +529,7 @@ func TestAKeyThatWasTakenAwayIsRefusedWithinTenMinutesAlsoByAHubThatWasIdle(t *t
 	})
 }
 
-func TestALyingIssuerIsNotBelieved(t *testing.T) {
+func TestResponsesOfALyingIssuerAreRefused(t *testing.T) {
 	for name, change := range map[string]func(u *upstream){
 		"another issuer": func(u *upstream) {
 			u.document = func() any { return map[string]string{"issuer": "https://evil.example", "jwks_uri": u.URL + "/keys"} }
@@ -517,8 +542,9 @@ func TestALyingIssuerIsNotBelieved(t *testing.T) {
 		"keys in a file": func(u *upstream) {
 			u.document = func() any { return map[string]string{"issuer": u.URL, "jwks_uri": "file:///etc/passwd"} }
 		},
-		"no JSON":         func(u *upstream) { u.document = func() any { return "<html>" } },
-		"a deep document": func(u *upstream) { u.document = func() any { return strings.Repeat("[", 1<<20) } }, // CVE-2025-23388
+		"no JSON": func(u *upstream) { u.document = func() any { return "<html>" } },
+		// CVE-2025-23388
+		"a deep document": func(u *upstream) { u.document = func() any { return strings.Repeat("[", 1<<20) } },
 		"no keys":         func(u *upstream) { u.set = func() any { return map[string]any{"keys": []any{}} } },
 		"keys of no form": func(u *upstream) { u.set = func() any { return map[string]any{"keys": "none"} } },
 		"a key to encrypt": func(u *upstream) {
@@ -553,7 +579,8 @@ func TestALyingIssuerIsNotBelieved(t *testing.T) {
 			if err := v.Check(t.Context()); err == nil || len(err.Error()) > 512 {
 				t.Errorf("the condition says %v", err)
 			}
-			if got, err := v.Verify(t.Context(), u.token(nil)); err == nil || errors.Is(err, connector.ErrRefused) || got.Name != "" {
+			if got, err := v.Verify(t.Context(), u.token(nil)); err == nil || errors.Is(err, connector.ErrRefused) ||
+				got.Name != "" {
 				t.Errorf("a token: %+v, %v; want that the issuer cannot be asked", got, err)
 			}
 		})
@@ -589,13 +616,27 @@ func TestExpressionsAreCompiledAndBounded(t *testing.T) {
 		change func(*v1.JWTProvider)
 		want   string
 	}{
-		"no CEL":                 {func(s *v1.JWTProvider) { s.ClaimMappings.Username.Expression = "claims.a +" }, "claimMappings.username: compilation failed"},
-		"an unknown function":    {func(s *v1.JWTProvider) { s.ClaimMappings.Groups = &v1.JWTClaimOrExpression{Expression: "exec('x')"} }, "claimMappings.groups"},
-		"an unknown variable":    {func(s *v1.JWTProvider) { s.ClaimMappings.UID = &v1.JWTClaimOrExpression{Expression: "user.uid"} }, "claimMappings.uid"},
-		"a rule that is no bool": {func(s *v1.JWTProvider) { s.ClaimValidationRules[1].Expression = "'true'" }, "claimValidationRules[1]: must evaluate to bool"},
-		"a user without a field": {func(s *v1.JWTProvider) { s.UserValidationRules[0].Expression = "user.password == ''" }, "userValidationRules[0]"},
-		"both":                   {func(s *v1.JWTProvider) { s.ClaimMappings.Username.Claim = "sub" }, "exactly one"},
-		"no audience":            {func(s *v1.JWTProvider) { s.Issuer.Audiences = nil }, "issuer.audiences"},
+		"no CEL": {
+			func(s *v1.JWTProvider) { s.ClaimMappings.Username.Expression = "claims.a +" },
+			"claimMappings.username: compilation failed",
+		},
+		"an unknown function": {
+			func(s *v1.JWTProvider) { s.ClaimMappings.Groups = &v1.JWTClaimOrExpression{Expression: "exec('x')"} },
+			"claimMappings.groups",
+		},
+		"an unknown variable": {
+			func(s *v1.JWTProvider) { s.ClaimMappings.UID = &v1.JWTClaimOrExpression{Expression: "user.uid"} },
+			"claimMappings.uid",
+		},
+		"a rule that is no bool": {
+			func(s *v1.JWTProvider) { s.ClaimValidationRules[1].Expression = "'true'" },
+			"claimValidationRules[1]: must evaluate to bool",
+		},
+		"a user without a field": {
+			func(s *v1.JWTProvider) { s.UserValidationRules[0].Expression = "user.password == ''" }, "userValidationRules[0]",
+		},
+		"both":        {func(s *v1.JWTProvider) { s.ClaimMappings.Username.Claim = "sub" }, "exactly one"},
+		"no audience": {func(s *v1.JWTProvider) { s.Issuer.Audiences = nil }, "issuer.audiences"},
 	} {
 		spec := u.spec()
 		tt.change(&spec)
@@ -605,25 +646,28 @@ func TestExpressionsAreCompiledAndBounded(t *testing.T) {
 	}
 	for expression, groups := range map[string]int{
 		// costs more than our limit, and less than Kubernetes' limit
-		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, string(a) == string(b)))":                                        300,
-		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, dyn(claims.groups).all(c, string(a) + string(b) != string(c))))": 900, // 7·10⁸ steps
+		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, string(a) == string(b)))": 300,
+		// 7·10⁸ steps
+		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, dyn(claims.groups).all(c, string(a) + string(b) != string(c))))": 900,
 	} {
 		v := u.verifier(func(s *v1.JWTProvider) {
 			s.ClaimValidationRules = []v1.JWTClaimRule{{Expression: expression}}
 		})
 		raw := u.token(func(c map[string]any) { c["groups"] = slices.Repeat([]string{"g"}, groups) })
-		if _, err := v.Verify(t.Context(), raw); !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "takes too long") {
+		if _, err := v.Verify(t.Context(), raw); !errors.Is(err, connector.ErrRefused) ||
+			!strings.Contains(err.Error(), "takes too long") {
 			t.Errorf("%s of %d groups: %v", expression, groups, err)
 		}
 	}
 	short := u.verifier(func(s *v1.JWTProvider) { s.MaxTokenLifetime = &metav1.Duration{Duration: 5 * time.Minute} })
-	if _, err := short.Verify(t.Context(), u.token(nil)); !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "longer than 5m") {
+	if _, err := short.Verify(t.Context(), u.token(nil)); !errors.Is(err, connector.ErrRefused) ||
+		!strings.Contains(err.Error(), "longer than 5m") {
 		t.Errorf("a token that lives for longer than the provider lets it: %v", err)
 	}
 }
 
 // A user who may set any address in an account of the issuer must not be mistaken for the owner of the address.
-func TestAnAddressThatTheIssuerHasNotVerifiedIsNone(t *testing.T) {
+func TestUnverifiedAddressOfAWorkloadIsRefused(t *testing.T) {
 	u := newUpstream(t)
 	const address = "bot@example.com"
 	for name, change := range map[string]func(*v1.JWTProvider){
@@ -641,8 +685,12 @@ func TestAnAddressThatTheIssuerHasNotVerifiedIsNone(t *testing.T) {
 	} {
 		v := u.verifier(change)
 		for _, verified := range []any{nil, false, "true", 1, true} {
-			_, err := v.Verify(t.Context(), u.token(func(c map[string]any) { c["email"], c["email_verified"] = address, verified }))
-			if (err == nil) != (verified == true) || err != nil && (!errors.Is(err, connector.ErrRefused) || strings.Contains(err.Error(), address)) {
+			_, err := v.Verify(t.Context(), u.token(func(c map[string]any) {
+				c["email"], c["email_verified"] = address,
+					verified
+			}))
+			if (err == nil) != (verified == true) || err != nil &&
+				(!errors.Is(err, connector.ErrRefused) || strings.Contains(err.Error(), address)) {
 				t.Errorf("%s, with email_verified %v: %v", name, verified, err)
 			}
 		}
