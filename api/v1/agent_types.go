@@ -28,12 +28,12 @@ type Agent struct {
 	// +kubebuilder:default=Pinned
 	Trust Trust `json:"trust,omitempty"`
 
-	// profile selects the rights of the agent in the member. With Full, the default, the agent serves users as themselves,
-	// with the rights that the member's RBAC grants them, and applies roles, bindings and projects. With ReadOnly, the
-	// agent reports on the member and serves every user who has access to it as the user "drover:viewer", who has the
-	// rights of the ClusterRole "view" of Kubernetes and no others. Writes and exec are refused, nothing is delivered, and
-	// earlier deliveries are withdrawn. The agent's rights are part of its manifest, so a change takes effect when a
-	// person applies the new manifest in the member. An agent never changes its own profile.
+	// profile selects the rights of the agent in the member. With Full, the default, the agent serves users as
+	// themselves, with the rights that the member's RBAC grants them, and applies roles, bindings and projects. With
+	// ReadOnly, the agent reports on the member and serves every user who has access to it as the user "drover:viewer".
+	// That user has only the rights of the Kubernetes ClusterRole "view". Writes and exec are refused, nothing is
+	// delivered, and earlier deliveries are withdrawn. The agent's rights are part of its manifest, so a change takes
+	// effect when the new manifest is applied in the member. An agent never changes its own profile.
 	// +optional
 	// +kubebuilder:default=Full
 	Profile AgentProfile `json:"profile,omitempty"`
@@ -46,10 +46,10 @@ type Agent struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 
 	// nodeAgent runs a node agent on every node, as a DaemonSet that uses the node's network and tolerates all taints.
-	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach the
-	// member; nothing is delivered meanwhile. The owner of a node with a node agent can obtain the agent's rights. Limit
-	// the nodes with nodeSelector or affinity, whose requirements apply to node agents too. A change takes effect when the
-	// new manifest is applied in the member. It requires the profile Full. It defaults to false.
+	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach
+	// the member; nothing is delivered meanwhile. Anyone who controls a node with a node agent can obtain the agent's
+	// rights. Limit the nodes with nodeSelector or affinity, whose requirements apply to node agents too. A change
+	// takes effect when the new manifest is applied in the member. It requires the profile Full. It defaults to false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
@@ -160,7 +160,7 @@ type AgentProfile string
 const (
 	// ProfileFull serves users as themselves and delivers roles, bindings and projects.
 	ProfileFull AgentProfile = "Full"
-	// ProfileReadOnly reports on the member and serves reads, as one user for everybody.
+	// ProfileReadOnly reports on the member and serves the reads of all users as a single user.
 	ProfileReadOnly AgentProfile = "ReadOnly"
 )
 

@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// JWTProvider is a token issuer whose tokens machines send to the hub directly. Its fields follow the JWTAuthenticator
-// of Kubernetes. There is no login and no session: a token is valid until it expires. User and group names are prefixed
-// with the name of the AuthProvider and nothing else.
+// JWTProvider is a token issuer. Workloads send its tokens directly to the hub. Its fields follow the JWTAuthenticator
+// of Kubernetes. There is no login and no session: a token is valid until it expires. The name of the AuthProvider is
+// the only prefix of user and group names.
 type JWTProvider struct {
 	// issuer identifies the issuer and the tokens to accept.
 	// +required
@@ -31,8 +31,8 @@ type JWTProvider struct {
 	// +optional
 	UserValidationRules []JWTUserRule `json:"userValidationRules,omitempty"`
 
-	// maxTokenLifetime is the longest accepted lifetime of a token, from its iat to its exp claim. From 1m to 24h. It
-	// defaults to 1h.
+	// maxTokenLifetime is the longest accepted lifetime of a token, from its iat to its exp claim. The valid range is
+	// 1m to 24h. It defaults to 1h.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
@@ -64,7 +64,7 @@ type JWTIssuer struct {
 	// +optional
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
 
-	// audiences are the accepted audiences: a token must carry at least one of them. Choose an audience that no other
+	// audiences are the accepted audiences. A token must contain at least one of them. Choose an audience that no other
 	// service accepts, such as the URL of the hub.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
@@ -80,15 +80,15 @@ type JWTIssuer struct {
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
 
-// JWTAudienceMatchPolicy defines how many of the audiences a token must carry.
+// JWTAudienceMatchPolicy defines how many of the audiences a token must contain.
 //
 // +kubebuilder:validation:Enum=MatchAny
 type JWTAudienceMatchPolicy string
 
 // JWTClaimMappings derive a user from a token.
 type JWTClaimMappings struct {
-	// username produces the name of the user. The value must be a string in the form of a name, and the issuer must not
-	// give it to another machine.
+	// username produces the name of the user. The value must be a string that is a valid name, and the issuer must not
+	// give it to another workload.
 	// +required
 	Username JWTClaimOrExpression `json:"username"`
 
@@ -96,8 +96,8 @@ type JWTClaimMappings struct {
 	// +optional
 	Groups *JWTClaimOrExpression `json:"groups,omitempty"`
 
-	// uid produces the user's UID. The value must be a string that the issuer never gives to another machine. It defaults
-	// to the claim sub.
+	// uid produces the user's UID. The value must be a string that the issuer never gives to another workload. It
+	// defaults to the claim sub.
 	// +optional
 	UID *JWTClaimOrExpression `json:"uid,omitempty"`
 }

@@ -59,8 +59,8 @@ type AuthProviderList struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) ? 1 : 0) + (has(self.ldap) ? 1 : 0) + (has(self.github) ? 1 : 0) + (has(self.jwt) ? 1 : 0) == 1",message="exactly one of oidc, ldap, github and jwt must be set"
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) && has(oldSelf.oidc)) || (has(self.ldap) && has(oldSelf.ldap)) || (has(self.github) && has(oldSelf.github)) || (has(self.jwt) && has(oldSelf.jwt))",message="the type of a provider cannot be changed, because its users would become different users: create another AuthProvider"
 type AuthProviderSpec struct {
-	// disabled locks out the provider's users at once: logins and all existing tokens are refused, and open requests end
-	// within 30 seconds. It defaults to false.
+	// disabled locks out the provider's users immediately: logins and all existing tokens are refused, and open
+	// requests end within 30 seconds. It defaults to false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 
@@ -265,7 +265,7 @@ type LDAPUserSearch struct {
 	NameAttribute string `json:"nameAttribute"`
 }
 
-// LDAPGroupSource selects the place where a user's groups are read.
+// LDAPGroupSource selects the source of a user's groups.
 //
 // +kubebuilder:validation:Enum=TokenGroups;MemberOf;Search
 type LDAPGroupSource string
@@ -274,8 +274,8 @@ type LDAPGroupSource string
 //
 // +kubebuilder:validation:XValidation:rule="(self.source == 'Search') == has(self.filter)",message="set filter if, and only if, source is Search"
 type LDAPGroupSearch struct {
-	// source selects the place where the groups are read: TokenGroups for Active Directory, MemberOf for FreeIPA and for
-	// OpenLDAP with the memberof overlay, and Search for any other directory.
+	// source selects the source of the groups: TokenGroups for Active Directory, MemberOf for FreeIPA and for OpenLDAP
+	// with the memberof overlay, and Search for any other directory.
 	// +required
 	Source LDAPGroupSource `json:"source"`
 
@@ -359,8 +359,8 @@ type GitHubProvider struct {
 	// +optional
 	Teams []string `json:"teams,omitempty"`
 
-	// anyUser accepts all users, whether they belong to an organization or not. On github.com that is every GitHub user in
-	// the world. It cannot be combined with organizations. It defaults to false.
+	// anyUser accepts all users, whether they belong to an organization or not. On github.com, this includes every
+	// GitHub user. It cannot be combined with organizations. It defaults to false.
 	// +optional
 	AnyUser bool `json:"anyUser,omitempty"`
 }
@@ -375,7 +375,7 @@ type AuthProviderStatus struct {
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// conditions are Ready, and Stalled while a person must act.
+	// conditions are Ready, and Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -385,12 +385,13 @@ type AuthProviderStatus struct {
 
 // Reasons of an AuthProvider's condition Ready, in addition to ReasonDisabled.
 const (
-	// ReasonReachable: the provider answers.
+	// ReasonReachable means that the provider responds.
 	ReasonReachable = "Reachable"
-	// ReasonSecretMissing: a Secret that the provider names does not exist, or lacks the key or the label.
+	// ReasonSecretMissing means that a Secret that the provider names does not exist, or lacks the key or the label.
 	ReasonSecretMissing = "SecretMissing"
-	// ReasonInvalid: the spec cannot be used. The message says why.
+	// ReasonInvalid means that the spec cannot be used. The message says why.
 	ReasonInvalid = "Invalid"
-	// ReasonUnreachable: the provider does not answer, or its answer is not the answer of such a provider.
+	// ReasonUnreachable means that the provider does not respond, or the response is not valid for a provider of its
+	// type.
 	ReasonUnreachable = "Unreachable"
 )

@@ -11,7 +11,7 @@ import (
 // time. In each of these members it becomes one ClusterRoleBinding. It also lets the principal reach these members
 // through the hub and see their Clusters.
 //
-// Creating one, or changing its spec, requires the verb "bind" on the role template, in the binding's namespace.
+// Creating a binding, or changing its spec, requires the verb "bind" on the role template, in the binding's namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -72,9 +72,9 @@ type ClusterRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights by its own clock,
-	// even without a connection to the hub. By default the binding never ends. A time in the past ends the binding at
-	// once, and setting a later time restores it.
+	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights by its own
+	// clock, even without a connection to the hub. By default the binding never ends. A time in the past ends the
+	// binding immediately. Setting a later time restores it.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
@@ -86,7 +86,7 @@ type ClusterRoleTemplateBindingSpec struct {
 // optionally until a point in time. In each of these namespaces it becomes one RoleBinding. It also lets the principal
 // reach the Project's members through the hub and see their Clusters.
 //
-// Creating one, or changing its spec, requires the verb "bind" on the role template, in the binding's namespace.
+// Creating a binding, or changing its spec, requires the verb "bind" on the role template, in the binding's namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -114,7 +114,7 @@ type ProjectRoleTemplateBinding struct {
 
 	// status reports in which of the Project's members the binding is in force.
 	//
-	// Ready has the same reasons as on a ClusterRoleTemplateBinding, and ProjectNotFound for False.
+	// Ready has the same reasons as in a ClusterRoleTemplateBinding. In addition, it is False with ProjectNotFound.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -150,9 +150,9 @@ type ProjectRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights by its own clock,
-	// even without a connection to the hub. By default the binding never ends. A time in the past ends the binding at
-	// once, and setting a later time restores it.
+	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights by its own
+	// clock, even without a connection to the hub. By default the binding never ends. A time in the past ends the
+	// binding immediately. Setting a later time restores it.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time

@@ -35,13 +35,13 @@ type Cluster struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec configures how the member joins, how its agent is set up and what happens on deletion. An imported cluster
-	// needs no field of it.
+	// spec configures how the member joins, how its agent is set up and what happens on deletion. All of its fields are
+	// optional.
 	// +optional
 	// +kubebuilder:default={}
 	Spec ClusterSpec `json:"spec,omitempty"`
 
-	// status is the state of the member, as its agent reports it.
+	// status is the state of the member, as reported by its agent.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ClusterStatus `json:"status,omitempty"`
@@ -84,9 +84,9 @@ type ClusterSpec struct {
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// deletionProtection refuses every deletion of the Cluster, by a person or by GitOps. Setting it back to false
-	// requires permission to delete the Cluster. Deleting the whole workspace still deletes the Cluster. It defaults to
-	// false.
+	// deletionProtection prevents every deletion of the Cluster, whether by a user or by a GitOps tool. Setting it back
+	// to false requires permission to delete the Cluster. Deleting the whole workspace still deletes the Cluster. It
+	// defaults to false.
 	// +optional
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
@@ -105,18 +105,17 @@ const (
 // AuthorizedEndpoint configures how users reach a member without the hub.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
 type AuthorizedEndpoint struct {
-	// mode selects the server that users reach. With Agent, the default, it is the agent, on port 6443 of its pods; this
-	// works in any member. With APIServer, which is experimental, it is the member's API server. You configure that API
-	// server to verify tokens with a DaemonSet of the agent on the control plane nodes, set server to the API server's
-	// own address, and set caBundle to the CA of its certificate. Changing the mode requires applying the agent's
-	// manifest again.
+	// mode selects the server that users reach. The default, Agent, is the agent itself, on port 6443 of its pods. It
+	// works in every member. APIServer, which is experimental, is the member's API server. Configure it to verify
+	// tokens with a DaemonSet of the agent on the control plane nodes, set server to its own address, and set caBundle
+	// to the CA of its certificate. Changing the mode requires applying the agent's manifest again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
-	// server is the URL of the endpoint from the users' point of view: https://, a host and optionally a port. With mode
-	// Agent, create a Service or a load balancer that forwards it to port 6443 of the agent's pods, including pods that
-	// are not ready: no pod is ready while the hub is unreachable. With mode APIServer, it is the address of the API
-	// server. If it is empty, there is no endpoint.
+	// server is the URL that users connect to: https://, a host and optionally a port. With mode Agent, create a
+	// Service or a load balancer that forwards it to port 6443 of the agent's pods, including pods that are not ready:
+	// no pod is ready while the hub is unreachable. With mode APIServer, it is the address of the API server. If it is
+	// empty, there is no endpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
@@ -137,9 +136,9 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is how long users can keep working without the hub. It is both the lifetime of their tokens for this Cluster
-	// and the age at which the member's list of ended sessions is too old to serve anyone. From 10m to 12h. It defaults to
-	// 1h.
+	// offline is how long users can keep working without the hub. It is both the lifetime of their tokens for this
+	// Cluster and the age at which the member's list of ended sessions is too old to serve anyone. The valid range is
+	// 10m to 12h. It defaults to 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -176,8 +175,8 @@ type Registration struct {
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 
-	// tokenTTL is how long the join token can be used, counted from the time when Drover first saw it. From 1m to 8760h.
-	// It defaults to 24h. It has no effect after an agent has joined.
+	// tokenTTL is how long the join token can be used, counted from the time when Drover first saw it. The valid range
+	// is 1m to 8760h. It defaults to 24h. It has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -210,9 +209,9 @@ type ClusterStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions describe the state of the Cluster. Registered, Connected and Ready are always present. AgentUpToDate,
-	// GuardsApplied and DirectAccess are present once their state is known. Stalled is present while a person must act.
-	// Withdrawn is present while the member still has objects that were delivered before its agent became ReadOnly.
-	// RestoreConfirmed is present while a restored hub holds back changes to the member.
+	// GuardsApplied and DirectAccess are present once their state is known. Stalled is present while manual action is
+	// required. Withdrawn is present while the member still has objects that were delivered before its agent became
+	// ReadOnly. RestoreConfirmed is present while a restored hub holds back changes to the member.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

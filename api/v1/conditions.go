@@ -24,8 +24,8 @@ const (
 	// Removing. The reason for True is Connected.
 	ConditionReady = "Ready"
 
-	// ConditionStalled is present, and True, only when a person must act before the object can become Ready. It has the
-	// same reason as Ready.
+	// ConditionStalled is present, and True, only while manual action is required before the object can become Ready.
+	// It has the same reason as Ready.
 	ConditionStalled = "Stalled"
 
 	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent requires. Ready does not depend on
@@ -75,129 +75,138 @@ const (
 
 // Reasons of a Cluster's conditions.
 const (
-	// ReasonGuardsApplied: the member enforces the policies that guard projects.
+	// ReasonGuardsApplied means that the member enforces the policies that guard projects.
 	ReasonGuardsApplied = "GuardsApplied"
-	// ReasonDirectAccess: the agent has everything that it needs to serve users without the hub.
+	// ReasonDirectAccess means that the agent has everything that it needs to serve users without the hub.
 	ReasonDirectAccess = "Delivered"
-	// ReasonSignInOff: users do not sign in at the hub, so there are no tokens for direct access.
+	// ReasonSignInOff means that users do not sign in to the hub, so there are no tokens for direct access.
 	ReasonSignInOff = "SignInOff"
-	// ReasonCertificateMissing: the agent has reported no certificate for direct access.
+	// ReasonCertificateMissing means that the agent has reported no certificate for direct access.
 	ReasonCertificateMissing = "CertificateMissing"
-	// ReasonDaemonSetMissing: the DaemonSet that verifies users' tokens for the member's API servers does not run on the
-	// control plane nodes.
+	// ReasonDaemonSetMissing means that the DaemonSet that verifies users' tokens for the member's API servers does not
+	// run on the control plane nodes.
 	ReasonDaemonSetMissing = "DaemonSetMissing"
-	// ReasonAwaitingAgent: no agent has joined yet. Run the command in the Secret "<cluster>-registration" in the member.
+	// ReasonAwaitingAgent means that no agent has joined yet. Run the command in the Secret "<cluster>-registration" in
+	// the member.
 	ReasonAwaitingAgent = "AwaitingAgent"
-	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" to get a
-	// new token.
+	// ReasonTokenExpired means that no agent joined before the token expired. Delete the Secret
+	// "<cluster>-registration" to get a new token.
 	ReasonTokenExpired = "TokenExpired"
-	// ReasonTokenUsed: the agent that used the token in spec.registration.tokenSecretRef was revoked. Put a new token into
-	// that Secret.
+	// ReasonTokenUsed means that the agent that used the token in spec.registration.tokenSecretRef was revoked. Put a
+	// new token into that Secret.
 	ReasonTokenUsed = "TokenUsed"
-	// ReasonTokenInvalid: the Secret or key in spec.registration.tokenSecretRef is missing, or its value is shorter than
-	// 32 characters.
+	// ReasonTokenInvalid means that the Secret or key in spec.registration.tokenSecretRef is missing, or its value is
+	// shorter than 32 characters.
 	ReasonTokenInvalid = "TokenInvalid"
-	// ReasonPending: the manager has not reconciled the Cluster yet. The schema sets this reason with the status Unknown.
+	// ReasonPending means that the manager has not reconciled the Cluster yet. The schema sets this reason with the
+	// status Unknown.
 	ReasonPending = "Pending"
-	// ReasonProfileTaken: a ClusterProfile with the Cluster's name belongs to another cluster manager. The event's message
-	// names it.
+	// ReasonProfileTaken means that a ClusterProfile with the Cluster's name belongs to another cluster manager. The
+	// event's message names it.
 	ReasonProfileTaken = "ProfileTaken"
-	// ReasonRegistrationFailed: the registration Secret could not be written. The message says why, and Drover tries
-	// again.
+	// ReasonRegistrationFailed means that the registration Secret could not be written. The message says why, and
+	// Drover tries again.
 	ReasonRegistrationFailed = "RegistrationFailed"
-	// ReasonSecretConflict: a Secret with the name that Drover needs exists and does not belong to Drover. Rename or
-	// delete it, or rename the Cluster.
+	// ReasonSecretConflict means that a Secret with the name that Drover needs exists and does not belong to Drover.
+	// Rename or delete it, or rename the Cluster.
 	ReasonSecretConflict = "SecretConflict"
-	// ReasonTooManyClusters: the older Clusters of the workspace use up the limit in the hub's configuration. Stalled.
+	// ReasonTooManyClusters means that the older Clusters of the workspace have reached the limit in the hub's
+	// configuration. Stalled.
 	ReasonTooManyClusters = "TooManyClusters"
-	// ReasonAgentJoined: an agent has joined and its key is known.
+	// ReasonAgentJoined means that an agent has joined and its key is known.
 	ReasonAgentJoined = "AgentJoined"
-	// ReasonAgentTooFast: the agent sends more reports or changes than the hub allows. The hub closed its tunnels.
+	// ReasonAgentTooFast means that the agent sends more reports or changes than the hub allows. The hub closed its
+	// tunnels.
 	ReasonAgentTooFast = "AgentTooFast"
-	// ReasonTooManyTunnels: the workspace has reached the limit of tunnels in the hub's configuration.
+	// ReasonTooManyTunnels means that the workspace has reached the limit of tunnels in the hub's configuration.
 	ReasonTooManyTunnels = "TooManyTunnels"
-	// ReasonAlreadyImported: the member's agent already serves another Cluster of this hub. An agent can serve only one.
+	// ReasonAlreadyImported means that the member's agent already serves another Cluster of this hub. An agent can
+	// serve only one.
 	ReasonAlreadyImported = "AlreadyImported"
-	// ReasonIdentityMismatch: another cluster, or another key, presented this Cluster's token or name and was refused. It
-	// is also used when two clusters hold the key of the agent, for example after etcd was copied; the hub then serves
-	// neither.
+	// ReasonIdentityMismatch means that another cluster, or another key, presented this Cluster's token or name and was
+	// refused. It is also used when two clusters hold the key of the agent, for example after etcd was copied; the hub
+	// then serves neither.
 	ReasonIdentityMismatch = "IdentityMismatch"
-	// ReasonConnected: the agent's tunnel is open.
+	// ReasonConnected means that the agent's tunnel is open.
 	ReasonConnected = "Connected"
-	// ReasonConnectedByNodeAgent: the tunnel of a node agent is open, and no replica of the agent's Deployment is
-	// connected.
+	// ReasonConnectedByNodeAgent means that the tunnel of a node agent is open, and no replica of the agent's
+	// Deployment is connected.
 	ReasonConnectedByNodeAgent = "ConnectedByNodeAgent"
-	// ReasonTunnelLost: the agent was connected and no longer is. status.lastSeen says since when.
+	// ReasonTunnelLost means that the agent has disconnected. status.lastSeen is the time of the disconnection.
 	ReasonTunnelLost = "TunnelLost"
-	// ReasonAwaitingReport: the tunnel is open and the agent has not reported the state of its cluster yet.
+	// ReasonAwaitingReport means that the tunnel is open, but the agent has not reported the state of its cluster yet.
 	ReasonAwaitingReport = "AwaitingReport"
-	// ReasonAPIServerUnhealthy: the agent is connected and reports its own API server as unhealthy.
+	// ReasonAPIServerUnhealthy means that the agent is connected and reports its own API server as unhealthy.
 	ReasonAPIServerUnhealthy = "ApiServerUnhealthy"
-	// ReasonVersionSkew: the agent and the hub have no protocol version in common. The message says which of the two to
-	// upgrade.
+	// ReasonVersionSkew means that the agent and the hub have no protocol version in common. The message says which of
+	// the two to upgrade.
 	ReasonVersionSkew = "VersionSkew"
-	// ReasonRemoving: the Cluster is being deleted and its agent uninstalls itself.
+	// ReasonRemoving means that the Cluster is being deleted and its agent uninstalls itself.
 	ReasonRemoving = "Removing"
 )
 
 // Reasons of the condition AgentUpToDate.
 const (
-	// ReasonAgentUpdated: the agent's Deployment is rolled out as spec.agent requires.
+	// ReasonAgentUpdated means that the agent's Deployment is rolled out as spec.agent requires.
 	ReasonAgentUpdated = "AgentUpdated"
-	// ReasonAgentUpdating: the agent's Deployment is about to be changed, or was changed and its pods are not ready yet.
+	// ReasonAgentUpdating means that the agent's Deployment is about to be changed, or was changed and its pods are not
+	// ready yet.
 	ReasonAgentUpdating = "AgentUpdating"
-	// ReasonAgentWaiting: the agent runs as spec.agent requires, with the hub's previous settings for agents, and waits
-	// for its turn to be upgraded.
+	// ReasonAgentWaiting means that the agent runs as spec.agent requires, with the hub's previous settings for agents,
+	// and waits for its turn to be upgraded.
 	ReasonAgentWaiting = "AgentWaiting"
-	// ReasonAgentRolloutStopped is used only in events: more agent upgrades failed than the hub's configuration allows, so
-	// no further upgrade begins in the workspace or in the whole fleet.
+	// ReasonAgentRolloutStopped is used only in events: more agent upgrades failed than the hub's configuration allows,
+	// so no further upgrade starts in the workspace or in the whole fleet.
 	ReasonAgentRolloutStopped = "AgentRolloutStopped"
-	// ReasonNodeAgentsMissing: spec.agent requests node agents, and the agent cannot create them or their pods are
-	// refused.
+	// ReasonNodeAgentsMissing means that spec.agent requests node agents, and the agent cannot create them or their
+	// pods are refused.
 	ReasonNodeAgentsMissing = "NodeAgentsMissing"
-	// ReasonAgentNotReady: the agent's Deployment matches spec.agent, but its deadline (progressDeadlineSeconds) passed
-	// before all of its pods were ready. The message says what blocks them. Pods that are ready continue to serve
-	// requests.
+	// ReasonAgentNotReady means that the agent's Deployment matches spec.agent, but its deadline
+	// (progressDeadlineSeconds) passed before all of its pods were ready. The message says what blocks them. Pods that
+	// are ready continue to serve requests.
 	ReasonAgentNotReady = "AgentNotReady"
-	// ReasonAgentRolledBack: with the settings in spec.agent the agent did not become ready in time, and it was rolled
-	// back. The message says why. Drover tries again when spec.agent or the hub's configuration changes.
+	// ReasonAgentRolledBack means that the agent did not become ready in time with the settings in spec.agent, and it
+	// was rolled back. The message says why. Drover tries again when spec.agent or the hub's configuration changes.
 	ReasonAgentRolledBack = "AgentRolledBack"
-	// ReasonAgentRejected: the member's API server or the agent refused the Deployment that results from spec.agent. The
-	// message says why. Drover tries again when spec.agent or the hub's configuration changes.
+	// ReasonAgentRejected means that the member's API server or the agent refused the Deployment that results from
+	// spec.agent. The message says why. Drover tries again when spec.agent or the hub's configuration changes.
 	ReasonAgentRejected = "AgentRejected"
-	// ReasonAgentProfileDiffers: the agent was installed with a profile other than spec.agent.profile. An agent's rights
-	// are part of its manifest, so neither the hub nor the agent can change them. Apply the manifest in the Secret
-	// "<cluster>-registration".
+	// ReasonAgentProfileDiffers means that the agent was installed with a profile other than spec.agent.profile. An
+	// agent's rights are part of its manifest, so neither the hub nor the agent can change them. Apply the manifest in
+	// the Secret "<cluster>-registration".
 	ReasonAgentProfileDiffers = "AgentProfileDiffers"
-	// ReasonAgentUnmanaged: the agent cannot change its own Deployment, because there is none or because its manifest is
-	// from an older version of Drover. Apply the manifest in the Secret "<cluster>-registration" to let Drover manage it.
+	// ReasonAgentUnmanaged means that the agent cannot change its own Deployment, because there is none or because its
+	// manifest is from an older version of Drover. Apply the manifest in the Secret "<cluster>-registration" to let
+	// Drover manage it.
 	ReasonAgentUnmanaged = "AgentUnmanaged"
 )
 
 // Reasons of the condition Withdrawn.
 const (
-	// ReasonStillInForce: the agent was made ReadOnly before a Full agent had withdrawn the earlier deliveries.
+	// ReasonStillInForce means that the agent was made ReadOnly before a Full agent had withdrawn the earlier
+	// deliveries.
 	ReasonStillInForce = "StillInForce"
-	// ReasonUnclaimedObjects: the member has objects with the label of a set that belong to no set and that the agent did
-	// not create.
+	// ReasonUnclaimedObjects means that the member has objects with the label of a set that belong to no set and that
+	// the agent did not create.
 	ReasonUnclaimedObjects = "UnclaimedObjects"
 )
 
 // Reasons of the conditions Maintained and Continuous.
 const (
-	// ReasonNoLeader: no replica of the agent is the leader, for example because its API server refuses it the Lease.
+	// ReasonNoLeader means that no replica of the agent is the leader, for example because its API server refuses it
+	// the Lease.
 	ReasonNoLeader = "NoLeader"
-	// ReasonMemberRestored: the cluster's etcd went back to an earlier state.
+	// ReasonMemberRestored means that the cluster's etcd went back to an earlier state.
 	ReasonMemberRestored = "MemberRestored"
 )
 
 // Reasons that are used only in events on a Cluster.
 const (
-	// ReasonTokenCreated: a join token was created or replaced.
+	// ReasonTokenCreated means that a join token was created or replaced.
 	ReasonTokenCreated = "TokenCreated"
-	// ReasonUninstalled: the agent removed itself from the member.
+	// ReasonUninstalled means that the agent removed itself from the member.
 	ReasonUninstalled = "Uninstalled"
-	// ReasonLeftBehind: the Cluster was removed while its agent was unreachable. The message says how to clean up the
-	// member.
+	// ReasonLeftBehind means that the Cluster was removed while its agent was unreachable. The message says how to
+	// clean up the member.
 	ReasonLeftBehind = "LeftBehind"
 )

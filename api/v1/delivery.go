@@ -57,7 +57,7 @@ type SubjectKind string
 const (
 	// SubjectUser is a single person or program.
 	SubjectUser SubjectKind = "User"
-	// SubjectGroup is everyone whose identity provider assigns them the group.
+	// SubjectGroup is every user whom an identity provider assigns to the group.
 	SubjectGroup SubjectKind = "Group"
 )
 
@@ -67,7 +67,7 @@ type DeliveryStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready and Complete, and Stalled while a person must act. A Project also has QuotaFits.
+	// conditions are Ready and Complete, and Stalled while manual action is required. A Project also has QuotaFits.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -94,21 +94,21 @@ type ClusterCount struct {
 	Desired int32 `json:"desired"`
 	// applied is the number of members in which the current state is fully applied.
 	Applied int32 `json:"applied"`
-	// failed is the number of members that refused part of it. Members that are neither applied nor failed are
+	// failed is the number of members that refused part of the object. Members that are neither applied nor failed are
 	// disconnected or still in progress.
 	Failed int32 `json:"failed"`
 	// summary is "<applied>/<desired>".
 	Summary string `json:"summary"`
 }
 
-// Failure is an object that could not be brought into its desired state in a member.
+// Failure describes an object whose desired state could not be applied in a member.
 type Failure struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
 	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project", or "set" if
 	// the failure concerns all of the set's objects.
 	Object string `json:"object"`
-	// message names the problem and the remedy.
+	// message describes the problem and how to solve it.
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message"`
 }
@@ -128,79 +128,82 @@ const ConditionQuotaFits = "QuotaFits"
 // member.
 
 // Reasons of conditions of objects that are delivered to members: RoleTemplates, bindings and Projects. "Stalled" in a
-// description means that a person must act and that the condition Stalled has the same reason.
+// description means that manual action is required and that the condition Stalled has the same reason.
 const (
-	// ReasonApplied: the object is applied in every connected member that it applies to. It is the reason of Ready=True,
-	// and of Complete=True when no member is disconnected.
+	// ReasonApplied means that the object is applied in every connected member that it applies to. It is the reason of
+	// Ready=True, and of Complete=True when no member is disconnected.
 	ReasonApplied = "Applied"
-	// ReasonNoClusters: clusterSelector currently matches no Cluster. It is a reason of Ready=True, because nothing is
-	// missing.
+	// ReasonNoClusters means that clusterSelector currently matches no Cluster. It is a reason of Ready=True, because
+	// nothing is missing.
 	ReasonNoClusters = "NoClusters"
-	// ReasonDelivering: delivery to connected members is in progress.
+	// ReasonDelivering means that delivery to connected members is in progress.
 	ReasonDelivering = "Delivering"
-	// ReasonMembersAway: the object is applied in all connected members, and the other members will receive it when they
-	// connect. It is the reason of Complete=False. It is also the reason of Ready when no member is connected: Ready is
-	// then True if some member has ever had the object, and False otherwise.
+	// ReasonMembersAway means that the object is applied in all connected members, and the other members will receive
+	// it when they connect. It is the reason of Complete=False. It is also the reason of Ready when no member is
+	// connected: Ready is then True if some member has ever had the object, and False otherwise.
 	ReasonMembersAway = "MembersAway"
-	// ReasonDeliveryFailed: a member refused an object. status.failures says which object and why. Drover tries again.
+	// ReasonDeliveryFailed means that a member refused an object. status.failures says which object and why. Drover
+	// tries again.
 	ReasonDeliveryFailed = "DeliveryFailed"
-	// ReasonConflict: a member has an object with the same name that Drover did not create, or another field manager owns
-	// one of its fields. Rename or remove one of the two. Stalled.
+	// ReasonConflict means that a member has an object with the same name that Drover did not create, or another field
+	// manager owns one of its fields. Rename or remove one of the two. Stalled.
 	ReasonConflict = "Conflict"
-	// ReasonFighting: each time Drover repairs an object in a member, another client changes it back. The message names
-	// the client's field manager. Stalled.
+	// ReasonFighting means that each time Drover repairs an object in a member, another client changes it back. The
+	// message names the client's field manager. Stalled.
 	ReasonFighting = "Fighting"
-	// ReasonRoleMissing: a member lacks the ClusterRole that an external role template names, so the binding grants
-	// nothing there. Create the ClusterRole, or name another one. Stalled.
+	// ReasonRoleMissing means that a member lacks the ClusterRole that an external role template names, so the binding
+	// grants nothing there. Create the ClusterRole, or name another one. Stalled.
 	ReasonRoleMissing = "RoleMissing"
-	// ReasonClusterNotFound: this namespace has no Cluster with the name in clusterName.
+	// ReasonClusterNotFound means that this namespace has no Cluster with the name in clusterName.
 	ReasonClusterNotFound = "ClusterNotFound"
-	// ReasonInvalidSelector: clusterSelector is invalid. The message says why. Stalled.
+	// ReasonInvalidSelector means that clusterSelector is invalid. The message says why. Stalled.
 	ReasonInvalidSelector = "InvalidSelector"
-	// ReasonAgentTooOld: a member's agent does not support this kind of object. Upgrade the agent.
+	// ReasonAgentTooOld means that a member's agent does not support this kind of object. Upgrade the agent.
 	ReasonAgentTooOld = "AgentTooOld"
-	// ReasonAgentReadOnly: the Cluster's spec.agent.profile is ReadOnly, or its agent was installed with that profile.
-	// Nothing is delivered there, and earlier deliveries are withdrawn.
+	// ReasonAgentReadOnly means that the Cluster's spec.agent.profile is ReadOnly, or its agent was installed with that
+	// profile. Nothing is delivered there, and earlier deliveries are withdrawn.
 	ReasonAgentReadOnly = "AgentReadOnly"
 )
 
 // Reasons of conditions of RoleTemplates and bindings.
 const (
-	// ReasonAvailable: the RoleTemplate can be bound, and no binding uses it yet. It is a reason of Ready=True.
+	// ReasonAvailable means that the RoleTemplate can be bound, and no binding uses it yet. It is a reason of
+	// Ready=True.
 	ReasonAvailable = "Available"
-	// ReasonRoleTemplateNotFound: a role template that is bound or inherited does not exist. The rights that it granted
-	// have been removed from the members.
+	// ReasonRoleTemplateNotFound means that a role template that is bound or inherited does not exist. The rights that
+	// it granted have been removed from the members.
 	ReasonRoleTemplateNotFound = "RoleTemplateNotFound"
-	// ReasonInheritanceCycle: a role template inherits itself. The message shows the whole cycle. Stalled.
+	// ReasonInheritanceCycle means that a role template inherits itself. The message shows the whole cycle. Stalled.
 	ReasonInheritanceCycle = "InheritanceCycle"
-	// ReasonContextMismatch: a template of context Project is used in a ClusterRoleTemplateBinding, a template of context
-	// Cluster is used in a ProjectRoleTemplateBinding, or a template of context Project inherits a template of context
-	// Cluster. Stalled.
+	// ReasonContextMismatch means that a template of context Project is used in a ClusterRoleTemplateBinding, a
+	// template of context Cluster is used in a ProjectRoleTemplateBinding, or a template of context Project inherits a
+	// template of context Cluster. Stalled.
 	ReasonContextMismatch = "ContextMismatch"
-	// ReasonInheritsExternal: a role template inherits an external template, whose rules only the member knows. Stalled.
+	// ReasonInheritsExternal means that a role template inherits an external template, whose rules only the member
+	// knows. Stalled.
 	ReasonInheritsExternal = "InheritsExternal"
-	// ReasonInvalidRules: a rule cannot be granted in this context. Stalled.
+	// ReasonInvalidRules means that a rule cannot be granted in this context. Stalled.
 	ReasonInvalidRules = "InvalidRules"
-	// ReasonProjectNotFound: this namespace has no Project with that name.
+	// ReasonProjectNotFound means that this namespace has no Project with that name.
 	ReasonProjectNotFound = "ProjectNotFound"
-	// ReasonExpired: expiresAt has passed, and the members have withdrawn the rights.
+	// ReasonExpired means that expiresAt has passed, and the members have withdrawn the rights.
 	ReasonExpired = "Expired"
 )
 
 // Reasons of conditions of Projects.
 const (
-	// ReasonNamespaceTaken: a namespace in a member already belongs to another Project, which the message names. The older
-	// Project keeps it. Stalled.
+	// ReasonNamespaceTaken means that a namespace in a member already belongs to another Project, which the message
+	// names. The older Project keeps it. Stalled.
 	ReasonNamespaceTaken = "NamespaceTaken"
-	// ReasonSecretRefused: a Secret with the label of the Project is larger than 256 KiB, or its type is never copied.
-	// Stalled.
+	// ReasonSecretRefused means that a Secret with the label of the Project is larger than 256 KiB, or its type is
+	// never copied. Stalled.
 	ReasonSecretRefused = "SecretRefused"
-	// ReasonQuotaFits: every namespace has its full share of the quota. It is the reason of QuotaFits=True.
+	// ReasonQuotaFits means that every namespace has its full share of the quota. It is the reason of QuotaFits=True.
 	ReasonQuotaFits = "QuotaFits"
-	// ReasonQuotaSpent: the Project has more namespaces than its quota can supply, and the newest of them get nothing of
-	// some resource, so no pod can start there. The message names them.
+	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply, and the newest of them get
+	// nothing of some resource, so no pod can start there. The message names them.
 	ReasonQuotaSpent = "QuotaSpent"
-	// ReasonQuotaOversubscribed: the Project has more namespaces than its quota can supply, and the newest of them get
-	// less than their full share. The message names them.
+	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can supply, and the newest of
+	// them get less than their full share. The message names them.
 	ReasonQuotaOversubscribed = "QuotaOversubscribed"
 )

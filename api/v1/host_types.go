@@ -33,12 +33,12 @@ type Host struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec configures how the machine joins and what happens on deletion. No field of it is required.
+	// spec configures how the machine joins and what happens on deletion. All of its fields are optional.
 	// +optional
 	// +kubebuilder:default={}
 	Spec HostSpec `json:"spec,omitempty"`
 
-	// status is the state of the machine and of its instructions, as the agent reports them.
+	// status is the state of the machine and of its instructions, as reported by the agent.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status HostStatus `json:"status,omitempty"`
@@ -57,8 +57,8 @@ type HostList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
 type HostSpec struct {
-	// tokenTTL is how long the join token can be used, counted from the time when Drover created it. From 1m to 8760h. It
-	// defaults to 24h. It has no effect after an agent has joined.
+	// tokenTTL is how long the join token can be used, counted from the time when Drover created it. The valid range is
+	// 1m to 8760h. It defaults to 24h. It has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -130,17 +130,17 @@ type HostState string
 
 // States of a Host.
 const (
-	// HostWaitingToRegister: no agent has joined. The join command is in the Secret "<host>-host-join".
+	// HostWaitingToRegister means that no agent has joined. The join command is in the Secret "<host>-host-join".
 	HostWaitingToRegister HostState = "WaitingToRegister"
-	// HostAvailable: the agent has joined, and the host has no instructions.
+	// HostAvailable means that the agent has joined, and the host has no instructions.
 	HostAvailable HostState = "Available"
-	// HostInstalling: the host is carrying out its instructions, or has failed to.
+	// HostInstalling means that the host is carrying out its instructions, or one of them has failed.
 	HostInstalling HostState = "Installing"
-	// HostWaitingForKubernetes: all instructions have succeeded, and some probe has not.
+	// HostWaitingForKubernetes means that all instructions have succeeded, but at least one probe has not.
 	HostWaitingForKubernetes HostState = "WaitingForKubernetes"
-	// HostActive: all instructions and all probes have succeeded.
+	// HostActive means that all instructions and all probes have succeeded.
 	HostActive HostState = "Active"
-	// HostCleaning: the instructions were withdrawn, and the host is removing everything that they installed.
+	// HostCleaning means that the instructions were withdrawn, and the host is removing everything that they installed.
 	HostCleaning HostState = "Cleaning"
 )
 
@@ -151,18 +151,19 @@ type HostStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// state is the stage that the machine has reached: WaitingToRegister, Available, Installing, WaitingForKubernetes,
-	// Active or Cleaning. It keeps its value while the agent is disconnected; check the condition Ready for that.
+	// Active or Cleaning. It keeps its value while the agent is disconnected. The condition Ready shows whether the
+	// agent is connected.
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions are Ready, and Stalled while a person must act. RestoreConfirmed is present, and False, while a restored
-	// hub holds back instructions until an administrator confirms them.
+	// conditions are Ready, and Stalled while manual action is required. RestoreConfirmed is present, and False, while
+	// a restored hub holds back instructions until an administrator confirms them.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// machine describes the hardware and operating system, as the agent reports them.
+	// machine describes the hardware and operating system, as reported by the agent.
 	// +optional
 	Machine *HostMachine `json:"machine,omitempty"`
 
@@ -273,22 +274,23 @@ const HostPlanKey = "plan.json"
 // Reasons of a Host's conditions, in addition to Pending, AwaitingAgent, TokenExpired, SecretConflict,
 // RegistrationFailed, TunnelLost, AwaitingReport, IdentityMismatch and Removing.
 const (
-	// ReasonHostAvailable: the host has no instructions and can be taken.
+	// ReasonHostAvailable means that the host has no instructions and can be taken.
 	ReasonHostAvailable = "Available"
-	// ReasonInstalling: the host is carrying out its instructions.
+	// ReasonInstalling means that the host is carrying out its instructions.
 	ReasonInstalling = "Installing"
-	// ReasonWaitingForKubernetes: a probe does not succeed yet, or no longer succeeds.
+	// ReasonWaitingForKubernetes means that a probe does not succeed yet, or no longer succeeds.
 	ReasonWaitingForKubernetes = "WaitingForKubernetes"
-	// ReasonActive: all instructions and all probes have succeeded.
+	// ReasonActive means that all instructions and all probes have succeeded.
 	ReasonActive = "Active"
-	// ReasonCleaning: the instructions were withdrawn, and the host is being cleaned.
+	// ReasonCleaning means that the instructions were withdrawn, and the host is being cleaned.
 	ReasonCleaning = "Cleaning"
-	// ReasonInstructionFailed: an instruction failed, or a file could not be written. status.plan has the last lines of
-	// output. Stalled: provide new instructions.
+	// ReasonInstructionFailed means that an instruction failed, or a file could not be written. status.plan has the
+	// last lines of output. Stalled: provide new instructions.
 	ReasonInstructionFailed = "InstructionFailed"
-	// ReasonInterrupted: the machine went down while an instruction was running. The instruction is not repeated. Stalled:
-	// inspect the machine and give the instruction a new ID.
+	// ReasonInterrupted means that the machine went down while an instruction was running. The instruction is not
+	// repeated. Stalled: inspect the machine and give the instruction a new ID.
 	ReasonInterrupted = "Interrupted"
-	// ReasonPlanInvalid: the Secret "<host>-host-plan" does not contain valid instructions. The message says why. Stalled.
+	// ReasonPlanInvalid means that the Secret "<host>-host-plan" does not contain valid instructions. The message says
+	// why. Stalled.
 	ReasonPlanInvalid = "PlanInvalid"
 )

@@ -5,12 +5,12 @@ package v1
 
 // Labels and annotations that Drover reads or writes. All of them begin with the API group.
 const (
-	// LabelCluster names the Cluster that an object on the hub belongs to. Drover sets it on the
-	// Secrets that it makes for a Cluster.
+	// LabelCluster names the Cluster that an object on the hub belongs to. Drover sets it on the Secrets that it
+	// creates for a Cluster.
 	LabelCluster = Group + "/cluster"
 
-	// LabelHost names the Host that a Secret belongs to. Drover sets it on the Secrets that it creates for a Host. A
-	// person who provides instructions sets it on their Secret.
+	// LabelHost names the Host that a Secret belongs to. Drover sets it on the Secrets that it creates for a Host.
+	// Users who provide instructions set it on their own Secrets.
 	LabelHost = Group + "/host"
 
 	// LabelSecretKind is the purpose of a Secret that Drover created: one of the SecretKind constants.
@@ -28,9 +28,9 @@ const (
 	// (docs/operations/certificates.md). Any new value starts a rotation.
 	AnnotationRotate = Group + "/rotate"
 
-	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends trust in the replaced authority
-	// at once, for example because its key was stolen. Agents that were disconnected since the rotation, and kubeconfigs
-	// that contain only the old authority, can no longer verify the hub.
+	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends trust in the replaced
+	// authority immediately, for example because its key was stolen. Agents that were disconnected since the rotation,
+	// and kubeconfigs that contain only the old authority, can no longer verify the hub.
 	AnnotationRetireNow = Group + "/retire-now"
 
 	// AnnotationAgentDigest on an agent's pods identifies the settings that the hub derived from spec.agent. Drover sets
@@ -45,8 +45,8 @@ const (
 	// Drover sets it.
 	AnnotationTerms = Group + "/terms"
 
-	// AnnotationRotated on the hub's CA Secret is the last value of AnnotationRotate that Drover has handled. Drover sets
-	// it.
+	// AnnotationRotated on the hub's CA Secret is the last value of AnnotationRotate that Drover has processed. Drover
+	// sets it.
 	AnnotationRotated = Group + "/rotated"
 )
 
@@ -103,7 +103,7 @@ const (
 	SecretKindHostJoin = "host-join"
 	// SecretKindHostAgent marks the Secret "<host>-host-identity" with the public key of a Host's agent.
 	SecretKindHostAgent = "host-identity"
-	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the instructions of a Host, which a person or a
+	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the instructions of a Host, which a user or a
 	// controller provides.
 	SecretKindHostPlan = "host-plan"
 	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", which Cluster API uses to reach a cluster through the

@@ -12,7 +12,7 @@ type PlanStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are LatestResolved, Complete and Ready, and Stalled while a person must act.
+	// conditions are LatestResolved, Complete and Ready, and Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -23,13 +23,14 @@ type PlanStatus struct {
 	// +optional
 	LatestVersion string `json:"latestVersion,omitempty"`
 
-	// latestHash is the label value of complete nodes. It is a hash over the version, all of the work on a node, and the
-	// Secrets.
+	// latestHash is the value of the plan's label on nodes that have completed it. It is a hash over the version, all
+	// of the work on a node, and the Secrets.
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 
-	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of the
-	// annotation "cluster.drover.dev/revision" that the hub set. On the hub, it is the value that the hub sets now.
+	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of
+	// the annotation "cluster.drover.dev/revision" that the hub set. On the hub, it is the value that the hub currently
+	// sets.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
@@ -37,7 +38,7 @@ type PlanStatus struct {
 	// +optional
 	Clusters *PlanCount `json:"clusters,omitempty"`
 
-	// nodes counts the nodes that the plan applies to. On the hub, it includes only members that have begun.
+	// nodes counts the nodes that the plan applies to. On the hub, it includes only members that have started the plan.
 	// +optional
 	Nodes *PlanCount `json:"nodes,omitempty"`
 
@@ -78,15 +79,15 @@ type PlanStatus struct {
 type PlanCount struct {
 	// total is the number of members or nodes that the plan applies to.
 	Total int32 `json:"total"`
-	// complete is the number that have completed the current revision of the plan.
+	// complete is the number of members or nodes that have completed the current revision of the plan.
 	Complete int32 `json:"complete"`
-	// applying is the number in progress, including those that wait for another attempt.
+	// applying is the number of members or nodes in progress, including nodes that wait for another attempt.
 	Applying int32 `json:"applying"`
 	// failed is the number of nodes that have no attempt left, or of members with such a node.
 	Failed int32 `json:"failed"`
-	// held is the number that do not take part at present. For nodes, it counts nodes that are not ready; nodes with the
-	// label value "disabled" are not counted at all. For members, it counts members that are disconnected, that hold
-	// plans, or whose own window is closed.
+	// held is the number of members or nodes that currently do not take part. For nodes, it counts nodes that are not
+	// ready; nodes with the label value "disabled" are not counted at all. For members, it counts members that are
+	// disconnected, that hold plans, or whose own window is closed.
 	Held int32 `json:"held"`
 	// leftOut is the number of selected nodes that are not counted because they do not run Linux, so the pods of plans
 	// cannot run there.
@@ -113,7 +114,7 @@ type PlanMember struct {
 	Name string `json:"name"`
 	// wave is the wave that the member belongs to.
 	Wave string `json:"wave"`
-	// since is the time when the member began.
+	// since is the time when the member started the plan.
 	Since metav1.Time `json:"since"`
 	// nodes is the progress of the member's nodes, as "<complete>/<total>".
 	// +optional
@@ -137,7 +138,7 @@ type ApplyingNode struct {
 	Node string `json:"node"`
 	// stage is the stage that the node has reached.
 	Stage NodeStage `json:"stage"`
-	// since is the time when the first attempt on the node began.
+	// since is the time when the first attempt on the node started.
 	Since metav1.Time `json:"since"`
 	// attempt is the number of the attempt, starting at 1.
 	Attempt int32 `json:"attempt"`
@@ -213,70 +214,73 @@ const (
 	ConditionComplete = "Complete"
 )
 
-// Reasons of a Plan's conditions. "Stalled" in a description means that a person must act and that the condition
-// Stalled has the same reason.
+// Reasons of a Plan's conditions. "Stalled" in a description means that manual action is required and that the
+// condition Stalled has the same reason.
 const (
-	// ReasonVersion: spec.version sets the version.
+	// ReasonVersion means that spec.version sets the version.
 	ReasonVersion = "Version"
-	// ReasonChannel: the version comes from the channel.
+	// ReasonChannel means that the version comes from the channel.
 	ReasonChannel = "Channel"
-	// ReasonChannelFailed: the channel did not return a version, and no earlier version is known. Drover asks it again.
+	// ReasonChannelFailed means that the channel did not return a version, and no earlier version is known. Drover asks
+	// it again.
 	ReasonChannelFailed = "ChannelFailed"
-	// ReasonSecretNotFound: a Secret that the plan names does not exist or, on the hub, lacks the label for plans.
-	// Stalled.
+	// ReasonSecretNotFound means that a Secret that the plan names does not exist or, on the hub, lacks the label for
+	// plans. Stalled.
 	ReasonSecretNotFound = "SecretNotFound"
 
-	// ReasonComplete: all nodes that the plan applies to are complete.
+	// ReasonComplete means that all nodes that the plan applies to are complete.
 	ReasonComplete = "Complete"
-	// ReasonNoNodes: the plan currently selects no node.
+	// ReasonNoNodes means that the plan currently selects no node.
 	ReasonNoNodes = "NoNodes"
 
-	// ReasonApplying: nodes are in progress.
+	// ReasonApplying means that nodes are in progress.
 	ReasonApplying = "Applying"
-	// ReasonAwaitingRetry: an attempt failed, and the next attempt has not begun yet.
+	// ReasonAwaitingRetry means that an attempt failed, and the next attempt has not started yet.
 	ReasonAwaitingRetry = "AwaitingRetry"
-	// ReasonAwaitingWindow: the window is closed. The message says when it opens.
+	// ReasonAwaitingWindow means that the window is closed. The message says when it opens.
 	ReasonAwaitingWindow = "AwaitingWindow"
-	// ReasonAwaitingSlot: another plan occupies the nodes, or is exclusive. The message names it.
+	// ReasonAwaitingSlot means that another plan occupies the nodes, or is exclusive. The message names it.
 	ReasonAwaitingSlot = "AwaitingSlot"
-	// ReasonAwaitingNodes: the remaining nodes are not ready, or a complete node has not become ready again.
+	// ReasonAwaitingNodes means that the remaining nodes are not ready, or a complete node has not become ready again.
 	ReasonAwaitingNodes = "AwaitingNodes"
-	// ReasonSoaking: a wave is complete and its soak is not over yet.
+	// ReasonSoaking means that a wave is complete and its soak is not over yet.
 	ReasonSoaking = "Soaking"
-	// ReasonSettling: a node is complete and still counts towards concurrency, for postCompleteDelay.
+	// ReasonSettling means that a node is complete and still counts towards concurrency, for postCompleteDelay.
 	ReasonSettling = "Settling"
-	// ReasonHeld: the member holds plans, or its own window is closed. On the hub, this is the case for all remaining
-	// members.
+	// ReasonHeld means that the member holds plans, or its own window is closed. On the hub, this applies to all
+	// remaining members.
 	ReasonHeld = "Held"
-	// ReasonPaused: spec.paused is true.
+	// ReasonPaused means that spec.paused is true.
 	ReasonPaused = "Paused"
 
-	// ReasonNodeFailed: a node has no attempt left. status.failures says why. Change the plan to try again. Stalled.
+	// ReasonNodeFailed means that a node has no attempt left. status.failures says why. Change the plan to try again.
+	// Stalled.
 	ReasonNodeFailed = "NodeFailed"
-	// ReasonTooManyFailures: more members failed than maxFailedClusters. Stalled.
+	// ReasonTooManyFailures means that more members failed than maxFailedClusters. Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
-	// ReasonMemberLost: on the hub, a member in progress disconnected more than 5 minutes ago. It still counts towards
-	// maxConcurrentClusters, since its nodes might be in the middle of an upgrade. The message names the member and says
-	// what to do. Other members continue within the limit.
+	// ReasonMemberLost means that on the hub, a member in progress disconnected more than 5 minutes ago. It still
+	// counts towards maxConcurrentClusters, since its nodes might be in the middle of an upgrade. The message names the
+	// member and says what to do. Other members continue within the limit.
 	ReasonMemberLost = "MemberLost"
-	// ReasonInvalidPlan: the spec passes the schema but cannot be used. The message says why. Stalled.
+	// ReasonInvalidPlan means that the spec passes the schema but cannot be used. The message says why. Stalled.
 	ReasonInvalidPlan = "InvalidPlan"
-	// ReasonWrongNamespace: in a member, only Plans in the namespace drover-plans are run. Stalled.
+	// ReasonWrongNamespace means that the Plan is in another namespace of a member than drover-plans, and is not run.
+	// Stalled.
 	ReasonWrongNamespace = "WrongNamespace"
 )
 
 // Reasons of a node's failure.
 const (
-	// ReasonPrepareFailed: the container prepare exited with an error.
+	// ReasonPrepareFailed means that the container prepare exited with an error.
 	ReasonPrepareFailed = "PrepareFailed"
-	// ReasonDrainFailed: the node could not be drained in time.
+	// ReasonDrainFailed means that the node could not be drained in time.
 	ReasonDrainFailed = "DrainFailed"
-	// ReasonUpgradeFailed: the container upgrade exited with an error, or Kubernetes ended its Job.
+	// ReasonUpgradeFailed means that the container upgrade exited with an error, or Kubernetes ended its Job.
 	ReasonUpgradeFailed = "UpgradeFailed"
-	// ReasonDeadlineExceeded: the Job took longer than jobActiveDeadlineSecs. An image that cannot be pulled has this
-	// effect too.
+	// ReasonDeadlineExceeded means that the Job took longer than jobActiveDeadlineSecs. An image that cannot be pulled
+	// has this effect too.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
-	// ReasonJobRefused: the member's API server refused the Job.
+	// ReasonJobRefused means that the member's API server refused the Job.
 	ReasonJobRefused = "JobRefused"
 )
 
@@ -285,17 +289,17 @@ const (
 	// PlansNamespace is the only namespace of a member in which Plans are run. It also contains their Jobs and Secrets.
 	PlansNamespace = "drover-plans"
 
-	// LabelPlanPrefix + "/<plan>" is a label on Nodes, and on Clusters of the hub. Its value is the hash of the plan that
-	// was completed there, or PlanDisabled. Drover sets the hash. A person can set PlanDisabled, or remove the label to
-	// run the plan on the node again. The annotation with the same key is the claim of a plan in progress, with the time
-	// when it began and its progress. Only Drover sets the annotation.
+	// LabelPlanPrefix + "/<plan>" is a label on Nodes, and on Clusters of the hub. Its value is the hash of the plan
+	// that was completed there, or PlanDisabled. Drover sets the hash. Users can set PlanDisabled, or remove the label
+	// to run the plan on the node again. The annotation with the same key is the claim of a plan in progress, with its
+	// start time and its progress. Only Drover sets the annotation.
 	LabelPlanPrefix = "plan." + Group
 
 	// PlanDisabled as the value of a plan's label excludes a Node or a Cluster.
 	PlanDisabled = "disabled"
 
-	// LabelPlansHold on a Cluster of the hub, or on the Namespace drover-plans of a member, holds all plans: no further
-	// node begins. Any value except "false" has this effect.
+	// LabelPlansHold on a Cluster of the hub, or on the Namespace drover-plans of a member, holds all plans, so that no
+	// further node is started. Any value except "false" has this effect.
 	LabelPlansHold = "plans." + Group + "/hold"
 
 	// AnnotationPlansWindow on the Namespace drover-plans of a member is the member's own window for all plans. It
@@ -308,8 +312,8 @@ const (
 
 	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that it was created from. Drover sets it.
 	AnnotationRevision = Group + "/revision"
-	// AnnotationResume on a Plan of the hub continues with the revision in its value, although members completed another
-	// revision. See ReasonMemberAhead.
+	// AnnotationResume on a Plan of the hub resumes the plan with the revision in its value, even though members have
+	// completed another revision. See ReasonMemberAhead.
 	AnnotationResume = Group + "/resume"
 )
 

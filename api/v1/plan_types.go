@@ -8,16 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Plan runs an image on nodes, one node at a time or several at once, and cordons and drains them around it. It can
-// upgrade Kubernetes or the operating system, or do any other work node by node.
+// Plan runs an image on nodes, either one node at a time or several in parallel. It can cordon and drain each node
+// before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work node by node.
 //
 // In a workspace of the hub, a Plan applies to the members that clusterName or clusterSelector select, in the order
 // that rollout defines. In a member, in the namespace drover-plans, a Plan sets neither field and applies to the member
-// itself. The agent runs it with or without the hub. Anyone who can create a Plan can do anything on the nodes that it
-// selects.
+// itself. The agent runs it whether or not the hub is reachable. Anyone who can create a Plan can do anything on the
+// nodes that it selects.
 //
-// Deleting a Plan ends its Jobs at once and uncordons the nodes that it cordoned. To let nodes in progress finish, set
-// paused first.
+// Deleting a Plan ends its Jobs immediately and uncordons the nodes that it cordoned. To let nodes in progress finish,
+// set paused first.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -59,8 +59,8 @@ type PlanList struct {
 	Items           []Plan `json:"items"`
 }
 
-// PlanSpec defines the work, the nodes, their order and the time. Every field can be changed at any time. Nodes whose
-// upgrade has begun finish it first.
+// PlanSpec defines the work, the nodes, their order and the time. Every field can be changed at any time. A node whose
+// upgrade has started finishes it first.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.version) || has(self.channel)",message="set version or channel"
 type PlanSpec struct {
@@ -91,8 +91,8 @@ type PlanTarget struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// rollout defines the order of the members and how many of them are in progress at once. By default the members follow
-	// one another by name, and the first failure stops the rollout.
+	// rollout defines the order of the members and how many of them are in progress at the same time. By default, one
+	// member at a time is in progress, in the order of their names, and the first failure stops the rollout.
 	// +optional
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
@@ -100,8 +100,8 @@ type PlanTarget struct {
 
 // Rollout defines the order of members.
 type Rollout struct {
-	// maxConcurrentClusters is the maximum number of members in progress at the same time. From 1 to 10000. It defaults to
-	// 1.
+	// maxConcurrentClusters is the maximum number of members in progress at the same time. The valid range is 1 to
+	// 10000. It defaults to 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -109,18 +109,18 @@ type Rollout struct {
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
 	// maxFailedClusters is the number of failed members that the rollout tolerates. After more failures it stops: no
-	// further member begins, and members in progress begin no further node. It continues when the value is raised, or when
-	// a change of the plan lets the failed members try again. From 0 to 10000. It defaults to 0.
+	// further member is started, and members in progress start no further node. It continues when the value is raised,
+	// or when a change of the plan lets the failed members try again. The valid range is 0 to 10000. It defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
-	// waves are groups of members that follow one another, at most 16. A member belongs to the first wave that selects it.
-	// Members that no wave selects come last, in a wave named "rest". A wave begins when every member of the previous wave
-	// is complete or is a tolerated failure, at least one of them is complete, and the soak is over. Members that are
-	// disconnected or that hold plans do not delay a wave; they begin when they return. By default there is one wave with
-	// all members.
+	// waves are groups of members that the plan applies to in order, at most 16. A member belongs to the first wave
+	// that selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every member
+	// of the previous wave is complete or is a tolerated failure, at least one of them is complete, and the soak is
+	// over. Members that are disconnected or that hold plans do not delay a wave. They start when they reconnect or no
+	// longer hold plans. By default there is one wave with all members.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -151,8 +151,8 @@ type Wave struct {
 	Soak *metav1.Duration `json:"soak,omitempty"`
 }
 
-// PlanPace defines which nodes of a member the plan applies to, how many at once and when. Changing it does not run the
-// plan again on complete nodes.
+// PlanPace defines which nodes of a member the plan applies to, how many of them are in progress at the same time, and
+// when. Changing it does not run the plan again on complete nodes.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, including nodes that join later. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default all nodes are selected.
@@ -170,19 +170,19 @@ type PlanPace struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9][0-9]?|100)%$')",message="concurrency must be a number from 1, or a percentage from 1% to 100%"
 	Concurrency *intstr.IntOrString `json:"concurrency,omitempty"`
 
-	// exclusive makes the plan mutually exclusive with other exclusive plans: while a node of a member is in progress for
-	// one of them, no other exclusive plan begins a node in that member. A node is never in progress for two plans at
-	// once, whether they are exclusive or not. It defaults to false.
+	// exclusive makes the plan mutually exclusive with other exclusive plans: while a node of a member is in progress
+	// for one of them, no other exclusive plan starts a node in that member. A node is never in progress for two plans
+	// at the same time, whether or not they are exclusive. It defaults to false.
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
-	// paused stops the plan from beginning anything: no member, no node and no further attempt. Nodes whose upgrade has
-	// not begun are released and uncordoned. A running upgrade finishes. It defaults to false.
+	// paused prevents the plan from starting any member, node or further attempt. Nodes whose upgrade has not started
+	// are released and uncordoned. A running upgrade finishes. It defaults to false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// window is the time in which nodes and further attempts can begin. Work that has begun finishes, even after the
-	// window has closed. By default work can begin at any time. If a member also has a window of its own, both must be
+	// window is the time in which nodes and further attempts can start. Work that has started finishes, even after the
+	// window has closed. By default, work can start at any time. If a member also has a window of its own, both must be
 	// open; see docs/spec/plan.md.
 	// +optional
 	// +structType=atomic
@@ -211,10 +211,10 @@ type PlanPace struct {
 }
 
 // PlanRetries defines how often a failed attempt is repeated. Between attempts the node is uncordoned if the plan
-// cordoned it. A node without remaining attempts has failed, and no further node of its member begins until the plan
-// changes.
+// cordoned it. A node without remaining attempts has failed, and no further node of its member is started until the
+// plan changes.
 type PlanRetries struct {
-	// limit is the number of attempts after the first one. From 0 to 20. It defaults to 2.
+	// limit is the number of attempts after the first one. The valid range is 0 to 20. It defaults to 2.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=0
@@ -230,7 +230,7 @@ type PlanRetries struct {
 	Backoff *metav1.Duration `json:"backoff,omitempty"`
 }
 
-// TimeWindow is a part of the week. A window whose end time is before its start time ends on the next day.
+// TimeWindow is a part of the week. A window whose end time is earlier than its start time ends on the next day.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.startTime) || !has(self.endTime) || self.startTime != self.endTime",message="startTime and endTime must differ; for whole days leave both out"
 type TimeWindow struct {

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeWork defines the work on each node. The plan runs again on complete nodes when any field of it changes, or the
-// version, or the content of a Secret that it names.
+// NodeWork defines the work on each node. The plan runs again on complete nodes when the version, any of these fields
+// or the content of a referenced Secret changes.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
@@ -49,14 +49,14 @@ type NodeWork struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
-	// tolerations of the pods, in addition to the toleration of cordoned nodes. At most 16.
+	// tolerations are added to the pods, which always tolerate cordoned nodes. At most 16.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// imagePullSecrets are Secrets in the plan's namespace for pulling images. On the hub, they are labelled and copied
-	// like secrets. At most 8.
+	// imagePullSecrets are Secrets in the plan's namespace for pulling images. On the hub, they require the same label
+	// as secrets and are copied in the same way. At most 8.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -217,8 +217,8 @@ type Drain struct {
 	// +kubebuilder:default=true
 	IgnoreDaemonSets *bool `json:"ignoreDaemonSets,omitempty"`
 
-	// deleteEmptydirData evicts pods although the data in their emptyDir volumes is lost. Otherwise, a node with such pods
-	// cannot be drained. It defaults to true.
+	// deleteEmptydirData evicts pods that use emptyDir volumes, whose data is then lost. Otherwise, a node with such
+	// pods cannot be drained. It defaults to true.
 	// +optional
 	// +kubebuilder:default=true
 	DeleteEmptydirData *bool `json:"deleteEmptydirData,omitempty"`
@@ -232,8 +232,8 @@ type Drain struct {
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 
-	// skipWaitForDeleteTimeout skips waiting for pods whose deletion began more than this number of seconds ago. 0, the
-	// default, waits for all pods.
+	// skipWaitForDeleteTimeout skips waiting for pods whose deletion started more than this number of seconds ago. 0,
+	// the default, waits for all pods.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400

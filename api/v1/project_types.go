@@ -169,7 +169,7 @@ const (
 type ProjectStatus struct {
 	DeliveryStatus `json:",inline"`
 
-	// namespaceCount is the number of namespaces in the project, over all members.
+	// namespaceCount is the total number of namespaces in the project in all members.
 	// +optional
 	NamespaceCount int32 `json:"namespaceCount,omitempty"`
 

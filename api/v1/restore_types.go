@@ -16,14 +16,14 @@ const (
 	// The reason for False is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
 
-	// ReasonHubRestored: the hub's etcd was restored from a backup that is older than the state of a member. The hub
-	// changes nothing there until an administrator has confirmed the changes with "kubectl drover restored". It is also
-	// the reason of RestoreConfirmed=False. Stalled.
+	// ReasonHubRestored means that the hub's etcd was restored from a backup that is older than the state of a member.
+	// The hub changes nothing there until an administrator has confirmed the changes with "kubectl drover restored". It
+	// is also the reason of RestoreConfirmed=False. Stalled.
 	ReasonHubRestored = "HubRestored"
 
-	// ReasonMemberAhead: on the hub, members completed a revision of the plan that this hub did not give them, because it
-	// was restored from an older backup. Nothing begins until a person applies the intended plan, or sets AnnotationResume
-	// on it. Stalled.
+	// ReasonMemberAhead means that on the hub, members have completed a revision of the plan that this hub has no
+	// record of, because the hub was restored from an older backup. Nothing starts until an administrator applies the
+	// intended plan or sets AnnotationResume on it. Stalled.
 	ReasonMemberAhead = "MemberAhead"
 )
 

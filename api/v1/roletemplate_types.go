@@ -13,8 +13,8 @@ import (
 // it is used, it becomes one ClusterRole "drover:<name>" with exactly the rules of the template and of the templates
 // that it inherits.
 //
-// Creating one, or changing its rights, requires the verb "escalate" on roletemplates. Binding it requires the verb
-// "bind".
+// Creating a RoleTemplate, or changing its rights, requires the verb "escalate" on roletemplates. Binding it requires
+// the verb "bind".
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -63,8 +63,8 @@ type RoleTemplateList struct {
 // +kubebuilder:validation:XValidation:rule="self.context == 'Cluster' || !has(self.rules) || self.rules.all(r, size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs can be granted only with context Cluster"
 type RoleTemplateSpec struct {
 	// context defines where the template can be bound: Cluster for ClusterRoleTemplateBindings, or Project for
-	// ProjectRoleTemplateBindings. A template of context Cluster can inherit templates of both contexts, a template of
-	// context Project only templates of context Project.
+	// ProjectRoleTemplateBindings. A template of context Cluster can inherit templates of both contexts. A template of
+	// context Project can inherit only templates of context Project.
 	// +required
 	Context RoleContext `json:"context"`
 
@@ -78,10 +78,10 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(r, size(r.?resourceNames.orValue([])) == 0 || size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs cannot be combined with resourceNames"
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
-	// inherits lists other RoleTemplates whose rules this template includes, and theirs in turn. At most 32. A template
-	// that names itself is refused. A cycle through several templates is accepted, because each of them is written
-	// separately: all templates that lead into it are then Stalled with the reason InheritanceCycle and grant nothing
-	// until the cycle is broken.
+	// inherits lists other RoleTemplates whose rules this template includes, along with the rules that they inherit. At
+	// most 32. A template that names itself is refused. A cycle through several templates is accepted, because each of
+	// them is written separately. All templates that inherit from the cycle are then Stalled with the reason
+	// InheritanceCycle and grant nothing until the cycle is broken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -91,8 +91,9 @@ type RoleTemplateSpec struct {
 	Inherits []string `json:"inherits,omitempty"`
 
 	// external is the name of an existing ClusterRole in the members, such as "cluster-admin" or "edit", which bindings
-	// then refer to. Drover does not create it and does not know its rules, so no other template can inherit an external
-	// template. In a member without this ClusterRole, a binding grants nothing until the ClusterRole is created.
+	// then refer to. Drover does not create the ClusterRole and does not know its rules, so no other template can
+	// inherit an external template. In a member without this ClusterRole, a binding grants nothing until the
+	// ClusterRole is created.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -118,14 +119,15 @@ const (
 	ContextProject RoleContext = "Project"
 )
 
-// RoleTemplateStatus is the observed state of a RoleTemplate. It names no member, because every user who can bind the
-// template can read it and members belong to workspaces. The status of a binding reports failures in a member.
+// RoleTemplateStatus is the observed state of a RoleTemplate. It does not name members, because members belong to
+// workspaces, and every user who can bind the template can read its status. The status of a binding reports failures in
+// a member.
 type RoleTemplateStatus struct {
 	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled while a person must act.
+	// conditions are Ready, and Stalled while manual action is required.
 	//
 	// Ready is True with the reasons Available, Applied and MembersAway. It is False with MembersAway while no member has
 	// ever had the template, and with Delivering, DeliveryFailed, Conflict, Fighting, RoleTemplateNotFound,
@@ -136,7 +138,7 @@ type RoleTemplateStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// clusters counts the members where the template is bound, over all workspaces.
+	// clusters counts the members where the template is bound, in all workspaces.
 	// +optional
 	Clusters *ClusterCount `json:"clusters,omitempty"`
 }

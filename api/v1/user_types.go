@@ -7,10 +7,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// User is a person who signs in at the hub with a password, as the principal "local:<name>". The hash of the password
+// User is a person who signs in to the hub with a password, as the principal "local:<name>". The hash of the password
 // is not part of the User: it is in the Secret drover-user-<name> in the manager's namespace, which "kubectl drover
-// user" writes. A User with spec.principal represents a person who signs in at an AuthProvider instead, and can be used
-// to lock that person out.
+// user" writes. A User with spec.principal represents a person who signs in through an AuthProvider instead. It can be
+// used to lock that person out.
 //
 // Users can sign in only if the manager's configuration sets signIn.issuer. Bindings, and the hub's own RBAC, grant
 // them rights.
@@ -36,7 +36,7 @@ type User struct {
 	// +optional
 	Spec UserSpec `json:"spec,omitempty"`
 
-	// status reports whether the user is able to sign in.
+	// status reports whether the user can sign in.
 	//
 	// Ready is True with the reasons PasswordSet, SignsInElsewhere and Disabled. It is False with PasswordMissing and
 	// PasswordInvalid.
@@ -64,8 +64,8 @@ type UserSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('hub:') && !self.startsWith('system:') && !self.startsWith('local:')",message="spec.principal must be a user of an AuthProvider"
 	Principal string `json:"principal,omitempty"`
 
-	// disabled locks the user out at once: logins and all existing tokens are refused, and open requests end within 30
-	// seconds. It defaults to false.
+	// disabled locks the user out immediately: logins and all existing tokens are refused, and open requests end within
+	// 30 seconds. It defaults to false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 }
@@ -80,7 +80,7 @@ type UserStatus struct {
 	// +optional
 	Principal string `json:"principal,omitempty"`
 
-	// conditions are Ready, and Stalled while a person must act.
+	// conditions are Ready, and Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -90,15 +90,15 @@ type UserStatus struct {
 
 // Reasons of a User's condition Ready.
 const (
-	// ReasonPasswordSet: the user can sign in.
+	// ReasonPasswordSet means that the user can sign in.
 	ReasonPasswordSet = "PasswordSet"
-	// ReasonSignsInElsewhere: the user signs in at the AuthProvider that spec.principal names.
+	// ReasonSignsInElsewhere means that the user signs in through the AuthProvider that spec.principal names.
 	ReasonSignsInElsewhere = "SignsInElsewhere"
-	// ReasonDisabled: the user is locked out because spec.disabled is true.
+	// ReasonDisabled means that the user is locked out because spec.disabled is true.
 	ReasonDisabled = "Disabled"
-	// ReasonPasswordMissing: the Secret with the password hash does not exist.
+	// ReasonPasswordMissing means that the Secret with the password hash does not exist.
 	ReasonPasswordMissing = "PasswordMissing"
-	// ReasonPasswordInvalid: the Secret does not contain a hash in a format that the manager supports.
+	// ReasonPasswordInvalid means that the Secret does not contain a hash in a format that the manager supports.
 	ReasonPasswordInvalid = "PasswordInvalid"
 )
 

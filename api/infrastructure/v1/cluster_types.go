@@ -77,8 +77,8 @@ type Etcd struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
-	// retention is the number of scheduled snapshots that each control plane node keeps. From 1 to 100. It defaults to 5.
-	// Copies in s3 are never removed.
+	// retention is the number of scheduled snapshots that each control plane node keeps. The valid range is 1 to 100.
+	// It defaults to 5. Copies in s3 are never removed.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100

@@ -21,59 +21,62 @@ const (
 
 // Reasons of Ready.
 const (
-	// ReasonHubUnknown: the manager has not published the hub's address and CA. It is older than the provisioner, or does
-	// not run.
+	// ReasonHubUnknown means that the manager has not published the hub's address and CA, because it is older
+	// than the provisioner or is not running.
 	ReasonHubUnknown = "HubUnknown"
-	// ReasonProvisioned: the infrastructure is complete.
+	// ReasonProvisioned means that the infrastructure is complete.
 	ReasonProvisioned = "Provisioned"
-	// ReasonWaitingForOwner: Cluster API has not set the owner reference yet.
+	// ReasonWaitingForOwner means that Cluster API has not set the owner reference yet.
 	ReasonWaitingForOwner = "WaitingForOwner"
-	// ReasonPaused: Cluster API has paused the cluster or the object.
+	// ReasonPaused means that Cluster API has paused the cluster or the object.
 	ReasonPaused = "Paused"
-	// ReasonClusterMissing: no Drover Cluster has the same name as the Cluster of Cluster API.
+	// ReasonClusterMissing means that no Drover Cluster has the same name as the Cluster of Cluster API.
 	ReasonClusterMissing = "ClusterMissing"
-	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig", or "<host>-host-plan" of a machine's Host, exists and does
-	// not belong to Drover.
+	// ReasonSecretConflict means that the Secret "<cluster>-kubeconfig", or "<host>-host-plan" of a machine's Host,
+	// exists and does not belong to Drover.
 	ReasonSecretConflict = "SecretConflict"
-	// ReasonNotPermitted: the provisioner has no right to the Secrets of the workspace. Stalled.
+	// ReasonNotPermitted means that the provisioner has no right to the Secrets of the workspace. Stalled.
 	ReasonNotPermitted = "NotPermitted"
-	// ReasonWaitingForCluster: the DroverCluster is not provisioned yet.
+	// ReasonWaitingForCluster means that the DroverCluster is not provisioned yet.
 	ReasonWaitingForCluster = "WaitingForCluster"
-	// ReasonWaitingForBootstrap: the bootstrap provider has not written its data yet.
+	// ReasonWaitingForBootstrap means that the bootstrap provider has not written its data yet.
 	ReasonWaitingForBootstrap = "WaitingForBootstrap"
-	// ReasonBootstrapRefused: the bootstrap data requests something that Drover does not support on Hosts. The message
-	// names it.
+	// ReasonBootstrapRefused means that the bootstrap data requests something that Drover does not support on Hosts.
+	// The message names it.
 	ReasonBootstrapRefused = "BootstrapRefused"
-	// ReasonNoHost: the workspace has no available Host that the machine can take. The message counts the Hosts by reason.
+	// ReasonNoHost means that the workspace has no available Host that the machine can take. The message counts the
+	// Hosts by reason.
 	ReasonNoHost = "NoHost"
-	// ReasonBootstrapping: the Host is carrying out the bootstrap.
+	// ReasonBootstrapping means that the Host is carrying out the bootstrap.
 	ReasonBootstrapping = "Bootstrapping"
-	// ReasonBootstrapFailed: the bootstrap failed on the Host, whose status has the last lines of output. It is not
-	// repeated: let Cluster API replace the machine.
+	// ReasonBootstrapFailed means that the bootstrap failed on the Host, whose status has the last lines of output. It
+	// is not repeated: let Cluster API replace the machine.
 	ReasonBootstrapFailed = "BootstrapFailed"
-	// ReasonHostLost: the Host's agent is not connected.
+	// ReasonHostLost means that the Host's agent is not connected.
 	ReasonHostLost = "HostLost"
-	// ReasonHostGone: the Host or its instructions were deleted.
+	// ReasonHostGone means that the Host or its instructions were deleted.
 	ReasonHostGone = "HostGone"
-	// ReasonReleasing: the machine is being deleted, and its Host is being cleaned.
+	// ReasonReleasing means that the machine is being deleted, and its Host is being cleaned.
 	ReasonReleasing = "Releasing"
 )
 
 // Reasons of TasksSucceeded.
 const (
-	// ReasonTasksSucceeded: all tasks have succeeded.
+	// ReasonTasksSucceeded means that all tasks have succeeded.
 	ReasonTasksSucceeded = "Succeeded"
-	// ReasonTaskRunning: a task is running or is waiting for the Host.
+	// ReasonTaskRunning means that a task is running or is waiting for the Host.
 	ReasonTaskRunning = "TaskRunning"
-	// ReasonTaskFailed: a task failed. The message has the last lines of its output. The task is not repeated.
+	// ReasonTaskFailed means that a task failed. The message has the last lines of its output. The task is not
+	// repeated.
 	ReasonTaskFailed = "TaskFailed"
 )
 
 // Reasons of EtcdScheduled.
 const (
-	// ReasonScheduled: the schedule is valid. The latest EtcdSnapshot shows whether scheduled snapshots are taken.
+	// ReasonScheduled means that the schedule is valid. The latest EtcdSnapshot shows whether scheduled snapshots are
+	// taken.
 	ReasonScheduled = "Scheduled"
-	// ReasonScheduleInvalid: the schedule cannot be parsed, or it matches no future time.
+	// ReasonScheduleInvalid means that the schedule cannot be parsed, or it matches no future time.
 	ReasonScheduleInvalid = "ScheduleInvalid"
 )
 

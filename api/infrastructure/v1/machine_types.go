@@ -311,13 +311,13 @@ type TaskState string
 
 // States of tasks.
 const (
-	// TaskPending: the Host has not received the task yet, or is carrying out earlier tasks.
+	// TaskPending means that the Host has not received the task yet, or is carrying out earlier tasks.
 	TaskPending TaskState = "Pending"
-	// TaskRunning: the Host is carrying out the task.
+	// TaskRunning means that the Host is carrying out the task.
 	TaskRunning TaskState = "Running"
-	// TaskSucceeded: the task has finished successfully.
+	// TaskSucceeded means that the task has finished successfully.
 	TaskSucceeded TaskState = "Succeeded"
-	// TaskFailed: the task failed, or was interrupted at an unknown point. It is not repeated.
+	// TaskFailed means that the task failed, or was interrupted at an unknown point. It is not repeated.
 	TaskFailed TaskState = "Failed"
 )
 

@@ -236,12 +236,12 @@ const (
 
 // Reasons of the condition Ready of an EtcdSnapshot.
 const (
-	// ReasonWaiting: the snapshot has not begun. The message says why.
+	// ReasonWaiting means that the snapshot has not started. The message says why.
 	ReasonWaiting = "Waiting"
-	// ReasonRunning: a host is carrying it out.
+	// ReasonRunning means that a host is taking the snapshot.
 	ReasonRunning = "Running"
-	// ReasonSucceeded: it has finished successfully.
+	// ReasonSucceeded means that the snapshot has been taken.
 	ReasonSucceeded = "Succeeded"
-	// ReasonFailed: it failed, and is not tried again. Stalled.
+	// ReasonFailed means that the snapshot failed, and is not tried again. Stalled.
 	ReasonFailed = "Failed"
 )

@@ -93,8 +93,8 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Type=object
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
-	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use it for
-	// options that only servers know, since a k3s worker does not start with them.
+	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use it
+	// for options that only servers accept, because a k3s worker does not start with them.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -145,8 +145,8 @@ type ClusterInstallationSpec struct {
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 
 	// encryptionKeyRotation makes one server rotate the encryption keys of Secrets whenever the number is raised. The
-	// servers are then restarted one at a time. With k3s, this requires serverConfig {secrets-encryption: true} from the
-	// beginning; RKE2 always encrypts. It defaults to 0.
+	// servers are then restarted one at a time. With k3s, this requires serverConfig {secrets-encryption: true} from
+	// the start; RKE2 always encrypts. It defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	EncryptionKeyRotation int64 `json:"encryptionKeyRotation,omitempty"`
@@ -215,7 +215,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled while a person must act.
+	// conditions are Ready, and Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -266,41 +266,43 @@ const (
 const (
 	// ConditionReady is True when all hosts match the spec.
 	ConditionReady = "Ready"
-	// ConditionStalled is True while a person must act.
+	// ConditionStalled is True while manual action is required.
 	ConditionStalled = "Stalled"
 )
 
 // Reasons of the conditions.
 const (
-	// ReasonPending: the provisioner has not reconciled the object yet.
+	// ReasonPending means that the provisioner has not reconciled the object yet.
 	ReasonPending = "Pending"
-	// ReasonSecretConflict: the Secret "<installation>-provision" or "<cluster>-registration" exists and does not belong
-	// to Drover. Stalled.
+	// ReasonSecretConflict means that the Secret "<installation>-provision" or "<cluster>-registration" exists and does
+	// not belong to Drover. Stalled.
 	ReasonSecretConflict = "SecretConflict"
-	// ReasonNotPermitted: the provisioner has no right to the Secrets of the workspace. Stalled.
+	// ReasonNotPermitted means that the provisioner has no right to the Secrets of the workspace. Stalled.
 	ReasonNotPermitted = "NotPermitted"
-	// ReasonInstalled: all hosts match the spec.
+	// ReasonInstalled means that all hosts match the spec.
 	ReasonInstalled = "Installed"
-	// ReasonHostsWaiting: some hosts are not ready. status.waiting names them and the reasons.
+	// ReasonHostsWaiting means that some hosts are not ready. status.waiting names them and the reasons.
 	ReasonHostsWaiting = "HostsWaiting"
-	// ReasonTooFewHosts: a pool has fewer Hosts than replicas, and its selector matches no free Host.
+	// ReasonTooFewHosts means that a pool has fewer Hosts than replicas, and its selector matches no free Host.
 	ReasonTooFewHosts = "TooFewHosts"
-	// ReasonClusterMissing: the Cluster in clusterName does not exist.
+	// ReasonClusterMissing means that the Cluster in clusterName does not exist.
 	ReasonClusterMissing = "ClusterMissing"
-	// ReasonSpecInvalid: the spec cannot be installed. The message says why. Stalled.
+	// ReasonSpecInvalid means that the spec cannot be installed. The message says why. Stalled.
 	ReasonSpecInvalid = "SpecInvalid"
-	// ReasonEtcdLost: no host has the cluster's data any more. Drover does not install a new cluster in its place.
-	// Stalled.
+	// ReasonEtcdLost means that no host has the cluster's data any longer. Drover does not install a new cluster in its
+	// place. Stalled.
 	ReasonEtcdLost = "EtcdLost"
-	// ReasonEtcdUnselected: no pool selects any of the hosts that have the cluster's data. Nothing is changed. Stalled.
+	// ReasonEtcdUnselected means that no pool selects any of the hosts that have the cluster's data. Nothing is
+	// changed. Stalled.
 	ReasonEtcdUnselected = "EtcdUnselected"
-	// ReasonKeysNotRotated: rotating the encryption keys failed. Raise encryptionKeyRotation to try again. Stalled.
-	ReasonKeysNotRotated = "KeysNotRotated"
-	// ReasonClusterTaken: the Cluster belongs to another installation, or already has an agent. Stalled.
-	ReasonClusterTaken = "ClusterTaken"
-	// ReasonDeletionProtected: the Cluster has deletionProtection, and deleting the installation would destroy it.
+	// ReasonKeysNotRotated means that rotating the encryption keys failed. Raise encryptionKeyRotation to try again.
 	// Stalled.
+	ReasonKeysNotRotated = "KeysNotRotated"
+	// ReasonClusterTaken means that the Cluster belongs to another installation, or already has an agent. Stalled.
+	ReasonClusterTaken = "ClusterTaken"
+	// ReasonDeletionProtected means that the Cluster has deletionProtection, and deleting the installation would
+	// destroy it. Stalled.
 	ReasonDeletionProtected = "DeletionProtected"
-	// ReasonGivingBack: the installation is being deleted, and its hosts are being cleaned.
+	// ReasonGivingBack means that the installation is being deleted, and its hosts are being cleaned.
 	ReasonGivingBack = "GivingBack"
 )

@@ -118,20 +118,20 @@ type EtcdRestorePhase string
 
 // Phases of a restore.
 const (
-	// RestorePending: no server has been stopped yet. The message says why.
+	// RestorePending means that no server has been stopped yet. The message says why.
 	RestorePending EtcdRestorePhase = "Pending"
-	// RestoreStopping: the servers are being stopped.
+	// RestoreStopping means that the servers are being stopped.
 	RestoreStopping EtcdRestorePhase = "Stopping"
-	// RestoreRestoring: all servers are stopped, and one of them is replacing its data. The restore can no longer be
-	// canceled.
+	// RestoreRestoring means that all servers are stopped, and one of them is replacing its data. The restore can no
+	// longer be canceled.
 	RestoreRestoring EtcdRestorePhase = "Restoring"
-	// RestoreJoining: the restored server is running, and the others are joining it.
+	// RestoreJoining means that the restored server is running, and the others are joining it.
 	RestoreJoining EtcdRestorePhase = "Joining"
-	// RestoreSucceeded: all servers are running.
+	// RestoreSucceeded means that all servers are running.
 	RestoreSucceeded EtcdRestorePhase = "Succeeded"
-	// RestoreFailed: the restore failed. The message names the step and the host.
+	// RestoreFailed means that the restore failed. The message names the step and the host.
 	RestoreFailed EtcdRestorePhase = "Failed"
-	// RestoreCanceled: no data was replaced, and stopped servers are started again.
+	// RestoreCanceled means that no data was replaced, and stopped servers are started again.
 	RestoreCanceled EtcdRestorePhase = "Canceled"
 )
 
@@ -141,8 +141,8 @@ type EtcdRestoreStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled while a person must act or if the restore failed or was canceled, since it is not
-	// tried again.
+	// conditions are Ready, and Stalled while manual action is required or if the restore failed or was canceled, since
+	// it is not tried again.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -161,18 +161,18 @@ type EtcdRestoreStatus struct {
 // Reasons of the condition Ready of an EtcdRestore, in addition to Pending, Waiting, Succeeded and Failed, which an
 // EtcdSnapshot has as well.
 const (
-	// ReasonSourceInvalid: the snapshot does not exist or cannot be restored. The message says why. Stalled.
+	// ReasonSourceInvalid means that the snapshot does not exist or cannot be restored. The message says why. Stalled.
 	ReasonSourceInvalid = "SourceInvalid"
-	// ReasonHostAway: a host, which the message names, is not connected. No server has been stopped yet.
+	// ReasonHostAway means that a host, which the message names, is not connected. No server has been stopped yet.
 	ReasonHostAway = "HostAway"
-	// ReasonStopping: the servers are being stopped.
+	// ReasonStopping means that the servers are being stopped.
 	ReasonStopping = "Stopping"
-	// ReasonRestoring: a host is replacing its data. On a ClusterInstallation: an EtcdRestore is in progress, and nothing
-	// else is changed.
+	// ReasonRestoring means that a host is replacing its data. On a ClusterInstallation, it means that an EtcdRestore
+	// is in progress and that nothing else is changed.
 	ReasonRestoring = "Restoring"
-	// ReasonJoining: the servers are being started one after another.
+	// ReasonJoining means that the servers are being started one after another.
 	ReasonJoining = "Joining"
-	// ReasonCanceled: the restore was canceled before data was replaced. Stalled.
+	// ReasonCanceled means that the restore was canceled before data was replaced. Stalled.
 	ReasonCanceled = "Canceled"
 )
 
