@@ -16,8 +16,8 @@ import (
 )
 
 // returnTime returns how long an agent that lost the hub may need to connect again after a manager's start: the longest
-// wait of an agent, and then the time in which the hub admits all of them. Before that, a wave does not go on without
-// an agent, and no Plan begins if the agent may know better about it.
+// wait of an agent, and then the time in which the hub admits all of them. Before that, a wave does not continue
+// without an agent, and no Plan begins if the agent may know better about it.
 func returnTime(clusters int) time.Duration {
 	return protocol.LongestReturn + members.AdmissionTime(clusters)
 }

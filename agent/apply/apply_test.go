@@ -197,7 +197,7 @@ func (a *agent) await(t testing.TB, id string, phase protocol.SetPhase) protocol
 	return last
 }
 
-// streamed is an http.ResponseWriter that passes on each write at once.
+// streamed is an http.ResponseWriter that passes on each write immediately.
 type streamed struct {
 	w      io.Writer
 	header http.Header

@@ -41,7 +41,7 @@ func (r ref) place() string {
 	return r.String()
 }
 
-// hangingError is the error of a write to a place that hangs.
+// hangingError reports a write to a place that hangs.
 type hangingError struct{ place string }
 
 func (e *hangingError) Error() string {

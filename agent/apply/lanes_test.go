@@ -28,7 +28,7 @@ func hangs(release <-chan struct{}) func(context.Context) error {
 
 func answers(context.Context) error { return nil }
 
-// refused fails the test unless a write to a place is refused at once.
+// refused fails the test unless a write to a place is refused immediately.
 func refused(t *testing.T, l *lanes, place, id string) {
 	t.Helper()
 	began := time.Now()

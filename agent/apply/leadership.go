@@ -27,8 +27,8 @@ const (
 	maxRetry   = 5 * time.Minute
 	// share bounds the objects of one set that are written at the same time.
 	share = 8
-	// parallelSaves bounds how many sets are being stored at once. When many sets arrive together, most are applied before
-	// they are stored.
+	// parallelSaves bounds how many sets are being stored in parallel. When many sets arrive together, most are applied
+	// before they are stored.
 	parallelSaves = 4
 	// settle delays the pass after an event, so that one pass handles several events. The agent's own writes cause events
 	// too.
@@ -66,7 +66,7 @@ type leadership struct {
 type state struct {
 	mu        sync.Mutex // guards the fields below
 	sets      map[string]*localSet
-	asked     map[string]request         // requests by set ID that no pass has begun to handle
+	asked     map[string]request         // requests by set ID that no pass has started to handle
 	ids       map[string]string          // set IDs by label
 	project   map[string]map[string]bool // by project, the IDs of sets that depend on its namespaces
 	owners    map[ref]string             // ID of the set that owns the object
@@ -350,7 +350,7 @@ func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, 
 }
 
 // ask queues a request and waits for the result. The request replaces an earlier request for the same set if no pass
-// has begun to handle that. The error is errEnded or the error of ctx.
+// has started to handle that. The error is errEnded or the error of ctx.
 func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.SetState, error) {
 	result := make(chan protocol.SetState, 1)
 	l.state.mu.Lock()

@@ -350,13 +350,13 @@ func (p *pass) allWell(items []item) bool {
 	return !slices.ContainsFunc(items, func(it item) bool { return p.failed(it.ref) })
 }
 
-// applyAll applies objects, several at once.
+// applyAll applies objects, several in parallel.
 func (p *pass) applyAll(ctx context.Context, items []item) {
 	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
 }
 
-// each calls f for each item, several at once, and returns when all calls have ended. It starts no further calls when
-// ctx ends.
+// each calls f for each item, several in parallel, and returns when all calls have ended. It starts no further calls
+// when ctx ends.
 func each[T any](ctx context.Context, items []T, f func(T)) {
 	var running sync.WaitGroup
 	places := make(chan struct{}, share)

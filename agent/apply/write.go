@@ -155,7 +155,7 @@ func (p *pass) watchBudget(r ref) {
 	}
 }
 
-// foreignError is the error for an existing object that does not belong to the set.
+// foreignError reports an existing object that does not belong to the set.
 type foreignError struct{ message string }
 
 func (f *foreignError) Error() string { return f.message }

@@ -41,7 +41,7 @@ import (
 // Timing of a shutdown. The pod's grace period must exceed StopTimeout by 10 s.
 const (
 	// StopTimeout is how long the hub may use the agent's tunnels after the agent was asked to stop, mostly for shells.
-	// The hub closes the tunnels when no request is in progress, so an idle agent ends at once.
+	// The hub closes the tunnels when no request is in progress, so an idle agent exits immediately.
 	StopTimeout = 2 * time.Minute
 
 	watchTimeout   = 5 * time.Second // the hub itself ends watches between two events, unless the hub is an old version
@@ -102,9 +102,9 @@ func Run(ctx context.Context, o Options) error {
 // the Lease every 2 s, notice that it comes from a backup.
 const restorePause = 5 * time.Second
 
-// runAnew runs the agent, and runs it again each time that its cluster was restored from a backup, because nothing that
-// the agent knows is valid then. The process does not exit for that: not every agent has a kubelet that restarts it,
-// and a restart would take time. Users' requests in progress continue in the former tunnel.
+// runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because everything that the
+// agent has read is then stale. The process does not exit for that: not every agent has a kubelet that restarts it, and
+// a restart would take time. Users' requests in progress continue in the former tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
 	for a.run(ctx) {

@@ -216,7 +216,7 @@ func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 	return nil, k.act(ctx, o, s, secret)
 }
 
-// pause returns how long to wait before the next write, or 0 to write at once.
+// pause returns how long to wait before the next write, or 0 to write immediately.
 func (k *Keeper) pause() time.Duration {
 	reservation := k.writes.Reserve()
 	pause := reservation.Delay()

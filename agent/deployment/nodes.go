@@ -86,8 +86,8 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 	}
 }
 
-// nodesEnd is how long pods have to end after their DaemonSet was deleted. Node agents are told at once, and take part
-// in no election from then on.
+// nodesEnd is how long pods have to end after their DaemonSet was deleted. Node agents are told immediately, and take
+// part in no election from then on.
 const nodesEnd = time.Minute
 
 // daemonSetKeeper keeps one DaemonSet beside the agent's Deployment, while this replica leads.
@@ -144,7 +144,7 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		n.problem = protocol.Cut(err.Error(), maxMessage)
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
-		return 0, err // retried at once
+		return 0, err // retried immediately
 	case err != nil:
 		if !errors.Is(err, context.Canceled) { // otherwise this replica no longer leads
 			n.problem = protocol.Cut(err.Error(), maxMessage)

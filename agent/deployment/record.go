@@ -23,7 +23,7 @@ import (
 type phase string
 
 const (
-	// pending: the hub has sent a Deployment, and the leader has not begun.
+	// pending: the hub has sent a Deployment, and the leader has not started.
 	pending phase = "pending"
 	// applying: the previous Deployment is stored. The Deployment is about to be changed, or was changed and is being
 	// watched.

@@ -28,7 +28,7 @@ const (
 	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
 
-// ErrNotLeading is the error of UninstallOptions.Sets if the hub must ask another replica of the agent.
+// ErrNotLeading is returned by UninstallOptions.Sets if the hub must ask another replica of the agent.
 var ErrNotLeading = errors.New("another replica of the agent leads")
 
 // UninstallOptions configure an Uninstaller.

@@ -163,7 +163,7 @@ func admissible(r *http.Request) (code int, message string) {
 	return 0, ""
 }
 
-// as returns a request in the form in which the hub would send it for a user.
+// as returns the request as the hub would send it on behalf of a user.
 func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
 	request.IgnoreUpgrade(out.Header)

@@ -57,7 +57,7 @@ func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 	return rt, nil
 }
 
-// errNoUser is the error for a request that would have reached the API server as the agent.
+// errNoUser is returned for a request that would have reached the API server as the agent.
 var errNoUser = errors.New("a request that names no user is not forwarded: it would have the rights of the agent")
 
 // asUser is the last line of defense. It sends only requests that name exactly one user, in the way in which the API

@@ -70,7 +70,7 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 	}
 }
 
-// errNotJoined is the error if the agent has not joined yet. The link takes care of the first join.
+// errNotJoined reports that the agent has not joined yet. The link takes care of the first join.
 var errNotJoined = errors.New("the agent has not joined yet")
 
 // rejoin joins with a new join token, if there is one, and a new key. A user who gives a running agent a new token

@@ -25,7 +25,7 @@ import (
 // fetchTimeout bounds the request for one server's CA bundle.
 const fetchTimeout = 15 * time.Second
 
-// errNoPin is the error if trust is Pinned but nothing is pinned. There is no trust on first use (CVE-2025-67601).
+// errNoPin reports that trust is Pinned but nothing is pinned. There is no trust on first use (CVE-2025-67601).
 var errNoPin = errors.New("nothing to verify the hub's certificate with: set " + protocol.EnvCAChecksum +
 	" to the checksum of the hub's CA, or " + protocol.EnvTrust + " to System for a hub with a certificate of a public CA")
 

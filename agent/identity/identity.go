@@ -33,7 +33,7 @@ const (
 	keyAfter      = "settings-after"
 )
 
-// errBadKey is the error if the Secret holds no usable key. It never contains data of the Secret.
+// errBadKey reports that the Secret holds no usable key. It never contains data of the Secret.
 var errBadKey = errors.New("no usable private key: delete the Secret and apply the manifest of a new join token")
 
 // identity is the agent's key, Cluster and settings.

@@ -25,7 +25,7 @@ import (
 // rewatch is the wait before another attempt to watch the registration Secret.
 const rewatch = 5 * time.Second
 
-// noTokenError is the error if the agent has not joined and has no join token.
+// noTokenError reports that the agent has not joined and has no join token.
 type noTokenError struct {
 	Namespace string
 }

@@ -22,7 +22,7 @@ import (
 // conflicts bounds how often an update is tried while other replicas write at the same time.
 var conflicts = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1, Jitter: 1}
 
-// errReplaced is the error if the key in the Secret is no longer the key that the caller knew.
+// errReplaced reports that the key in the Secret is no longer the key that the caller knew.
 var errReplaced = errors.New("the agent's key was replaced meanwhile")
 
 // store reads and writes the identity. All methods may be called concurrently, even by several replicas.

@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotLeading is the error for tasks that only the leading replica does.
+// ErrNotLeading is returned for tasks that only the leading replica does.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
 // Periods of the election. A leader writes twelve times a minute, where client-go's usual periods lead to thirty
@@ -51,7 +51,7 @@ type Leases interface {
 type Options struct {
 	Leases Leases
 	// Name names this process among the replicas. Another process may have the same name only after this one has ended,
-	// such as the next container of the same pod. That container leads again at once.
+	// such as the next container of the same pod. That container leads again immediately.
 	Name string
 	// Lead runs while this replica leads. It must return soon after its context ends. No other replica leads before it has
 	// returned.
@@ -140,7 +140,7 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease, err
 }
 
-// errRestored is the error if the Lease went back to an earlier version.
+// errRestored reports that the Lease went back to an earlier version.
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
 // observe records the version of a Lease that was read or written. The version grows with each write of the Lease and
@@ -253,7 +253,7 @@ func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coo
 	}
 }
 
-// errTaken is the error if another replica has taken the Lease.
+// errTaken reports that another replica has taken the Lease.
 var errTaken = errors.New("another replica has taken the lease")
 
 // update renews the Lease once. A conflict may come from the replica's own write if its response was lost.

@@ -51,9 +51,9 @@ func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration)
 	return backoff{jitter, first, firstLimit(first)}
 }
 
-// firstLimit returns a limit that starts below first, so two waits have the bound first. A hub that restarts is away
-// for less than a second. Of many agents, some fail twice, and a longer wait before the third attempt would determine
-// when the last of them is back.
+// firstLimit returns a limit that starts below first, so two waits have the bound first. A hub that restarts is
+// unreachable for less than a second. Of many agents, some fail twice, and a longer wait before the third attempt would
+// determine when the last of them is back.
 func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// TestLastOfManyAgentsReconnectsSoon models a hub that is away for as long as a manager takes to restart.
+// TestLastOfManyAgentsReconnectsSoon models a hub that is unreachable for as long as a manager takes to restart.
 func TestLastOfManyAgentsReconnectsSoon(t *testing.T) {
 	t.Parallel()
 	const agents, rounds, away = 31, 1000, 400 * time.Millisecond

@@ -14,8 +14,8 @@ import (
 // Timing of moves.
 const (
 	// lifetime is how long a link stays on one tunnel before it moves by itself, plus or minus a quarter. This spreads
-	// agents over the hub's replicas again after a replica was away, and keeps tunnels below the age at which something on
-	// the way cuts them.
+	// agents over the hub's replicas again after a replica was unavailable, and keeps tunnels below the age at which
+	// something on the way cuts them.
 	lifetime = 4 * time.Hour
 	// keepOwn is how long the hub may use the old tunnel after such a move, mainly for shells.
 	keepOwn = time.Hour
@@ -27,7 +27,7 @@ const (
 	settle = time.Second
 )
 
-// errSurpassed is the error if a new tunnel ended before the agent left the old one.
+// errSurpassed reports that a new tunnel ended before the agent left the old one.
 var errSurpassed = errors.New("the new tunnel ended at once")
 
 // keep keeps a tunnel and its replacements. It returns the last of them when it has ended or ctx ends.

@@ -29,7 +29,7 @@ import (
 // accidents is how many plans have accidents. It must be even.
 const accidents = 14
 
-// TestAccidents runs many plans of the same shape at once. For the plan accident-k, the runner dies right after the
+// TestAccidents runs many plans of the same shape in parallel. For the plan accident-k, the runner dies right after the
 // k-th write for the plan and after every 14th write from there, and loses the response halfway in between. So each
 // write that a plan takes is followed by both accidents in one plan or another. The n-th runner also dies after its
 // n-th write for what all plans need.
@@ -122,7 +122,7 @@ func (l *agentRun) wrap(next http.RoundTripper) http.RoundTripper {
 	return l
 }
 
-// errDead is the error of requests of a dead process.
+// errDead is returned for requests of a dead process.
 var errDead = errors.New("the process is dead")
 
 var accidentForm = regexp.MustCompile(`accident-(\d\d)`)
@@ -276,7 +276,8 @@ type invariants struct {
 	foreign           map[string]bool
 }
 
-// seePod fails the test if a node runs two pods of plans at once, or runs its upgrade more often than necessary.
+// seePod fails the test if a node runs two pods of plans at the same time, or runs its upgrade more often than
+// necessary.
 func (i *invariants) seePod(t *testing.T, p *corev1.Pod, deleted bool) {
 	node, uid := p.Spec.NodeName, string(p.UID)
 	if node == "" {
@@ -298,7 +299,7 @@ func (i *invariants) seePod(t *testing.T, p *corev1.Pod, deleted bool) {
 	}
 }
 
-// seeNode fails the test if a plan works on two nodes at once, or uncordons a node that it did not cordon.
+// seeNode fails the test if a plan works on two nodes at the same time, or uncordons a node that it did not cordon.
 func (i *invariants) seeNode(t *testing.T, n *corev1.Node) {
 	plan := n.Labels["for"]
 	i.claims.put(plan, n.Name, n.Annotations[v1.PlanLabel(plan)] != "")

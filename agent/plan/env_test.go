@@ -76,7 +76,7 @@ func newEnv(t *testing.T) *env {
 	return s
 }
 
-// script sets what the next pods on a node do. Later pods succeed at once.
+// script sets what the next pods on a node do. Later pods succeed immediately.
 func (s *env) script(node string, scripts ...nodesim.Script) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

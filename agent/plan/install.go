@@ -63,7 +63,7 @@ func (l *leadership) install(ctx context.Context) error {
 	return l.options.Client.Get().AbsPath(pathPlans).Param("limit", "1").Do(ctx).Error()
 }
 
-// errRemoved is the error of install while the agent is being removed from the member.
+// errRemoved is returned by install while the agent is being removed from the member.
 var errRemoved = errors.New("the agent is being removed from this member: its namespace is being deleted")
 
 // checkRemoval returns errRemoved if the agent is being removed. The replica that uninstalls deletes the agent's

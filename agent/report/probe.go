@@ -26,7 +26,7 @@ type probe struct {
 	onVersion func(string, error)
 }
 
-// run probes until ctx ends, for the first time at once.
+// run probes immediately, and then repeatedly until ctx ends.
 func (p *probe) run(ctx context.Context) {
 	var v healthState
 	var versionAt time.Time

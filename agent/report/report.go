@@ -53,7 +53,7 @@ type Reporter struct {
 	options Options
 	nodes   *nodeTally
 	pods    *podTally
-	soon    chan struct{} // something changed that must be reported at once
+	soon    chan struct{} // something changed that must be reported immediately
 	later   chan struct{} // something changed that can wait a minute
 	facts   facts
 	topic   *stream.Topic

@@ -92,7 +92,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	return nil
 }
 
-// errEmptied is the error for a Secret that no longer contains the authority.
+// errEmptied reports a Secret that no longer contains the authority.
 var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
 // recordWait writes an event about what a due step waits for, once for each text.

@@ -29,7 +29,7 @@ type conditionValue struct {
 	ok      bool
 	reason  string
 	message string
-	// stalled reports whether a person must act before anything changes.
+	// stalled reports whether manual action is required before anything changes.
 	stalled bool
 }
 
@@ -101,7 +101,7 @@ func decideRegistered(in *input) conditionValue {
 	case in.identity != nil:
 		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
 		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
-			// other refusals matter only while the agent is away, and are in Connected
+			// other refusals matter only while the agent is disconnected, and are in Connected
 			message += ". Refused since: " + r.Message
 		}
 		if in.chosen.value != "" && in.chosen.value != in.token.Value {

@@ -100,7 +100,7 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
 	if !in.member.Connected() || in.member.ByNodeAgent() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
-		return c, false // the agent is away, the leader has not looked yet, or no replica leads
+		return c, false // the agent is disconnected, the leader has not looked yet, or no replica leads
 	}
 	d, want := report.Deployment, in.deployed.digest
 	answer := (*members.ResponseError)(nil)

@@ -138,7 +138,7 @@ func testDeployRefused(w *world) {
 }
 
 // testOtherProfile: an agent that was installed with one profile is never handed the Deployment of the other, because
-// its rights would not match its profile. The condition says what a person must do, and other changes wait for that.
+// its rights would not match its profile. The condition says what to do, and other changes wait for that.
 func testOtherProfile(w *world) {
 	agent, _ := w.joined()
 	w.leading(agent)

@@ -36,7 +36,7 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 }
 
 // decideDirectAccess returns the condition DirectAccess, and whether it is known. It is not known while the member is
-// being given another list, or is away.
+// being given another list, or is disconnected.
 func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
 	cluster := in.cluster
 	switch {

@@ -31,7 +31,7 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 }
 
 // decideGuards returns the condition GuardsApplied, and whether it is known. It is not known while guards are being
-// sent or the member is away.
+// sent or the member is disconnected.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:

@@ -21,7 +21,7 @@ import (
 )
 
 // upgraded runs an upgrade of agents in workspaces of four Clusters each until no other begins. It returns the Clusters
-// that have begun, in order, and the events. fails decides whose upgrade fails.
+// that have started, in order, and the events. fails decides whose upgrade fails.
 func upgraded(t *testing.T, workspaces int, fails func(begun []types.NamespacedName) bool) (begun []types.NamespacedName, told []string) {
 	t.Helper()
 	hub := fake.NewClientBuilder().WithScheme(testkit.Scheme(t))

@@ -43,7 +43,7 @@ func TestMemberWhoseTunnelEndedHereIsLostAtOnce(t *testing.T) {
 		member   members.State
 		unsynced bool
 		was      metav1.ConditionStatus
-		want     time.Duration // after now, 0 for at once
+		want     time.Duration // after now, 0 for immediately
 	}{
 		"seen to go":                          {gone, false, metav1.ConditionTrue, 0},
 		"seen to go, before it was Ready":     {gone, false, metav1.ConditionUnknown, 0},
@@ -84,7 +84,7 @@ func TestArrivingAgentGetsAMomentToReport(t *testing.T) {
 	for name, tt := range map[string]struct {
 		identity *registration.AgentIdentity
 		member   members.State
-		want     time.Duration // after now, 0 for at once
+		want     time.Duration // after now, 0 for immediately
 	}{
 		"no agent has joined":                   {nil, members.State{}, 0},
 		"joined a moment ago":                   {joined(arrivalTime / 2), members.State{}, arrivalTime / 2},
@@ -121,7 +121,7 @@ func TestReplicaGetsAMomentToConnectBesideANodeAgent(t *testing.T) {
 		member members.State
 		was    metav1.ConditionStatus
 		reason string
-		want   time.Duration // after now, 0 for at once
+		want   time.Duration // after now, 0 for immediately
 	}{
 		"by a node agent, where a replica was before":     {connected(true), metav1.ConditionTrue, v1.ReasonConnected, replicaTime - time.Second},
 		"by two, one of which came before":                {connected(true, true), metav1.ConditionTrue, v1.ReasonConnected, replicaTime - 2*time.Second},

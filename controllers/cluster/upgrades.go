@@ -93,7 +93,7 @@ func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.wake()
 }
 
-// begun reports whether an agent has begun with the present upgrade.
+// begun reports whether an agent has started the present upgrade.
 func (u *Upgrades) begun(agent *v1.AgentStatus) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -164,7 +164,7 @@ func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{}, nil
 }
 
-// giveTurns has the Cluster controller reconcile each Cluster whose turn has begun.
+// giveTurns has the Cluster controller reconcile each Cluster whose turn has started.
 func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
 	u.mu.Lock()
 	begin := u.begin

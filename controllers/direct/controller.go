@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
-// errNoURL is the error for a Cluster whose endpoint has a server that is not a URL. The schema refuses such a server,
+// errNoURL is returned for a Cluster whose endpoint has a server that is not a URL. The schema refuses such a server,
 // but an object may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 

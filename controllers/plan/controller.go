@@ -55,7 +55,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile advances one plan as far as it can go now. Claims on Clusters mark the members at work, and a member's
+// Reconcile advances one plan as far as it can go now. Claims on Clusters mark the members in progress, and a member's
 // claim decides from its arguments alone.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	plan := &v1.Plan{}

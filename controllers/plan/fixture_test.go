@@ -266,5 +266,5 @@ func (s *fixture) events() []string {
 	}
 }
 
-// fullStop is long enough for the next status to be written at once.
+// fullStop is long enough for the next status to be written immediately.
 const fullStop = 2 * time.Second

@@ -42,7 +42,7 @@ type scope struct {
 	// Clusters, in the same order.
 	clusters []rollout.Cluster
 	members  []observedMember
-	// problem keeps the plan from going on: nothing new begins, and everything that has begun is paused.
+	// problem prevents the plan from continuing: nothing new starts, and everything that has started is paused.
 	problem *index.Problem
 
 	// observed and decision are the planner's result after all steps were made.
@@ -82,7 +82,7 @@ func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) 
 	return s, r.gatherClusters(ctx, s)
 }
 
-// fail records why a plan cannot go on, unless there is a problem already.
+// fail records why a plan cannot continue, unless there is a problem already.
 func (s *scope) fail(reason, message string, stalled bool) {
 	if s.problem == nil {
 		s.problem = &index.Problem{Reason: reason, Message: message, Stalled: stalled}

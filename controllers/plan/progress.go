@@ -40,8 +40,9 @@ type MemberState struct {
 	Status *v1.PlanStatus
 }
 
-// Progress keeps the members' reports about plans. It keeps the last status while a member is away, and a new leader
-// knows nothing until the agents have reported. It is a members.Follower. All methods may be called concurrently.
+// Progress keeps the members' reports about plans. It keeps the last status while a member is disconnected, and a new
+// leader knows nothing until the agents have reported. It is a members.Follower. All methods may be called
+// concurrently.
 type Progress struct {
 	state func(types.NamespacedName) members.State
 
@@ -155,7 +156,7 @@ func (p *Progress) memberLocked(name types.NamespacedName) *progress {
 	return m
 }
 
-// dropLocked forgets a member that is away and has reported nothing that is worth keeping.
+// dropLocked forgets a member that is disconnected and has reported nothing that is worth keeping.
 func (p *Progress) dropLocked(name types.NamespacedName) {
 	if m := p.members[name]; m != nil && !m.runs && !m.synced && len(m.states) == 0 && m.hold == "" {
 		delete(p.members, name)

@@ -29,7 +29,7 @@ func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 		switch {
 		case difference != nil && m.object.Name == begins:
 			return rollout.Wait{}
-		case difference != nil || !known && m.object.Status.Restore != nil: // a member that is away still waits
+		case difference != nil || !known && m.object.Status.Restore != nil: // a member that is disconnected still waits
 			waiting = append(waiting, m.object.Name)
 		case !known && (m.state.Reported || !m.state.Silent.IsZero() && r.Now().Sub(m.state.Silent) <= silence):
 			asking = true

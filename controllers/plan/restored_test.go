@@ -79,7 +79,7 @@ func TestPlanBeginsNowhereWhileAMemberAwaitsConfirmation(t *testing.T) {
 	known, waiting = false, nil
 	s.leaves("b")
 	begun(false)
-	s.expect(v1.ReasonHubRestored) // a member that is away still waits
+	s.expect(v1.ReasonHubRestored) // a member that is disconnected still waits
 	known = true
 	c = s.cluster("b")
 	c.Status.Restore = nil

@@ -45,7 +45,7 @@ type conclusion struct {
 	ready bool
 }
 
-// writeStatus writes the status, and returns when the passing of time alone may change it.
+// writeStatus writes the status, and returns how long until the status may change without an event.
 func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, error) {
 	observed := s.plan.Status.ObservedGeneration == s.plan.Generation
 	change := status.Change{Until: r.again(s), Rest: statusPause, Fill: func(update *status.Update) bool {
@@ -119,7 +119,7 @@ func (s *scope) conclusion() conclusion {
 }
 
 // completeSomewhere reports whether a member has completed the plan, in this revision or a former one. A plan that no
-// member has ever carried out is not Ready, however many members are away.
+// member has ever carried out is not Ready, however many members are disconnected.
 func (s *scope) completeSomewhere() bool {
 	return slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Complete != nil })
 }
@@ -226,7 +226,7 @@ func sum(all *[5]int, c *v1.PlanCount) {
 	}
 }
 
-// nodes adds the nodes of a member that are at work or failed, as many as there is room for.
+// nodes adds the nodes of a member that are in progress or failed, as many as there is room for.
 func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	st := &s.plan.Status
 	for _, a := range said.Applying {
@@ -241,7 +241,7 @@ func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	}
 }
 
-// list returns the members that failed, and then the members at work.
+// list returns the members that failed, and then the members in progress.
 func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	var failed, working []v1.PlanMember
 	for i := range s.clusters {
@@ -264,7 +264,7 @@ func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	return slices.Clip(all[:min(len(all), v1.MaxPlanMembers)])
 }
 
-// describe returns the status of a member that is at work or failed.
+// describe returns the status of a member that is in progress or failed.
 func describe(c *rollout.Cluster, said *v1.PlanStatus, revision string, o delivery.Outcome) v1.PlanMember {
 	m := v1.PlanMember{Name: c.Name, Since: metav1.NewTime(c.Claim.Since), Reason: v1.ReasonDelivering, Message: "the plan is on its way"}
 	if said != nil && said.Revision == revision {

@@ -68,7 +68,7 @@ func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 	switch {
 	case p.Spec.Disabled:
 		return 0
-	case failed != nil: // the waits double, and a new leader goes on with them
+	case failed != nil: // the waits double, and a new leader continues with them
 		since := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).LastTransitionTime.Time
 		return min(max(now.Sub(since), checkSoon), checkEvery)
 	}

@@ -83,7 +83,7 @@ func TestGroupMissingAtARefreshIsLostForEarlierTokens(t *testing.T) {
 		slices.Contains(id.Hub.Groups, "ops") {
 		t.Errorf("the former token is %+v, %v; want its user without groups", id, err)
 	}
-	f.wait(6 * time.Minute) // the earlier token has expired: only requests that began with it go on
+	f.wait(6 * time.Minute) // the earlier token has expired: only requests that began with it continue
 	if _, err := f.authenticated(tokens.AccessToken); !errors.Is(err, identity.ErrEnded) {
 		t.Errorf("the expired token is refused with %v, which ends no request that is open", err)
 	}

@@ -19,14 +19,14 @@ const maxMessage = 1536
 // Readiness is the result of a reconcile for an object as a whole, which the status shows.
 type Readiness struct {
 	Ready bool
-	// Stalled is true if a person must act.
+	// Stalled is true if manual action is required.
 	Stalled         bool
 	Reason, Message string
 	// Again is the time until the next check. 0 means to wait for a change.
 	Again time.Duration
 }
 
-// Write sets the condition Ready, sets the condition Stalled while a person must act, and sets observed to the
+// Write sets the condition Ready, sets the condition Stalled while manual action is required, and sets observed to the
 // generation that the conditions are about, as kstatus expects.
 func (r Readiness) Write(generation int64, observed *int64, conditions *[]metav1.Condition) {
 	*observed = generation

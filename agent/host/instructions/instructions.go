@@ -136,7 +136,7 @@ func (r *Runner) keep(ctx context.Context, o *order, running *sync.WaitGroup) {
 }
 
 // repeat runs a periodic instruction again and again. It does not remember the last run: after a restart of the agent,
-// the instruction runs at once.
+// the instruction runs immediately.
 func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.HostInstruction) {
 	for {
 		result := execute(ctx, instruction)

@@ -56,7 +56,7 @@ const (
 	ended                    // it has a result
 )
 
-// journal remembers which one-time instructions have begun on this host, and how they ended. Nothing in it is ever
+// journal remembers which one-time instructions have started on this host, and how they ended. Nothing in it is ever
 // undone.
 type journal struct{ folder string }
 
@@ -130,7 +130,7 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// prepare writes the instruction for a supervisor. It writes nothing if a supervisor has begun: an agent that was
+// prepare writes the instruction for a supervisor. It writes nothing if a supervisor has started: an agent that was
 // killed may have started one a moment ago, and its result takes the room that is reserved here.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
@@ -223,7 +223,8 @@ func writeResult(entry string, result Result) error {
 }
 
 // prune forgets instructions that may run again without harm, are not running, and no longer belong to the host's
-// instructions. It never forgets that another instruction has begun, because a restored hub may send old instructions.
+// instructions. It never forgets that another instruction has started, because a restored hub may send old
+// instructions.
 func (j journal) prune(present []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil {
@@ -256,7 +257,7 @@ func (j journal) settle(id string) error {
 	return errors.Join(errs...)
 }
 
-// begin records that an instruction begins. It returns fs.ErrExist if the instruction has begun before in any process:
+// begin records that an instruction begins. It returns fs.ErrExist if the instruction has started before in any process:
 // the file system decides.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestInstructionThatHasBegunIsNotPreparedAgain plays an agent that finds an instruction not begun, which the
+// TestInstructionThatHasBegunIsNotPreparedAgain plays an agent that finds an instruction not started, which the
 // supervisor of a killed agent then begins.
 func TestInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ const (
 	maxStarts = 20
 )
 
-// ErrCleaning is the error for a host that accepts no instructions because its former ones are still being cleaned up.
+// ErrCleaning reports that a host accepts no instructions because its former ones are still being cleaned up.
 var ErrCleaning = errors.New("the host is being cleaned; try again when it is")
 
 // Options of a Runner.

@@ -34,7 +34,7 @@ const (
 	defaultHome = "/root"
 )
 
-// Supervise runs the instruction in a directory of the journal, if it has never begun, and writes its result. It runs
+// Supervise runs the instruction in a directory of the journal, if it has never started, and writes its result. It runs
 // in a separate process that outlives the agent. So an agent that is restarted, or upgraded by the instruction itself,
 // finds the instruction running, or its result.
 func Supervise(ctx context.Context, entry string) error {
@@ -56,7 +56,7 @@ func Supervise(ctx context.Context, entry string) error {
 		return errors.New("supervise: the instruction in the journal cannot be read")
 	}
 	if err := begin(entry, instruction.Digest()); errors.Is(err, fs.ErrExist) {
-		return nil // it has begun before, and is not repeated
+		return nil // it has started before, and is not repeated
 	} else if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}

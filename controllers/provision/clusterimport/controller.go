@@ -36,7 +36,7 @@ const (
 	busyPause = time.Second
 )
 
-// Workers is how many reconciles run at once, and maxInstalls how many of them install agents in clusters of one
+// Workers is how many reconciles run in parallel, and maxInstalls how many of them install agents in clusters of one
 // workspace. The servers belong to the tenant, and may answer slowly.
 const (
 	Workers     = 16

@@ -143,8 +143,8 @@ func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Ku
 	return Kubeadm{Patches: of.Patches.Directory, IgnorePreflightErrors: of.NodeRegistration.IgnorePreflightErrors}, nil
 }
 
-// UpdatesInPlace reports whether Cluster API has begun to update a Machine in place, and waits for the extension to do
-// it.
+// UpdatesInPlace reports whether Cluster API has started to update a Machine in place, and waits for the extension to
+// do it.
 func (m *Machine) UpdatesInPlace() bool {
 	return InPlaceUpdate(m) && slices.Contains(strings.Split(m.Annotations[annotationPendingHooks], ","), "UpdateMachine")
 }

@@ -42,13 +42,13 @@ const annotationDigest = v1.AnnotationPlanDigest
 const annotationNote = v1.AnnotationPlanNote
 
 var (
-	// ErrNotFree is the error of taking a Host that is not free.
+	// ErrNotFree reports an attempt to take a Host that is not free.
 	ErrNotFree = errors.New("the host is not free")
-	// ErrForeignInstructions is the error for a Host with instructions that Drover did not make. They are neither changed
+	// ErrForeignInstructions is returned for a Host whose instructions Drover did not create. They are neither changed
 	// nor removed.
 	ErrForeignInstructions = errors.New("the host has instructions that Drover did not make: delete their Secret")
-	// ErrFormerInstructions is the error for a Host with instructions of an object that no longer exists. A hub that was
-	// restored from a backup may have created the object again with another UID.
+	// ErrFormerInstructions is returned for a Host whose instructions belong to an object that no longer exists. A hub
+	// that was restored from a backup may have created the object again with another UID.
 	ErrFormerInstructions = errors.New("the host has instructions of a former consumer, whose installation may be running: " +
 		"delete their Secret to have the machine cleaned")
 )

@@ -37,7 +37,7 @@ type step struct {
 	response response
 }
 
-// updateMachine takes an update one step further. It accepts only a Machine that Cluster API has begun to update, and
+// updateMachine takes an update one step further. It accepts only a Machine that Cluster API has started to update, and
 // reads the new version from the Machine itself.
 func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	name := types.NamespacedName{Namespace: o.Desired.Machine.Metadata.Namespace, Name: o.Desired.Machine.Metadata.Name}

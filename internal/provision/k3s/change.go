@@ -47,7 +47,8 @@ func (d *decision) change(removes []removal) error {
 	return nil
 }
 
-// changeHost gives a host its instructions at once if they do not restart it, and otherwise when it is the host's turn.
+// changeHost gives a host its instructions immediately if they do not restart it, and otherwise when it is the host's
+// turn.
 func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	next, err := d.write.render(m, m.Held.Join, does)
 	if err == nil && next.Start != m.Held.Start {

@@ -69,7 +69,7 @@ func (r *roster) current(m *member) bool {
 }
 
 // operator returns the server that removes nodes, or nil if there is none. It must work and be up to date. A server
-// that has begun to remove nodes continues.
+// that has started to remove nodes continues.
 func (r *roster) operator() *member {
 	var best *member
 	for _, m := range r.ordered() {

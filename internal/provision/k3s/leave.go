@@ -91,7 +91,7 @@ func (d *decision) removable(all []removal, operator *member) (now []removal) {
 		switch {
 		case operator == nil:
 			why = "a server that is up, to remove its node from the cluster"
-		case begun(r): // it has begun already
+		case begun(r): // it has started already
 		case r.host != nil && r.host.Held != nil && (r.host.State == progress.None || r.host.State == progress.Running):
 			why = "what runs on it to end: it would join again"
 		case r.host != nil && d.resumes(r.host):

@@ -68,7 +68,7 @@ func (r *Restoring) joins() bool { return r.Step == StepJoin || r.Step == StepNo
 type CurrentRestore struct {
 	// ID and Name of the restore. They are empty if there is none.
 	ID, Name string
-	// Step is empty if the restore has not begun.
+	// Step is empty if the restore has not started.
 	Step Step
 	// Host is the host that restores the data. It is empty if none is chosen yet.
 	Host string
@@ -101,7 +101,7 @@ func (d *decision) restore() (bool, error) {
 	return restoration{&r, d}.step()
 }
 
-// step takes the steps that are possible now, and reports whether the restore goes on.
+// step takes the steps that are possible now, and reports whether the restore continues.
 func (r restoration) step() (bool, error) {
 	d := r.d
 	wanted := slices.IndexFunc(d.Restores, func(w Restore) bool { return w.ID == r.ID })
@@ -323,7 +323,7 @@ func (r *roster) restorer(wanted Restore) *member {
 	return best
 }
 
-// serverAway returns the server that is not connected, and would go on with the old data. It is empty if all are
+// serverAway returns the server that is not connected, and would continue with the old data. It is empty if all are
 // connected.
 func (r *roster) serverAway() string {
 	for _, m := range r.servers() {

@@ -60,7 +60,7 @@ exit "$((code ? code : 1))"`
 const keysRounds = "10000"
 
 // checkInstalled fails unless the installed version is the one in the spec, and no file on the machine changes options
-// that Drover sets. A script of the distributions that must not download anything ignores the requested version.
+// that Drover sets. In offline mode, the distributions' install scripts ignore the requested version.
 func checkInstalled() string {
 	return `has=$("$0" --version | awk 'NR == 1 { print $3 }')
 if test "$has" != "$1"; then

@@ -97,7 +97,7 @@ func (d Decision) SnapshotOn(id string) string {
 }
 
 // decideTask decides which server carries out which task now, one at a time, and records how tasks have ended. A task
-// that has begun continues.
+// that has started continues.
 func (d *decision) decideTask(removes int) {
 	calm := removes == 0
 	for _, m := range d.ordered() {

@@ -16,7 +16,7 @@ import (
 // restore decides the next steps of the restore. It knows the earlier steps only from the tasks of the machines:
 //
 //	Prepare  on the host with the file: create the new etcd's data beside the old data
-//	Stop     on all control planes at once
+//	Stop     on all control planes at the same time
 //	Replace  on the host with the file: from here on the restore cannot be undone
 //	Join     on the others, one at a time
 //
@@ -112,7 +112,7 @@ func (d *decision) snapshotting() *Machine {
 	return nil
 }
 
-// advance goes on up to the point from which the restore cannot be undone.
+// advance continues up to the point from which the restore cannot be undone.
 func (d *decision) advance() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Prepare)
@@ -146,7 +146,7 @@ func (d *decision) advance() {
 	}
 }
 
-// why returns why the restore must not go on, or "" if it can. No data has been replaced yet.
+// why returns why the restore must not continue, or "" if it can. No data has been replaced yet.
 func (d *decision) why() string {
 	first, _ := d.holder(d.Restore.UID, Prepare)
 	if first == nil || first.Gone {

@@ -40,7 +40,7 @@ type Restore struct {
 	Reason, Message, Host string
 	// File is the file that is restored, or the beginning of its name. It is empty while the file is not known.
 	File string
-	// Stuck reports whether a person must act.
+	// Stuck reports whether manual action is required.
 	Stuck bool
 }
 

@@ -33,7 +33,7 @@ const (
 // errAddress is the same for every address, so that it does not disclose the address.
 var errAddress = errors.New("the server's address belongs to this machine, is link-local, or is reserved")
 
-// ErrRedirect is the error of a request that a server answered with a redirect. It does not name the target.
+// ErrRedirect is returned for a request that a server answered with a redirect. It does not name the target.
 var ErrRedirect = errors.New("the server answered with a redirect, which Drover does not follow")
 
 // bounds limits a kubeconfig. A kubeconfig with a hundred clusters has fewer values.

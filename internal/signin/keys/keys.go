@@ -26,8 +26,8 @@ const (
 	Lead = time.Hour
 	// Lifetime is how long a key signs.
 	Lifetime = 30 * 24 * time.Hour
-	// Overlap is how long a key stays published after the next key has begun to sign. It is longer than the lifetime of
-	// any token, which is 12 hours for direct access.
+	// Overlap is how long a key stays published after the next key has started to sign. It is longer than the lifetime
+	// of any token, which is 12 hours for direct access.
 	Overlap = 13 * time.Hour
 	// maxKeys bounds a stored set. A set usually has two keys.
 	maxKeys = 8

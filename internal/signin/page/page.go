@@ -29,7 +29,7 @@ var loginHTML string
 //go:embed device.html
 var deviceHTML string
 
-// continueHTML is the page on which a user goes on with a login that a provider has answered.
+// continueHTML is the page on which a user continues a login that a provider has answered.
 //
 //go:embed continue.html
 var continueHTML string

@@ -62,7 +62,7 @@ const (
 	KeyNotice = "notice"
 )
 
-// Session is a session in its stored form.
+// Session is a stored session.
 type Session struct{ *corev1.Secret }
 
 // NewSecret returns a Secret for data of a user, such as a session. It is owned by the user's User or AuthProvider.

@@ -110,7 +110,7 @@ func (s *Store) Live(ctx context.Context, id string) (Session, error) {
 // the session.
 func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error) {
 	session, err := s.Cached(ctx, given.Session)
-	if apierrors.IsNotFound(err) { // another replica may have begun it just now
+	if apierrors.IsNotFound(err) { // another replica may have started it just now
 		if !s.unseen.AllowN(s.now(), 1) {
 			return Session{}, errors.New("look up a session: too many clients ask for sessions that are in no cache")
 		}
