@@ -161,7 +161,7 @@ func (d *drill) testListed(t *testing.T) {
 		return r != nil && meta.IsStatusConditionFalse(c.Status.Conditions, v1.ConditionRestoreConfirmed) &&
 			slices.Equal(r.Add, []string{"crtb/deleted", "plan/forgotten"}) && slices.Contains(r.Remove, "crtb/created")
 	})
-	d.page.step(t, d, "the manager serves → every member that waits is listed whole", began)
+	d.page.step(t, d, "the manager serves → every waiting member is fully listed", began)
 	d.awaitPlan(t, "forgotten", v1.ReasonHubRestored)
 	d.awaitPlan(t, "upgrade", v1.ReasonMemberAhead)
 	out, code := d.restored(t, "--all")
@@ -184,7 +184,7 @@ func (d *drill) testConfirmed(t *testing.T, before []sim.Run) {
 		return !waits(i) || r != nil && len(r.Add)+len(r.Change) == 0 && slices.Equal(r.Remove, []string{"crtb/created"})
 	})
 	d.expectNothing(t, before)
-	d.page.step(t, d, "the hub is corrected → the list has what is left alone", began)
+	d.page.step(t, d, "the hub is corrected → the list contains only the remaining changes", began)
 	began = time.Now()
 	testkit.Eventually(t, drillPatience, func(context.Context) error { // a Cluster that changed since it was listed is not confirmed
 		if out, code := d.restored(t, "--all", "--yes"); code != 0 {
@@ -194,7 +194,7 @@ func (d *drill) testConfirmed(t *testing.T, before []sim.Run) {
 	})
 	d.awaitClusters(t, "confirmed", func(_ int, c *v1.Cluster) bool { return c.Status.Restore == nil })
 	d.awaitSets(t, waits, "crtb/kept", "plan/upgrade")
-	d.page.step(t, d, "confirmed → every member has what the hub wants", began)
+	d.page.step(t, d, "confirmed → every member has the state that the hub wants", began)
 }
 
 // testGoesOn brings something new to all members but the revoked, to which nothing has come since.
@@ -213,7 +213,7 @@ func (d *drill) testGoesOn(t *testing.T, before []sim.Run) {
 			t.Errorf("%s came to %s, which is revoked", a.ID, a.Member)
 		}
 	}
-	d.page.step(t, d, "a binding and a plan are created → they are in every member that is connected", began)
+	d.page.step(t, d, "a binding and a plan are created → they are in every connected member", began)
 }
 
 // expectNothing fails if a set came to a member since the manager of the restored hub started, or a plan has begun.

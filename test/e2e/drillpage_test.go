@@ -55,28 +55,25 @@ func (p *drillPage) write(t *testing.T) {
 	}
 	text := fmt.Sprintf(`# A restore with %d members
 
-Made by `+"`make drill`"+` at commit %s: %d cores, load after it %.14s. Hub, etcd and manager are processes; the members are those of test/fleetsim: real keys, tunnels and
-back-off, with sets and Plans that they note and do not apply. The test is `+"`TestARestoreWith100Members`"+`.
+Made by `+"`make drill`"+` at commit %s: %d cores, load after it %.14s. Hub, etcd and manager are processes. The members are simulated by test/fleetsim: keys, tunnels and backoff are real, but sets and Plans are only recorded and not applied. The test is `+"`TestARestoreWith100Members`"+`.
 
-etcd goes back to a snapshot that was made while a Plan was at work, with a second Plan that had not begun. After the snapshot the first Plan went on to another version, the second
-was deleted, one binding was deleted and another one created, each in %d members, and the agents of %d of these were revoked. Nothing was sent to the other %d. The test
-deletes the Secrets of those agents again before the manager starts, as one who follows [the page](../operations/backup.md) does. Not in it: Hosts, direct access, users and tokens, replicas, and a front that is opened later.
+etcd is restored from a snapshot that was taken while a Plan was in progress and a second Plan had not started. After the snapshot, the first Plan continued with another version, the second was deleted, one binding was deleted and another was created, each in %d members, and the agents of %d of these were revoked. Nothing was sent to the other %d. The test deletes the Secrets of those agents again before the manager starts, as [the backup page](../operations/backup.md) recommends. It does not cover Hosts, direct access, users and tokens, replicas, or a load balancer that is opened later.
 
-| what the restored hub did before the confirmation | times |
+| action of the restored hub before the confirmation | count |
 |---|---|
 | a set was sent to a member, or removed there | 0 |
-| a Plan began in a member | 0 |
+| a Plan started in a member | 0 |
 | a revoked agent was sent anything | 0 |
 | a member was not listed, or listed without the deleted binding, the deleted Plan and the new binding | 0 of %d |
 
-What `+"`kubectl drover restored --all`"+` prints of each member that waits, the first of them here:
+What `+"`kubectl drover restored --all`"+` prints for each waiting member, here for the first one:
 
 `+"```\n%s\n```"+`
 
 | step | s | the manager's CPU until then, s | writes on the hub until then |
 |---|---|---|---|
 %s
-The second row has the time in which agents come back, of which the longest wait is half a minute. A Plan does not begin, and so is not listed, before that is over.
+The second row includes the time in which agents reconnect, of which the longest wait is half a minute. A Plan does not start, and is therefore not listed, before that time is over.
 `, drillMembers, commit, runtime.NumCPU(), load, drillMembers-drillUntouched, drillRevoked, drillUntouched, waiting, p.listed, p.rows.String())
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

@@ -59,20 +59,20 @@ func machine() string {
 // write writes the page.
 func (r *results) write(out io.Writer) error {
 	text := &strings.Builder{}
-	fmt.Fprintf(text, "# What Plans cost\n\nMade by `make bench-plans` at commit %s: %s, which all processes share. All times are as a watch reports.\n", r.commit, r.machine)
+	fmt.Fprintf(text, "# What Plans cost\n\nMade by `make bench-plans` at commit %s: %s, which all processes share. All times are measured with a watch.\n", r.commit, r.machine)
 	r.writeMember(text)
 	if r.fleet != nil {
 		r.fleet.write(text)
 	}
-	fmt.Fprintf(text, "\n## The planner\n\nOne step of a fleet half of which is complete, and one of a member with ten nodes half of which are: "+
+	fmt.Fprintf(text, "\n## The planner\n\nOne step for a fleet of which half is complete, and one for a member of whose ten nodes half are complete: "+
 		"`go test ./internal/rollout -run '^$' -bench '^BenchmarkNext' -count 3`\n\n```\n%s\n```\n", r.planner)
 	_, err := io.WriteString(out, text.String())
 	return err
 }
 
 func (r *results) writeMember(text *strings.Builder) {
-	text.WriteString("\n## One member\n\nA real control plane with its Job controller, a real agent; one simulated node, whose containers succeed at once. " +
-		"Plans one after the other, each when the status of the one before says that it is complete.\n\n" +
+	text.WriteString("\n## One member\n\nA real control plane with its Job controller and a real agent, with one simulated node whose containers succeed immediately. " +
+		"Each Plan is created when the status of the previous one reports that it is complete.\n\n" +
 		"| Plans, ms p50 / max | Plan created → Job | as many pods evicted directly | Job complete → label | the runner adds | goal | label → status complete | writes for each |\n|---|---|---|---|---|---|---|---|\n")
 	for _, w := range r.rows {
 		job, label, runner := w.column(func(m moments) time.Duration { return m.job }), w.column(func(m moments) time.Duration { return m.label - m.jobDone }), w.column(moments.runner)
@@ -85,8 +85,8 @@ func (r *results) writeMember(text *strings.Builder) {
 			span(w.column(func(m moments) time.Duration { return m.status - m.label })), figure(w.writes))
 	}
 	fmt.Fprintf(text, "| system-upgrade-controller, a real node, n=20 | %.0f / 90 | | %.0f | %.0f | | | |\n", ms(sucJob), ms(sucLabel), ms(sucJob+sucLabel))
-	text.WriteString("\nWrites are all that the member's API server took, those of the Job controller, of the simulated kubelet and of the bench among them. " +
-		"Just before each Plan that drains, as many pods are evicted directly, all at once, until the last has gone: the runner is not charged with that. The figures of system-upgrade-controller were taken on this machine at another time, with the start of `curl`, about 20 ms, in the first.\n\n" +
+	text.WriteString("\nWrites are all writes to the member's API server, including those of the Job controller, the simulated kubelet and the benchmark. " +
+		"Just before each Plan that drains, the same number of pods is evicted directly and in parallel, and this time is not attributed to the runner. The figures of system-upgrade-controller were measured on this machine at another time. The first figure includes about 20 ms for the start of `curl`.\n\n" +
 		"| agent at rest | resident MiB | anonymous MiB | goal | CPU, % of a core |\n|---|---|---|---|---|\n")
 	for n, i := range r.idle {
 		goal := int64(goalResident)

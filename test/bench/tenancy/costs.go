@@ -50,7 +50,7 @@ func (c costs) sum() (all time.Duration) {
 
 // writeCosts writes the table of CPU.
 func writeCosts(text *strings.Builder, rows []row) {
-	fmt.Fprintf(text, "\nCPU for each binding, in ms, from the first write until the last has arrived. What follows an arrival, such as the status, counts where it falls into that time.\n\n| what | %s | all |\n|%s\n",
+	fmt.Fprintf(text, "\nCPU for each binding, in ms, from the first write until the last has arrived. Later work, such as the status, counts if it falls into that time.\n\n| what | %s | all |\n|%s\n",
 		strings.Join(costNames(), " | "), strings.Repeat("---|", len(costNames())+2))
 	for _, r := range rows {
 		if r.costs.sum() == 0 {

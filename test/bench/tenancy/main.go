@@ -93,7 +93,7 @@ func measureOne(ctx context.Context, programs framework.Programs, dir string, sa
 	if err := p.start(ctx, programs, dir); err != nil {
 		return nil, nil, err
 	}
-	if err := p.weigh(ctx, "with the guards alone"); err != nil {
+	if err := p.weigh(ctx, "with only the guards"); err != nil {
 		return nil, nil, err
 	}
 	rows, err = p.measure(ctx, samples)

@@ -197,7 +197,7 @@ func (p *processes) atOnce(ctx context.Context, w *watcher, n int) ([]row, error
 		}
 		rows = append(rows, r)
 		if step.kind == added {
-			if err := p.weigh(ctx, fmt.Sprintf("with %d bindings that came at once", n)); err != nil {
+			if err := p.weigh(ctx, fmt.Sprintf("with %d bindings that arrived at the same time", n)); err != nil {
 				return nil, err
 			}
 		}

@@ -18,8 +18,8 @@ func report(out io.Writer, n int, rows []row, sizes []size) error {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "# A binding from the hub to the member\n\nMade by `make bench-tenancy` on %d cores, which hub, member, manager, agent and the bench share. %d samples each.\n"+
 		"Time runs from the write on the hub until the member's API server sends it to a watch, or until its SubjectAccessReview shows it.\n"+
-		"Rows \"in turns\" are beside direct writes that take turns with them, the others beside those of the first row, which have the machine for themselves.\n\n", runtime.NumCPU(), n)
-	text.WriteString("| what | p50 ms | p99 ms | last ms | beside a direct write's p50 | goal | hub writes | member writes | manager CPU ms |\n|---|---|---|---|---|---|---|---|---|\n")
+		"Rows \"in turns\" are compared with direct writes that run in turns with them. The other rows are compared with the first row, whose direct writes ran on an otherwise idle machine.\n\n", runtime.NumCPU(), n)
+	text.WriteString("| what | p50 ms | p99 ms | last ms | relative to a direct write's p50 | goal | hub writes | member writes | manager CPU ms |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range rows {
 		slices.Sort(r.took)
 	}
@@ -32,11 +32,11 @@ func report(out io.Writer, n int, rows []row, sizes []size) error {
 		fmt.Fprintf(text, "| %s | %.1f | %.1f | %.1f | %s | %s | %s | %s | %s |\n", r.what, ms(at(r.took, 50)), ms(at(r.took, 99)), ms(r.took[len(r.took)-1]),
 			times, outcome, figure(r.hub), figure(r.member), figure(ms(r.cpu)))
 	}
-	text.WriteString("\nWrites are those for each binding, by the API servers' own count, without leases: on the hub the bench's own write, the status and events; in the member the stored set and the object.\n" +
-		"The rows with many members are of one write each: time runs until the set has come to each, and their agents are simulated, in the bench's process: they apply nothing. Writes and CPU are those of the hub for all members together.\n")
+	text.WriteString("\nWrites are counted by the API servers for each binding, without leases: on the hub the benchmark's own write, the status and events, and in the member the stored set and the object.\n" +
+		"The rows with many members measure one write each, until every member has received the set. Their agents are simulated in the benchmark's process and apply nothing. Writes and CPU are the hub's totals for all members.\n")
 	writeCosts(text, rows)
 	for _, s := range sizes {
-		fmt.Fprintf(text, "\nResident %s, after %s of rest: agent %.1f MiB (anonymous %.1f), manager %.1f MiB (anonymous %.1f).\n", s.when, restTime,
+		fmt.Fprintf(text, "\nResident memory %s, after %s of rest: agent %.1f MiB (anonymous %.1f), manager %.1f MiB (anonymous %.1f).\n", s.when, restTime,
 			mib(s.agent.RSS), mib(s.agent.Anonymous), mib(s.manager.RSS), mib(s.manager.Anonymous))
 	}
 	_, err := io.WriteString(out, text.String())

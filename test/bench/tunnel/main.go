@@ -3,9 +3,9 @@
 
 // Command tunnel measures Drover's tunnel beside remotedialer and a direct connection, and prints one table.
 //
-// Each measurement is three processes: a backend in place of a member's API server, an agent beside it, and a hub
-// that is also the client, so that the memory of the hub is its own. All of them are this program, started again with
-// -role. The contenders take turns, several rounds each, since other work on the machine comes and goes.
+// Each measurement is three processes: a backend in place of a member's API server, an agent beside it, and a hub that
+// is also the client, so that the memory of the hub is its own. All of them are this program, started again with -role.
+// The candidates run in turns, in several rounds, because other work on the machine varies.
 //
 //	go run . > ../../../docs/bench/tunnel.md      about five minutes
 //	go run . -quick                               half a minute, to see that it works
