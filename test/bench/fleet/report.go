@@ -48,8 +48,8 @@ func startRows(what, goal string, of func(result) recovery) []row {
 		{what + ": ports ready", "", func(r result) string { return seconds(of(r).serving) }},
 		{"… every tunnel open and report read", "", func(r result) string { return seconds(of(r).tunnels) }},
 		{"… every Cluster Ready", goal, func(r result) string { return seconds(of(r).ready) }},
-		{"… Clusters that were Ready and were not meanwhile", "0", func(r result) string { return strconv.Itoa(of(r).left) }},
-		{"… resident at most", "< 1 GiB at 10,000", func(r result) string { return mebibytes(of(r).peak) }},
+		{"… Clusters that temporarily stopped being Ready", "0", func(r result) string { return strconv.Itoa(of(r).left) }},
+		{"… peak resident memory", "< 1 GiB at 10,000", func(r result) string { return mebibytes(of(r).peak) }},
 		{"… hub API writes per member", "", func(r result) string { return perMember(of(r).writes, r) }},
 		{"… CPU of the hub's API server per member", "", func(r result) string {
 			return fmt.Sprintf("%.1f ms", float64(of(r).server.Microseconds())/1000/float64(r.members))
@@ -80,22 +80,22 @@ func footprintRows() []row {
 			return fmt.Sprintf("%.2f", (r.idle.goroutines-r.empty.goroutines)/float64(r.members))
 		}},
 		{"… CPU, of one core (without members)", "", func(r result) string { return percent(r.idle.cpu) + " (" + percent(r.empty.cpu) + ")" }},
-		{"… hub API writes a minute but leases (without members)", "0", func(r result) string {
+		{"… hub API writes per minute, without leases (without members)", "0", func(r result) string {
 			return fmt.Sprintf("%.1f (%.1f)", perMinute(r.idle, false), perMinute(r.empty, false))
 		}},
-		{"… hub API lease writes a minute (without members)", "", func(r result) string {
+		{"… hub API lease writes per minute (without members)", "", func(r result) string {
 			return fmt.Sprintf("%.1f (%.1f)", perMinute(r.idle, true), perMinute(r.empty, true))
 		}},
-		{"… simulator resident", "", func(r result) string { return mebibytes(r.simulator.RSS) }},
+		{"… resident memory of the simulator", "", func(r result) string { return mebibytes(r.simulator.RSS) }},
 	}
 }
 
 func proxyRows() []row {
 	return []row{
 		{"Proxy, GET from random members, idle: p50 / p99 (n; failed)", "", func(r result) string { return quantiles(r.proxyIdle) }},
-		{"Storm, 9 of 10 tunnels cut at once: all back after", "", func(r result) string { return seconds(r.storm.took) }},
-		{"… resident at most", "< 1 GiB at 10,000", func(r result) string { return mebibytes(r.storm.peak) }},
-		{"… proxy: p50 / p99 (n; failed), 503 for members that are away", "p99 < 2 s, 0 failed", func(r result) string {
+		{"Storm, 9 of 10 tunnels cut at the same time: all reconnected after", "", func(r result) string { return seconds(r.storm.took) }},
+		{"… peak resident memory", "< 1 GiB at 10,000", func(r result) string { return mebibytes(r.storm.peak) }},
+		{"… proxy: p50 / p99 (n; failed), 503 for disconnected members", "p99 < 2 s, 0 failed", func(r result) string {
 			return fmt.Sprintf("%s, %d", quantiles(r.storm.proxy), r.storm.proxy.away)
 		}},
 	}
@@ -103,13 +103,13 @@ func proxyRows() []row {
 
 func churnRows() []row {
 	return []row{
-		{"Churn, tunnels that end and states that change: tunnels ended a minute", "", func(r result) string {
+		{"Churn, tunnels that end and states that change: tunnels ended per minute", "", func(r result) string {
 			return fmt.Sprintf("%.0f", perMinuteOf(float64(r.churn.ended), r.churn.footprint))
 		}},
 		{"… CPU, of one core", "", func(r result) string { return percent(r.churn.cpu) }},
-		{"… hub API writes a minute but leases", "", func(r result) string { return fmt.Sprintf("%.0f", perMinute(r.churn.footprint, false)) }},
-		{"… Clusters shown as not Ready at some time", "", func(r result) string { return strconv.Itoa(r.churn.left) }},
-		{"… proxy: p50 / p99 (n; failed), 503 for members that are away", "", func(r result) string {
+		{"… hub API writes per minute, without leases", "", func(r result) string { return fmt.Sprintf("%.0f", perMinute(r.churn.footprint, false)) }},
+		{"… Clusters that were temporarily shown as not Ready", "", func(r result) string { return strconv.Itoa(r.churn.left) }},
+		{"… proxy: p50 / p99 (n; failed), 503 for disconnected members", "", func(r result) string {
 			return fmt.Sprintf("%s, %d", quantiles(r.churn.proxy), r.churn.proxy.away)
 		}},
 	}

@@ -47,11 +47,11 @@ func rows(r *results, e extent) []row {
 	list := []row{
 		requestRow(r, "get-1", "GET of a ConfigMap, one at a time", "Rancher 9.29 / 20.68 ms, 102/s"),
 		copiedRow(r, "get-1"),
-		requestRow(r, "get-16", "the same, 16 at once", "Rancher 92.5 / 339 ms, 144/s"),
+		requestRow(r, "get-16", "the same, 16 concurrent", "Rancher 92.5 / 339 ms, 144/s"),
 		copiedRow(r, "get-16"),
 		requestRow(r, "list-1", "LIST of namespaces, one at a time", "Rancher 9.42 / 23.83 ms, 101/s"),
 		copiedRow(r, "list-1"),
-		requestRow(r, "list-16", "the same, 16 at once", "Rancher 88.7 / 244 ms, 161/s"),
+		requestRow(r, "list-16", "the same, 16 concurrent", "Rancher 88.7 / 244 ms, 161/s"),
 		copiedRow(r, "list-16"),
 		{
 			what:  fmt.Sprintf("write → watch event, p50 / p99, n=%d", r.count("watch-hub")),
@@ -115,26 +115,26 @@ func lifeRows(r *results, e extent) []row {
 			measured: cell("%.0f (%.0f) ms", r.median("restart"), r.worst("restart")), goal: "< 1,000 ms", met: r.median("restart") < 1000,
 		},
 		{
-			what:     fmt.Sprintf("%d agents started at once → the last Ready, first join", e.together),
+			what:     fmt.Sprintf("%d agents started at the same time → the last is Ready, first join", e.together),
 			floor:    cell("%.2f s (one agent)", r.median("join")/1000),
 			measured: cell("%.2f s", r.median("together")), peers: "OCM 18.1 s",
 			ratio: cell("%.1f ×", together), goal: "≤ 10 × one agent", met: together <= 10,
 		},
 		{
-			what:     "CPU of each of these until the last is Ready: hub's API server + member's + manager + agent",
+			what:     "CPU of each of these agents until the last is Ready: hub's API server + member's + manager + agent",
 			measured: cell("%.0f + %.0f + %.0f + %.0f ms", r.median("join-hub-cpu"), r.median("join-member-cpu"), r.median("join-manager-cpu"), r.median("join-agent-cpu")),
 		},
 		{
-			what:     "writes of each of these until the last is Ready: hub; member",
+			what:     "writes of each of these agents until the last is Ready: hub; member",
 			measured: cell("%.1f; %.1f", r.median("join-hub-writes"), r.median("join-member-writes")),
 		},
 		{
-			what:     fmt.Sprintf("agent killed → shown, median (worst of %d)", r.count("killed")),
+			what:     fmt.Sprintf("agent killed → shown as disconnected, median (worst of %d)", r.count("killed")),
 			measured: cell("%.0f (%.0f) ms", r.median("killed"), r.worst("killed")), peers: "Rancher 6,700 ms, OCM 259,300 ms",
 			goal: "< 2,000 ms, each", met: r.worst("killed") < 2000,
 		},
 		{
-			what:     "agent hangs → shown",
+			what:     "agent hangs → shown as disconnected",
 			measured: cell("%.1f s", r.median("hung")), goal: "< 30 s", met: r.median("hung") < 30,
 		},
 		{
@@ -142,7 +142,7 @@ func lifeRows(r *results, e extent) []row {
 			measured: cell("%.2f (%.2f) s", r.median("manager-back-one"), r.worst("manager-back-one")), peers: "Rancher 7.6 s to /ping",
 		},
 		{
-			what:     fmt.Sprintf("the same with %d members → the last answers", e.together+1),
+			what:     fmt.Sprintf("the same with %d members → the last member answers", e.together+1),
 			measured: cell("%.2f (%.2f) s", r.median("manager-back-many"), r.worst("manager-back-many")),
 		},
 		{
@@ -150,11 +150,11 @@ func lifeRows(r *results, e extent) []row {
 			measured: cell("%.1f s", r.worst("removal")), goal: "< 30 s", met: r.worst("removal") < 30,
 		},
 		{
-			what:  fmt.Sprintf("writes on the hub a minute beyond leases, idle with %d members", e.together+1),
+			what:  fmt.Sprintf("writes on the hub per minute, without leases, idle with %d members", e.together+1),
 			floor: cell("%.1f", r.median("writes-without")), measured: cell("%.1f", r.median("writes")),
 			peers: "Rancher 186, OCM 1.6 per cluster", goal: "0", met: r.median("writes") == 0,
 		},
-		{what: "writes of leases a minute beyond those of a control plane alone", measured: cell("%.1f", r.median("lease-writes")), peers: "OCM 7.5"},
+		{what: "lease writes per minute, in addition to those of a control plane alone", measured: cell("%.1f", r.median("lease-writes")), peers: "OCM 7.5"},
 	}
 }
 
@@ -162,14 +162,14 @@ func managerRows(r *results, e extent) []row {
 	each := r.perMember("rested-rss", e.together) * 1024
 	goroutines := r.perMember("goroutines", e.together)
 	return []row{
-		managerRow(r, "manager resident, fresh, one idle member", "manager-one-fresh", "Rancher 435 MiB, OCM 263 MiB", "< 60 MiB"),
+		managerRow(r, "manager's resident memory after the start, one idle member", "manager-one-fresh", "Rancher 435 MiB, OCM 263 MiB", "< 60 MiB"),
 		managerRow(r, fmt.Sprintf("the same right after %d requests, with their garbage", e.warmUp), "manager-one-worked", "", ""),
 		managerRow(r, fmt.Sprintf("the same, %s later", e.settle), "manager-one-rested", "", "< 60 MiB"),
-		managerRow(r, fmt.Sprintf("manager resident, fresh, %d idle members", e.together+1), "manager-many-fresh", "", ""),
+		managerRow(r, fmt.Sprintf("manager's resident memory after the start, %d idle members", e.together+1), "manager-many-fresh", "", ""),
 		managerRow(r, fmt.Sprintf("the same right after %d requests, with their garbage", e.warmUp), "manager-many-worked", "", ""),
 		managerRow(r, fmt.Sprintf("the same, %s later", e.settle), "manager-many-rested", "", ""),
 		{
-			what: "manager, for each idle member, after the requests and a rest: resident", peers: "Rancher 23 MiB, KubeFleet 230 kB",
+			what: "manager, resident memory for each idle member, after the requests and a rest", peers: "Rancher 23 MiB, KubeFleet 230 kB",
 			measured: cell("%.0f KiB (anonymous %.0f)", each, r.perMember("rested-anon", e.together)*1024), goal: "< 100 kB", met: each*1.024 < 100,
 		},
 		{
@@ -199,7 +199,7 @@ func managerRow(r *results, what, key, peers, goal string) row {
 func agentRows(r *results, e extent) []row {
 	list := []row{
 		{
-			what:     fmt.Sprintf("agent resident, idle, median (worst of %d)", r.count("agent-rss")),
+			what:     fmt.Sprintf("agent's resident memory, idle, median (worst of %d)", r.count("agent-rss")),
 			measured: cell("%.1f (%.1f) MiB (anonymous %.1f)", r.median("agent-rss"), r.worst("agent-rss"), r.median("agent-anon")),
 			peers:    "Rancher 364 MiB, OCM 96 MiB, KubeFleet 33 MB", goal: "≤ 22 MiB", met: r.median("agent-rss") <= 22,
 		},
@@ -212,7 +212,7 @@ func agentRows(r *results, e extent) []row {
 	in := fmt.Sprintf("with %d nodes and %d pods", e.nodes, e.pods)
 	return append(list,
 		row{
-			what:     "agent resident " + in,
+			what:     "agent's resident memory " + in,
 			measured: cell("%.1f MiB (anonymous %.1f, peak %.1f)", r.median("large-rss"), r.median("large-anon"), r.median("large-peak")),
 			goal:     "< 60 MiB", met: r.median("large-rss") < 60,
 		},

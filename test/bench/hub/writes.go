@@ -82,7 +82,7 @@ func (b *bench) noteWrites(hub, without *writeCount) {
 	b.results.add("writes", beyond)
 	b.results.add("writes-without", without.total())
 	b.results.add("lease-writes", hub.perMinute("leases")-without.perMinute("leases"))
-	b.results.note("Writes a minute while idle, on the hub: %s; on the member, which is the floor: %s.", hub, without)
+	b.results.note("Writes per minute while idle, on the hub: %s; on the member, which is the floor: %s.", hub, without)
 }
 
 // String lists the resources that were written.

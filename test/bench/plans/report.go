@@ -73,7 +73,7 @@ func (r *results) write(out io.Writer) error {
 func (r *results) writeMember(text *strings.Builder) {
 	text.WriteString("\n## One member\n\nA real control plane with its Job controller and a real agent, with one simulated node whose containers succeed immediately. " +
 		"Each Plan is created when the status of the previous one reports that it is complete.\n\n" +
-		"| Plans, ms p50 / max | Plan created → Job | as many pods evicted directly | Job complete → label | the runner adds | goal | label → status complete | writes for each |\n|---|---|---|---|---|---|---|---|\n")
+		"| Plans, ms p50 / max | Plan created → Job | the same pods evicted directly | Job complete → label | the runner adds | goal | label → status complete | writes for each |\n|---|---|---|---|---|---|---|---|\n")
 	for _, w := range r.rows {
 		job, label, runner := w.column(func(m moments) time.Duration { return m.job }), w.column(func(m moments) time.Duration { return m.label - m.jobDone }), w.column(moments.runner)
 		goal := ""
