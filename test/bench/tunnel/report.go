@@ -111,7 +111,7 @@ func rows() []row {
 		{"GET with 300 stalled readers, p50, ms", "stalled-300-p50", "%.2f", "< 5", below("stalled-300-p50", 5)},
 		{"GET with 300 stalled readers, p99, ms", "stalled-300-p99", "%.2f", "< 5", below("stalled-300-p99", 5)},
 		{"hub's resident memory with 300 stalled readers, MB", "stalled-300-rss", "%.0f", "< 400", below("stalled-300-rss", 400)},
-		{"4 MiB upload beside a stuck one, ms (5,000 = blocked)", "beside-stuck-upload", "%.0f", "not blocked", below("beside-stuck-upload", 5000)},
+		{"4 MiB upload with a blocked upload in parallel, ms (5,000 = blocked)", "beside-stuck-upload", "%.0f", "not blocked", below("beside-stuck-upload", 5000)},
 		{"hub memory per idle tunnel, kB", "idle-rss", "%.1f", "< 100", below("idle-rss", 100)},
 		{"hub goroutines per idle tunnel", "idle-goroutines", "%.1f", "≤ 4", below("idle-goroutines", 4.05)},
 		{"hub memory per idle watch, kB", "watch-rss", "%.1f", "", nil},
