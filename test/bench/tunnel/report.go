@@ -135,9 +135,9 @@ func writeReport(w io.Writer, r *results, quick bool, took time.Duration) {
 	fmt.Fprintf(w, "%s, commit %s, %s, %s, %d CPUs (%s), Linux %s, load %s, %.0f s.\n\n",
 		time.Now().UTC().Format("2006-01-02 15:04 UTC"), commit(), runtime.Version(), runtime.GOARCH, runtime.NumCPU(),
 		cpuModel(), firstField("/proc/sys/kernel/osrelease"), load(), took.Seconds())
-	fmt.Fprintf(w, "Backend, agent and hub are processes on one machine that communicate over loopback with TLS 1.3. The candidates run in\n"+
-		"turns. Each value is the median of its rounds, and each ratio is the median of the ratios of all rounds. Other work on the\n"+
-		"machine changes absolute values, so compare only within a row.\n\n")
+	fmt.Fprintf(w, "Backend, agent and hub are processes on one machine that communicate over loopback with TLS 1.3. The\n"+
+		"candidates run in turns. Each value is the median of its rounds, and each ratio is the median of the\n"+
+		"ratios of all rounds. Other work on the machine changes absolute values, so compare only within a row.\n\n")
 	fmt.Fprintf(w, "| measure | direct | remotedialer | drover | drover / direct | drover / remotedialer | goal | |\n|---|--:|--:|--:|--:|--:|---|---|\n")
 	for _, row := range rows() {
 		result := ""
