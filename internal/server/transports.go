@@ -23,7 +23,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// clonesPatience is the Retry-After for requests to a member whose identity two clusters have. Manual action is required first.
+// clonesPatience is the Retry-After for requests to a member whose identity two clusters have. Manual action is
+// required first.
 const clonesPatience = time.Minute
 
 // transports gives the proxy the transports of members. A connected member needs no lookup in the API. For the others,
