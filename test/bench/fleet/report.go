@@ -48,7 +48,9 @@ func startRows(what, goal string, of func(result) recovery) []row {
 		{what + ": ports ready", "", func(r result) string { return seconds(of(r).serving) }},
 		{"… every tunnel open and report read", "", func(r result) string { return seconds(of(r).tunnels) }},
 		{"… every Cluster Ready", goal, func(r result) string { return seconds(of(r).ready) }},
-		{"… Clusters that temporarily stopped being Ready", "0", func(r result) string { return strconv.Itoa(of(r).left) }},
+		{"… Clusters that temporarily stopped being Ready", "0", func(r result) string {
+			return strconv.Itoa(of(r).left)
+		}},
 		{"… peak resident memory", "< 1 GiB at 10,000", func(r result) string { return mebibytes(of(r).peak) }},
 		{"… hub API writes per member", "", func(r result) string { return perMember(of(r).writes, r) }},
 		{"… CPU of the hub's API server per member", "", func(r result) string {
@@ -93,7 +95,9 @@ func footprintRows() []row {
 func proxyRows() []row {
 	return []row{
 		{"Proxy, GET from random members, idle: p50 / p99 (n; failed)", "", func(r result) string { return quantiles(r.proxyIdle) }},
-		{"Storm, 9 of 10 tunnels cut at the same time: all reconnected after", "", func(r result) string { return seconds(r.storm.took) }},
+		{"Storm, 9 of 10 tunnels cut at the same time: all reconnected after", "", func(r result) string {
+			return seconds(r.storm.took)
+		}},
 		{"… peak resident memory", "< 1 GiB at 10,000", func(r result) string { return mebibytes(r.storm.peak) }},
 		{"… proxy: p50 / p99 (n; failed), 503 for disconnected members", "p99 < 2 s, 0 failed", func(r result) string {
 			return fmt.Sprintf("%s, %d", quantiles(r.storm.proxy), r.storm.proxy.away)
@@ -107,8 +111,12 @@ func churnRows() []row {
 			return fmt.Sprintf("%.0f", perMinuteOf(float64(r.churn.ended), r.churn.footprint))
 		}},
 		{"… CPU, of one core", "", func(r result) string { return percent(r.churn.cpu) }},
-		{"… hub API writes per minute, without leases", "", func(r result) string { return fmt.Sprintf("%.0f", perMinute(r.churn.footprint, false)) }},
-		{"… Clusters that were temporarily shown as not Ready", "", func(r result) string { return strconv.Itoa(r.churn.left) }},
+		{"… hub API writes per minute, without leases", "", func(r result) string {
+			return fmt.Sprintf("%.0f", perMinute(r.churn.footprint, false))
+		}},
+		{"… Clusters that were temporarily shown as not Ready", "", func(r result) string {
+			return strconv.Itoa(r.churn.left)
+		}},
 		{"… proxy: p50 / p99 (n; failed), 503 for disconnected members", "", func(r result) string {
 			return fmt.Sprintf("%s, %d", quantiles(r.churn.proxy), r.churn.proxy.away)
 		}},

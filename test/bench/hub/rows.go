@@ -165,7 +165,8 @@ func managerRows(r *results, e extent) []row {
 		managerRow(r, "manager's resident memory after the start, one idle member", "manager-one-fresh", "Rancher 435 MiB, OCM 263 MiB", "< 60 MiB"),
 		managerRow(r, fmt.Sprintf("the same right after %d requests, with their garbage", e.warmUp), "manager-one-worked", "", ""),
 		managerRow(r, fmt.Sprintf("the same, %s later", e.settle), "manager-one-rested", "", "< 60 MiB"),
-		managerRow(r, fmt.Sprintf("manager's resident memory after the start, %d idle members", e.together+1), "manager-many-fresh", "", ""),
+		managerRow(r, fmt.Sprintf("manager's resident memory after the start, %d idle members", e.together+1),
+			"manager-many-fresh", "", ""),
 		managerRow(r, fmt.Sprintf("the same right after %d requests, with their garbage", e.warmUp), "manager-many-worked", "", ""),
 		managerRow(r, fmt.Sprintf("the same, %s later", e.settle), "manager-many-rested", "", ""),
 		{
