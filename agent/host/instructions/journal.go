@@ -257,7 +257,7 @@ func (j journal) settle(id string) error {
 	return errors.Join(errs...)
 }
 
-// begin records that an instruction begins. It returns fs.ErrExist if the instruction has started before in any process:
+// begin records that an instruction starts. It returns fs.ErrExist if it has started before in any process:
 // the file system decides.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)
