@@ -35,7 +35,7 @@ type Place struct {
 	Project string
 }
 
-// Decision is whether Drover grants an action. The member's own RBAC may grant more.
+// Decision states whether Drover grants an action. The member's own RBAC may grant more.
 type Decision string
 
 const (

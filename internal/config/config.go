@@ -76,7 +76,7 @@ type Server struct {
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 }
 
-// ListenNowhere, in place of an address, disables a Port.
+// ListenNowhere in place of an address disables a Port.
 const ListenNowhere = "0"
 
 // Load reads, defaults and validates the file at path. Unknown fields are errors.

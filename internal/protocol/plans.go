@@ -13,9 +13,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// FeaturePlans, if it is in Report.Features, means that the agent runs plans and reports them on PathReport. It reports
-// the PlanHold of the member, and the status of each Plan from a set of the hub, at most once per second for each Plan.
-// Older agents have the feature "plans" and a separate stream.
+// FeaturePlans in Report.Features means that the agent runs plans and reports them on PathReport. It reports the PlanHold
+// of the member, and the status of each Plan from a set of the hub, at most once per second for each Plan. Older agents have the feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
 // PlanEvent is the part of a Line about plans. Exactly one of its fields is set.

@@ -22,7 +22,7 @@ import (
 // than set.MaxSize. 422 is a permanent refusal, and the body has the reason.
 const PathSets = "/v1/sets"
 
-// FeatureSets, if it is in Report.Features, means that the agent takes sets and reports them on PathReport. Older
+// FeatureSets in Report.Features means that the agent takes sets and reports them on PathReport. Older
 // agents have the feature "sets" and a separate stream.
 const FeatureSets = "sets/2"
 

@@ -63,12 +63,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
 	bindings := bound(grants.Bound, connected.alike, time.Now)
 	audiences := identity.Audiences{Hub: cfg.Server.URLs, Clusters: proxy.PathClusters, Member: proxy.MemberOf}
-	users := users{
-		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(),
-			withStreams(audiences)).Authenticate,
-		authorize: identity.Chain{bindings, access.ClusterProxy}.Authorize,
-		audiences: audiences,
-	}
+	users := newUsers(clients, audiences, identity.Chain{bindings, access.ClusterProxy})
 	issuer, err := users.signIn(ctx, mgr, cfg, grants, logger.WithName("sign-in"))
 	if err != nil {
 		return nil, err
@@ -108,6 +103,13 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
 	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(observed.scrapes(), users.authenticate,
 		access.NonResource("get", "/metrics")))
+}
+
+// newUsers returns the users that the API server identifies by their tokens. One of the ways must admit a user to a
+// member.
+func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways identity.Chain) users {
+	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences))
+	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
 }
 
 // newRegistry returns the registry of members, with the limits of the configuration.
