@@ -108,6 +108,7 @@ deploy() {
 	"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
 	if [[ -n ${PROVISION:-} ]]; then
 		"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-provisioner --timeout=5m
+		warn_about_workspaces
 	else
 		warn_about_provisioner
 	fi
@@ -138,6 +139,22 @@ warn_about_provisioner() {
 		objects=$(objects_of "$crd")
 		[[ -z $objects ]] || warn "there are $(wc -l <<<"$objects") ${crd%%.*}, and the hub has no provisioner that \
 reconciles them: deploy it with PROVISION=provision, or clusterapi for Cluster API"
+	done
+}
+
+# warn_about_workspaces names the workspaces with clusters of Hosts that have not let the provisioner work.
+warn_about_workspaces() {
+	local crd workspace used="" bound
+	local namespaces='{range .items[*]}{.metadata.namespace}{"\n"}{end}'
+	for crd in "${crds[@]:0:5}"; do
+		[[ -z $(objects_of "$crd") ]] || used+=$("${kubectl[@]}" get "$crd" --all-namespaces --output "jsonpath=$namespaces")$'\n'
+	done
+	bound=$("${kubectl[@]}" get rolebindings --all-namespaces --output \
+		"jsonpath=${namespaces/\*/?(@.roleRef.name==\"drover-provisioner-workspace\")}")
+	for workspace in $(sort -u <<<"$used"); do
+		grep -qxF "$workspace" <<<"$bound" || warn "the provisioner does nothing in workspace $workspace until you run: \
+kubectl create rolebinding drover-provisioner -n $workspace --clusterrole=drover-provisioner-workspace \
+--serviceaccount=drover-system:drover-provisioner"
 	done
 }
 

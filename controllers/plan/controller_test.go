@@ -214,7 +214,7 @@ func testGates(t *testing.T, env *testkit.Env) {
 			change: func(s *v1.PlanSpec) {
 				s.PostCompleteLabels = map[string]v1.LabelTemplate{"example.org/v": "$(LATEST_VERSION)-"}
 			},
-			reason: v1.ReasonInvalidPlan, message: "is no label",
+			reason: v1.ReasonInvalidPlan, message: "is not a valid label",
 		},
 		"no version": {
 			change: func(s *v1.PlanSpec) { s.Version, s.Channel = "", "https://example.org/channel" },

@@ -175,8 +175,15 @@ func TestLong_DeployWithoutTheProvisionerSaysWhatItLeaves(t *testing.T) {
 	if out := deploy(); !strings.Contains(out, "warning: there are 1 clusterinstallations") {
 		t.Errorf("with a ClusterInstallation: want a warning that no provisioner reconciles it:\n%s", out)
 	}
+	if out := deploy("PROVISION=provision"); !strings.Contains(out, "does nothing in workspace default until you run") {
+		t.Errorf("with PROVISION, and a workspace that does not bind it: want a warning with the command:\n%s", out)
+	}
+	h.Apply(t, &rbacv1.RoleBinding{
+		ObjectMeta: meta("drover-provisioner"),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "drover-provisioner-workspace"},
+	})
 	if out := deploy("PROVISION=provision"); strings.Contains(out, "warning") {
-		t.Errorf("with PROVISION: want no warning:\n%s", out)
+		t.Errorf("with PROVISION and the binding: want no warning:\n%s", out)
 	}
 	if out := deploy(); !strings.Contains(out, "warning: the hub's provisioner keeps its version") {
 		t.Errorf("without PROVISION on a hub with a provisioner: want a warning:\n%s", out)

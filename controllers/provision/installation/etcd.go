@@ -17,6 +17,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/owned"
+	"github.com/drover-dev/drover/internal/provision/hub"
 	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
@@ -130,9 +131,13 @@ func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName
 		err = r.gatherWanted(ctx, in)
 		return in.waits("it is being deleted"), err
 	}
-	if why, err := r.gather(ctx, in); err != nil {
+	why, err := r.gather(ctx, in)
+	switch denied := hub.NotPermitted(ctx, r.Live, name.Namespace, err); {
+	case denied != "":
+		return in.waits(denied), nil
+	case err != nil:
 		return progress.All{}, err
-	} else if why != nil {
+	case why != nil:
 		return in.waits(why.Message), nil
 	}
 	decision, err := k3s.Decide(in.decide)
