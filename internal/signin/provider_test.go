@@ -244,7 +244,7 @@ func TestUserLearnsThatTheProviderLeftTheirGroupsOut(t *testing.T) {
 	notice, _ := got.Extra("drover_notice").(string)
 	id, err := f.authenticated(got.AccessToken)
 	if err != nil || id.User != provider.Name+":alice" || len(id.Groups) != 0 ||
-		!strings.Contains(notice, "left your groups out") {
+		!strings.Contains(notice, "left out your groups") {
 		t.Errorf("the user is %+v, %v with the notice %q, want alice without groups and why", id, err, notice)
 	}
 	p.set(func(p *openID) { p.overage = false })

@@ -177,8 +177,8 @@ func TestTokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
 	}
 	f.provideWorkloads("second", c)
 	if id, err := f.asWorkload(c.token(f.now(), nil)); !apierrors.IsUnauthorized(err) ||
-		!strings.Contains(err.Error(), "both take tokens") {
-		t.Errorf("a token that two providers take: %+v, %v", id, err)
+		!strings.Contains(err.Error(), "both accept tokens") {
+		t.Errorf("a token that two providers accept: %+v, %v, want the conflict to be named", id, err)
 	}
 }
 

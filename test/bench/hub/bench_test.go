@@ -158,7 +158,7 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 		if got := r.perMember("rested-rss", 30); got != 0.1 {
 			t.Errorf("got %v MiB", got)
 		}
-		if row := find(r, "manager, for each idle member, after"); row.outcome() != "" { // the anonymous part is missing
+		if row := find(r, "manager, resident memory for each idle member"); row.outcome() != "" { // the anonymous part is missing
 			t.Errorf("the row is %+v, want no outcome", row)
 		}
 	})
