@@ -70,7 +70,7 @@ test: ## Run all tests except the long ones. The first run builds a Kubernetes c
 test-long: ## Run the long tests, in which whole systems fail, restart and are upgraded. CI runs them after "make test".
 	go run ./hack/labctl build
 	-go run ./hack/labctl gitops # tests without what it builds skip
-	DROVER_GITOPS_TRANSCRIPTS=$(CURDIR)/$(stories) $(gotest) -run '$(long)' $(longpackages)
+	DROVER_GITOPS_TRANSCRIPTS=$(CURDIR)/$(stories) $(gotest) -timeout 60m -run '$(long)' $(longpackages)
 
 .PHONY: test-release
 test-release: ## Test the files of a release: images, installer, chart, plugin. The first run compiles Helm (minutes).
