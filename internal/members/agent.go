@@ -20,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// agentURL is the base URL of requests to an agent. The host is never resolved, because the tunnel leads to the agent.
+// agentURL is the base URL of requests to an agent. The host is never resolved, because requests go through the tunnel.
 const agentURL = "http://agent"
 
-// maxErrorText bounds the part of an error response that is kept, in bytes.
+// maxErrorText is the maximum number of bytes of an error response that are kept.
 const maxErrorText = 512
 
 // ResponseError is an error response of an agent.
@@ -42,14 +42,14 @@ func (e *ResponseError) Error() string {
 	return fmt.Sprintf("the agent answers %d: %s", e.Code, e.Text)
 }
 
-// IsStatus reports whether an error is a response of an agent with that status code.
+// IsStatus reports whether err is an agent's response with the given status code.
 func IsStatus(err error, code int) bool {
 	var response *ResponseError
 	return errors.As(err, &response) && response.Code == code
 }
 
-// Ask sends a request to an agent through a transport of the Registry, with body as JSON if it is not nil, and returns
-// a 2xx response. The caller must close the body of the response. For any other status, Ask returns a *ResponseError.
+// Ask sends a request to an agent through a transport of the Registry and returns a 2xx response. A non-nil body is
+// sent as JSON. The caller must close the response body. For any other status, Ask returns a *ResponseError.
 func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
 	var reader io.Reader
 	if body != nil {
@@ -74,10 +74,10 @@ func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body
 	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxErrorText))}
 }
 
-// leaderPause is the interval at which send looks for a leading agent.
+// leaderPause is how long send waits between attempts to find the leading agent.
 const leaderPause = 500 * time.Millisecond
 
-// send sends a request to a member's agent and returns the body of the response.
+// send sends a request to a member's agent and returns the response body.
 func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRequest) (raw []byte, err error) {
 	if !ask.toLeader {
 		return c.sendBy(ctx, c.transports.Transport, name, ask)
@@ -85,7 +85,7 @@ func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRe
 	err = wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
 		raw, err = c.sendBy(ctx, c.transports.Leading, name, ask)
 		if errors.Is(err, ErrNoLeader) {
-			return false, nil // the Lease of a leader that died has to expire first
+			return false, nil // a dead leader's Lease has to expire first
 		}
 		return true, err
 	})
@@ -112,7 +112,7 @@ func (c *Calls) sendBy(
 	return raw, nil
 }
 
-// uninstallResult decodes the response of an agent that has uninstalled itself.
+// uninstallResult decodes an agent's response to an uninstall request.
 func uninstallResult(name types.NamespacedName, raw []byte) (result protocol.UninstallResult, err error) {
 	if err := untrusted.JSON(raw, &result, untrusted.Large()); err != nil {
 		return result, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)

@@ -14,42 +14,43 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrWorkspaceFull refuses a tunnel of a workspace that has reached its limit of tunnels.
+// ErrWorkspaceFull is returned when a workspace has reached its tunnel limit.
 var ErrWorkspaceFull = errors.New("the workspace has reached its limit of tunnels at this replica of the hub")
 
-// Bounds limit what members cost a replica.
+// Bounds limit the resources that members use on a replica.
 type Bounds struct {
-	// ClusterTunnels is the maximum number of tunnels of one Cluster. A further tunnel ends the oldest one.
+	// ClusterTunnels is the maximum number of tunnels per Cluster. Opening another tunnel closes the oldest one.
 	ClusterTunnels int
-	// WorkspaceTunnels is the maximum number of tunnels of all Clusters in one workspace. Further tunnels are refused.
+	// WorkspaceTunnels is the maximum number of tunnels for all Clusters in a workspace. Any further tunnels are
+	// refused.
 	WorkspaceTunnels int
 }
 
-// DefaultBounds returns the bounds that apply unless the configuration sets others. A Cluster can have five agent
-// replicas and one more during an update, and each of them can open a new tunnel before it closes the old one. A
-// workspace can have a thousand Clusters with two agent replicas each, which all move at once.
+// DefaultBounds returns the bounds that apply unless the configuration overrides them. They allow a Cluster to run five
+// agent replicas, plus one during an update, each opening a new tunnel before it closes its old one. They allow a
+// workspace to have a thousand Clusters with two agent replicas each, all reconnecting at once.
 func DefaultBounds() Bounds {
 	return Bounds{ClusterTunnels: 12, WorkspaceTunnels: 4000}
 }
 
 // How long rejected agents have to wait, and how often rejections are reported.
 const (
-	// tooFastPause is how long a Cluster cannot open tunnels after its agent has sent too much.
+	// tooFastPause is how long a Cluster is prevented from opening tunnels after its agent has sent too much.
 	tooFastPause = time.Minute
-	// fullPause is how long an agent waits before it tries again after its workspace was full.
+	// fullPause is how long an agent waits before it retries when its workspace is full.
 	fullPause = 30 * time.Second
-	// refusalPause is the minimum time between two rejections of the same Cluster that are reported. Without it, a client
-	// with a used token could cause a write of the status with each attempt.
+	// refusalPause is the minimum time between two reported rejections of the same Cluster. Without it, a client with a
+	// used token could cause a status update with every attempt.
 	refusalPause = time.Minute
 )
 
-// Admission decides which agents can open a tunnel, and remembers why others were rejected.
+// Admission decides which agents can open a tunnel, and records why others were rejected.
 type Admission struct {
 	table   *table
 	notices *Notices
-	// table.mu guards the following fields.
+	// The following fields are guarded by table.mu.
 	bounds Bounds
-	// workspaces counts the tunnels that end at this replica by workspace, including tunnels that are draining.
+	// workspaces counts this replica's tunnels by workspace, including draining tunnels.
 	workspaces map[string]int
 	refused    []func(name types.NamespacedName, reason, message string)
 }
@@ -61,14 +62,15 @@ func (a *Admission) Bound(b Bounds) {
 	a.bounds = b
 }
 
-// OnRefused calls f after the registry itself has rejected an agent. f must not block.
+// OnRefused registers f to be called after the registry itself has rejected an agent. f must not block.
 func (a *Admission) OnRefused(f func(name types.NamespacedName, reason, message string)) {
 	a.table.mu.Lock()
 	defer a.table.mu.Unlock()
 	a.refused = append(a.refused, f)
 }
 
-// Admit returns why a member cannot open a tunnel now and how long it should wait, or nil if it can open one.
+// Admit returns nil if a member can open a tunnel now. Otherwise it returns the reason and how long the member should
+// wait.
 func (a *Admission) Admit(name types.NamespacedName) (time.Duration, error) {
 	a.table.mu.Lock()
 	wait, err := a.admitLocked(name)
@@ -92,7 +94,7 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend ends the member's tunnels at this replica because its agent sends too much. what names the excess, for
+// suspend closes the member's tunnels at this replica because its agent is sending too much. what names the excess, for
 // example "reports". The member cannot open another tunnel for a minute.
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()
@@ -114,8 +116,8 @@ func (a *Admission) suspend(name types.NamespacedName, what string) {
 	}
 }
 
-// Refused remembers that a client that claimed to be a member was rejected, and reports whether it notified the
-// listeners. It does not notify them within a minute of another rejection.
+// Refused records that a client claiming to be a member was rejected, and reports whether it notified the listeners. It
+// does not notify them within a minute of the previous rejection.
 func (a *Admission) Refused(name types.NamespacedName, reason, message string) (notified bool) {
 	a.table.mu.Lock()
 	m, now := a.table.memberLocked(name), a.table.now()
@@ -130,9 +132,9 @@ func (a *Admission) Refused(name types.NamespacedName, reason, message string) (
 	return true
 }
 
-// Unproven remembers that a client that named a member without any proof was rejected, and reports whether it notified
-// the listeners. Because any client can cause this, the rejection is kept only for a member that is not connected. It
-// never replaces a rejection of a client that had proof, or an earlier one of the same kind.
+// Unproven records that a client that named a member without any proof was rejected, and reports whether it notified
+// the listeners. Because any client can cause this, the rejection is recorded only while the member is not connected.
+// It never replaces the rejection of a client that had proof, or an earlier rejection of the same kind.
 func (a *Admission) Unproven(name types.NamespacedName, reason, message string) (notified bool) {
 	a.table.mu.Lock()
 	m, now := a.table.memberLocked(name), a.table.now()
@@ -153,7 +155,7 @@ func (a *Admission) Unproven(name types.NamespacedName, reason, message string) 
 	return true
 }
 
-// outweighs reports whether this rejection is shown instead of another one, because its client had proof or it is
+// outweighs reports whether this rejection takes precedence over another, because its client had proof or because it is
 // newer.
 func (f *Rejection) outweighs(other *Rejection) bool {
 	if other == nil || f.Unproven != other.Unproven {
@@ -175,8 +177,8 @@ func (a *Admission) turnAway(name types.NamespacedName, reason, message string) 
 	}
 }
 
-// surplusLocked returns the oldest tunnel if the member has more than most. It does not count tunnels that are already
-// being ended.
+// surplusLocked returns the oldest tunnel if the member has more than most tunnels. Tunnels that are already being
+// closed do not count.
 func (m *member) surplusLocked(most int) *session {
 	var oldest *session
 	open := 0

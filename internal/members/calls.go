@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	// callTimeout bounds one call to an agent. The agent does little work for a call, but it may have to wait until it
-	// leads.
+	// callTimeout is the timeout for one call to an agent. A call causes little work, but the agent may have to wait
+	// until it becomes the leader.
 	callTimeout = 20 * time.Second
-	// CallPause is how long the result of a call is kept before the same call to the same agent is repeated.
+	// CallPause is how long the result of a call is reused before the same call is made again.
 	CallPause = time.Minute
 )
 
-// Call is a call to an agent that runs in the background. When it ends, listeners are notified of a change of the
-// member.
+// Call is a call to an agent that runs in the background. When it ends, listeners are notified that the member has
+// changed.
 type Call struct {
-	// Running reports whether the agent has not answered yet.
+	// Running reports whether the call is still in progress.
 	Running bool
-	// Err is why the call was not made or failed.
+	// Err is the reason why the call was not made, or why it failed.
 	Err error
-	// At is when the call ended.
+	// At is the time when the call ended.
 	At time.Time
 	// Remaining lists the objects that an uninstalling agent could not remove.
 	Remaining []string
-	// Stale names groups of the member's API that no server serves. Deleted objects of these groups remain until a server
-	// serves them again.
+	// Stale lists API groups of the member that are currently not served. Deleted objects of these groups remain until
+	// the groups are served again.
 	Stale []string
 }
 
 // Done reports whether the call succeeded.
 func (c Call) Done() bool { return !c.Running && c.Err == nil }
 
-// Calls sends requests to members' agents in the background, and keeps the results.
+// Calls sends requests to members' agents in the background and stores the results.
 type Calls struct {
 	table      *table
 	transports *Transports
@@ -52,12 +52,12 @@ type Calls struct {
 // agentRequest is the request that a call sends to an agent.
 type agentRequest struct {
 	method, path string
-	query        url.Values // not part of the call's identity
+	query        url.Values // ignored when calls are compared
 	body         []byte     // JSON
-	toLeader     bool       // whether only the leading agent can handle the request
+	toLeader     bool       // set if only the leading agent can handle the request
 }
 
-// target returns the path with the query.
+// target returns the path and the query.
 func (a agentRequest) target() string {
 	if len(a.query) == 0 {
 		return a.path
@@ -65,8 +65,8 @@ func (a agentRequest) target() string {
 	return a.path + "?" + a.query.Encode()
 }
 
-// StartSettings sends settings to a member in the background, unless the same call is running or ended within
-// CallPause. It returns the state of the call. After the call has succeeded, the agent has stored the settings.
+// StartSettings sends settings to a member in the background, unless the same call is still running or ended less than
+// CallPause ago. It returns the state of the call. Once the call has succeeded, the agent has stored the settings.
 func (c *Calls) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
 	body, err := json.Marshal(settings)
 	if err != nil { // strings can always be marshalled
@@ -75,27 +75,27 @@ func (c *Calls) StartSettings(name types.NamespacedName, settings protocol.Setti
 	return c.start(name, settings.Digest(), agentRequest{method: http.MethodPut, path: protocol.PathSettings, body: body})
 }
 
-// StartDeployment sends a member's agent its Deployment, as JSON, in the background, unless the same call is running or
-// ended within CallPause. It returns the state of the call. After the call has succeeded, the agent has stored the
-// Deployment, and its report tells the outcome. A *ResponseError with the code 422 means that the agent will never
-// accept this Deployment.
+// StartDeployment sends a member's agent its Deployment, as JSON, in the background, unless the same call is still
+// running or ended less than CallPause ago. It returns the state of the call. Once the call has succeeded, the agent
+// has stored the Deployment, and its report contains the outcome. A *ResponseError with code 422 means that the agent
+// will never accept this Deployment.
 func (c *Calls) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
 	return c.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
 
 // HostInstructions are the instructions that StartHostInstructions sends to a host.
 type HostInstructions struct {
-	// Version is the version of the instructions. If it is empty, the host's present instructions are taken away.
+	// Version is the version of the instructions. If it is empty, the host's current instructions are removed.
 	Version string
 	// Content is the instructions as JSON.
 	Content []byte
-	// Checkpoint is the hub's checkpoint, or empty if there is none. It does not distinguish one call from another.
+	// Checkpoint is the hub's checkpoint, or empty if there is none. It is ignored when calls are compared.
 	Checkpoint string
 }
 
-// StartHostInstructions sends a host's agent its instructions in the background, unless the same call is running or
-// ended within CallPause. It returns the state of the call. After the call has succeeded, the agent has stored the
-// instructions, and its report tells the outcome.
+// StartHostInstructions sends a host's agent its instructions in the background, unless the same call is still running
+// or ended less than CallPause ago. It returns the state of the call. Once the call has succeeded, the agent has stored
+// the instructions, and its report contains the outcome.
 func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstructions) Call {
 	ask := agentRequest{method: http.MethodDelete, path: protocol.PathHostInstructions, query: url.Values{}}
 	if give.Version != "" {
@@ -108,15 +108,16 @@ func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstru
 	return c.start(name, give.Version, ask)
 }
 
-// StartUninstall asks a member's agent to remove itself, in the background, unless the same call is running or ended
-// within CallPause. It returns the state of the call. Only the leading agent removes the delivered objects.
+// StartUninstall asks a member's agent to remove itself, in the background, unless the same call is still running or
+// ended less than CallPause ago. It returns the state of the call. Only the leading agent removes the delivered
+// objects.
 func (c *Calls) StartUninstall(name types.NamespacedName) Call {
 	return c.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }
 
-// start sends a request to a member in the background; digest is the digest of its body. Only the latest call of a
-// member is kept, until the member has a new tunnel. An agent that removes itself answers and then disconnects, so the
-// result is also kept while the member is not connected.
+// start sends a request to a member in the background. digest is the digest of the request body. Only the member's
+// latest call is kept, until the member opens a new tunnel. An agent that uninstalls itself responds and then
+// disconnects, so the result is also kept while the member is not connected.
 func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest) Call {
 	kind := ask.path + digest
 	c.table.mu.Lock()
@@ -146,13 +147,14 @@ func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest
 	return call.Call
 }
 
-// agentCall is a Call of one kind. table.mu guards it.
+// agentCall is a Call with the kind of its request. It is guarded by table.mu.
 type agentCall struct {
 	Call
 	kind string
 }
 
-// currentLocked reports whether the call is of this kind and either runs or ended within CallPause. table.mu is held.
+// currentLocked reports whether the call is of this kind and is either still running or ended less than CallPause ago.
+// table.mu must be held.
 func (c *agentCall) currentLocked(kind string, now time.Time) bool {
 	return c.kind == kind && (c.Running || now.Sub(c.At) < CallPause)
 }

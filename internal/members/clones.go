@@ -17,52 +17,52 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// ErrClones means that two clusters have the identity of one member. The hub then serves neither of them.
+// ErrClones is returned when two clusters share the identity of one member. The hub then serves neither of them.
 var ErrClones = errors.New("two clusters have the identity of this member")
 
-// ErrUndecided means that two of a member's agents report that they lead, and the hub does not know yet whether they
-// belong to the same cluster.
+// ErrUndecided is returned when two of a member's agents claim to be the leader, and the hub does not know yet whether
+// they belong to the same cluster.
 var ErrUndecided = errors.New(
 	"two agents report that they lead, and the hub does not know yet whether they belong to the same cluster")
 
 const (
-	// examineEvery is the pause between two rounds of questions to the agents of a member that may be two clusters.
+	// examineEvery is the interval at which the hub queries the agents of a member that may be two clusters.
 	examineEvery = 5 * time.Second
-	// askTimeout bounds one question, because a stopped process does not answer.
+	// askTimeout is the timeout for one query, because a stopped process does not respond.
 	askTimeout = 5 * time.Second
-	// cloneGone is how long all agents must agree before the member counts as one cluster again. It is the duration of the
-	// agents' Lease, so an agent of the other cluster that merely restarts is back before.
+	// cloneGone is how long all agents must agree before the member counts as one cluster again. It is the duration of
+	// the agents' Lease, so if an agent of the other cluster merely restarts, it is back before then.
 	cloneGone = 15 * time.Second
-	// doubtLimit is how long a leader that does not answer delays the sets for its successor. The tunnel of an agent that
-	// hangs ends earlier.
+	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. The tunnel of an
+	// agent that hangs is closed sooner.
 	doubtLimit = 30 * time.Second
-	// maxExamined is the maximum number of agents that are asked.
+	// maxExamined is the maximum number of agents that are queried.
 	maxExamined = 8
 )
 
-// Clones are two clusters that have the identity of one member, or two machines that have the identity of one host.
+// Clones are two clusters that share the identity of one member, or two machines that share the identity of one host.
 type Clones struct {
-	// Agents are two processes of the agent, one in each cluster, by their instance names, sorted.
+	// Agents are the instance names of two agent processes, one in each cluster, in sorted order.
 	Agents []string
 }
 
-// examination asks a member's agents which term of leadership they see. table.mu guards it.
+// examination queries a member's agents for the leadership term that they see. It is guarded by table.mu.
 type examination struct {
 	found *Clones   // nil as long as there is no proof of two clusters
 	last  time.Time // when the agents last disagreed
 	start time.Time
-	// decided reports whether all agents have answered a round of questions, or doubtLimit has passed.
+	// decided reports whether all agents have responded in one round of queries, or doubtLimit has passed.
 	decided bool
 }
 
-// sighting is the term of leadership that one process of the agent has seen.
+// sighting is the leadership term that one agent process has seen.
 type sighting struct {
 	instance string
-	term     string // empty if it saw none, or did not answer
+	term     string // empty if it saw none or did not respond
 }
 
-// proveClones returns two processes that cannot belong to the same cluster, given the sightings in their order. A term
-// that has ended never comes back. So if a process saw another term between two sightings of the same term, that
+// proveClones returns two processes that cannot belong to the same cluster, given the sightings in chronological order.
+// A term that has ended never returns. So if a process saw another term between two sightings of the same term, that
 // process belongs to another cluster. This holds regardless of clocks and pauses.
 func proveClones(seen []sighting) (a, b string, proven bool) {
 	for i, first := range seen {
@@ -87,17 +87,17 @@ func agree(seen []sighting) bool {
 	return true
 }
 
-// answered reports whether all processes said which term they saw.
+// answered reports whether all processes have reported the term that they saw.
 func answered(seen []sighting) bool {
 	return !slices.ContainsFunc(seen, func(s sighting) bool { return s.term == "" })
 }
 
-// undecided reports whether two agents say that they lead and may belong to two clusters. table.mu is held.
+// undecided reports whether two agents claim to be the leader and may belong to two clusters. table.mu must be held.
 func (m *member) undecided() bool {
 	return m.leaders() > 1 && (m.examination == nil || !m.examination.decided)
 }
 
-// after returns the examination after another round of questions.
+// after returns the state of the examination after another round of queries.
 func (e examination) after(seen []sighting, now time.Time) examination {
 	a, b, proven := proveClones(seen)
 	connected := func(instance string) bool {
@@ -120,7 +120,7 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	return e
 }
 
-// leaders counts the processes of the agent that say that they lead, up to two. table.mu is held.
+// leaders counts the agent processes that claim to be the leader, up to two. table.mu must be held.
 func (m *member) leaders() int {
 	count, first := 0, ""
 	add := func(p Peer) {
@@ -143,14 +143,14 @@ func (m *member) leaders() int {
 	return count
 }
 
-// leaders watches which of a member's agents say that they lead. There should be exactly one. If there are two, leaders
-// finds out whether the member is two clusters. If there is none for LeaderPatience, it notifies the listeners.
+// leaders tracks which of a member's agents claim to be the leader. Exactly one of them should. If two do, leaders
+// determines whether the member is two clusters. If none does for LeaderPatience, it notifies the listeners.
 type leaders struct {
 	table   *table
 	notices *Notices
 }
 
-// examineLocked starts to ask a member's agents when two of them say that they lead. Otherwise it asks nothing.
+// examineLocked starts querying a member's agents when two of them claim to be the leader. Otherwise it does nothing.
 func (l *leaders) examineLocked(name types.NamespacedName) {
 	m := l.table.members[name]
 	if m == nil || m.examination != nil || l.table.closed || m.leaders() < 2 {
@@ -164,11 +164,11 @@ func (l *leaders) examineLocked(name types.NamespacedName) {
 	})
 }
 
-// examine does one round of questions, and reports whether another is needed.
+// examine runs one round of queries and reports whether another is needed.
 func (l *leaders) examine(name types.NamespacedName, m *member) bool {
 	seen := l.askTerms(name)
 	l.table.mu.Lock()
-	if l.table.members[name] != m { // it was forgotten in the meantime
+	if l.table.members[name] != m { // the member was forgotten in the meantime
 		l.table.mu.Unlock()
 		return false
 	}
@@ -186,8 +186,8 @@ func (l *leaders) examine(name types.NamespacedName, m *member) bool {
 	return again
 }
 
-// askTerms asks each process of a member's agent which term is in force, and then asks each of them a second time. It
-// leaves out processes of an older version, which do not know the question.
+// askTerms queries each of a member's agent processes for the current term, and then queries each of them a second
+// time. It skips processes of older versions, which do not support the query.
 func (l *leaders) askTerms(name types.NamespacedName) []sighting {
 	ways := l.instances(name)
 	var seen []sighting
@@ -239,7 +239,7 @@ func (l *leaders) instances(name types.NamespacedName) []route {
 	return routes[:min(len(routes), maxExamined)]
 }
 
-// clones returns the clones that were found, or nil. table.mu is held.
+// clones returns the clones that were found, or nil. table.mu must be held.
 func (m *member) clones() *Clones {
 	if m.examination == nil {
 		return nil

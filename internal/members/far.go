@@ -12,21 +12,22 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// remoteStream is the stream of a leading agent whose tunnel ends at another replica. table.mu guards it.
+// remoteStream is the stream of a leading agent whose tunnel ends at another replica. It is guarded by table.mu.
 type remoteStream struct {
 	tunnel string // ID
 	stop   context.CancelFunc
 	stream *stream
-	wake   chan struct{} // receives a value when another attempt is worthwhile
+	wake   chan struct{} // receives a value when it is worth trying again
 }
 
-// Pauses before a stream through another replica is opened again.
+// Delays before a stream through another replica is reopened.
 const (
 	firstFarPause = 100 * time.Millisecond
 	maxFarPause   = 30 * time.Second
 )
 
-// followFarLocked opens or ends a member's stream through another replica, depending on the tunnels of its agents.
+// followFarLocked opens or closes a member's stream through another replica, depending on where its agents' tunnels
+// end.
 func (s *Followers) followFarLocked(name types.NamespacedName) {
 	m := s.table.members[name]
 	if m == nil {
@@ -59,8 +60,8 @@ func (s *Followers) followFarLocked(name types.NamespacedName) {
 	})
 }
 
-// farLeader returns the route to the agent that says that it leads, if its tunnel ends at another replica. Otherwise it
-// returns an empty route. table.mu is held.
+// farLeader returns the route to the agent that claims to be the leader, if its tunnel ends at another replica.
+// Otherwise it returns an empty route. table.mu must be held.
 func (m *member) farLeader() route {
 	if len(m.remote) == 0 {
 		return route{}
@@ -94,7 +95,7 @@ func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 			return streamRequest{agent: leads.carrier, subjects: s.following.subjects}, nil
 		})
 		if errors.Is(err, ErrReportEnded) {
-			failures = 0 // this is the normal end when the agent leaves its tunnel
+			failures = 0 // the stream ends like this when the agent gives up its tunnel
 		}
 		s.table.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
 		if fast := (tooFast{}); errors.As(err, &fast) {

@@ -13,31 +13,31 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Bounds on a Record. It comes from another replica, which may have another version.
+// Limits on a Record, which comes from another replica that may run another version.
 const (
 	maxTunnels = 16
 	maxText    = 1 << 10
 	maxID      = 256
 )
 
-// Record is what one replica knows about one member from its own tunnels. It is sent to the other replicas. A Record
-// without content means that the replica no longer knows anything about the member.
+// Record contains what one replica knows about a member from its own tunnels. Replicas send each other their records. A
+// Record without content means that the replica no longer knows anything about the member.
 type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Tunnels are the tunnels that end at that replica, except those that are draining.
+	// Tunnels are the tunnels that end at that replica, except draining tunnels.
 	Tunnels []Peer `json:"tunnels,omitempty"`
-	// Report is the report that the agent sent through the tunnel with the epoch Reported. ReportErr says why there is
-	// none.
+	// Report is the report that the agent sent through the tunnel with the epoch Reported. ReportErr explains why there
+	// is none.
 	Report    *protocol.Report `json:"report,omitempty"`
 	ReportErr string           `json:"reportErr,omitempty"`
 	Reported  int64            `json:"reported,omitempty"`
-	// Loss says how the last tunnel at that replica ended.
+	// Loss describes how the last tunnel at that replica ended.
 	Loss    *Loss      `json:"loss,omitempty"`
 	Refusal *Rejection `json:"refusal,omitempty"`
 }
 
-// Loss is when and why the last tunnel of a member ended at one replica.
+// Loss records when and why a member's last tunnel at one replica ended.
 type Loss struct {
 	At      time.Time `json:"at"`
 	Because string    `json:"because,omitempty"`
@@ -45,7 +45,7 @@ type Loss struct {
 	Left bool `json:"left,omitempty"`
 }
 
-// Cluster returns the name of the member that the record describes.
+// Cluster returns the name of the record's member.
 func (r *Record) Cluster() types.NamespacedName {
 	return types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
 }
@@ -77,8 +77,8 @@ func (r *Record) Bound() {
 	}
 }
 
-// notAfter replaces times that lie in the future, because the clock of the other replica is ahead, with now. Otherwise,
-// a caller that waits for some time after a loss would also wait for the difference between the clocks.
+// notAfter replaces times in the future with now. They occur when the clock of the other replica is ahead. Otherwise, a
+// caller that waits for some time after a loss would also wait for the difference between the clocks.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss
@@ -123,21 +123,21 @@ func (t *table) recordLocked(name types.NamespacedName) Record {
 	return record
 }
 
-// Replicas sends the other replicas of the hub the state of the members here, through a Feed for each replica. It also
-// keeps the state of their members, in a Mirror of each replica.
+// Replicas sends the state of the members at this replica to each of the hub's other replicas through a Feed. It also
+// holds the state of their members, in a Mirror for each replica.
 type Replicas struct {
 	table   *table
 	notices *Notices
 }
 
-// Feed reports the changes at this replica. It holds at most the name of each member, even if its reader is slow.
+// Feed reports the changes at this replica. It holds each member's name at most once, even if the reader is slow.
 type Feed struct {
 	notices *Notices
 	wake    chan struct{}
 	dirty   map[types.NamespacedName]struct{} // table.mu guards it
 }
 
-// Feed returns a feed that begins with all members. Close ends it.
+// Feed returns a feed that starts with all members. Call Close to end it.
 func (r *Replicas) Feed() *Feed {
 	f := &Feed{notices: r.notices, wake: make(chan struct{}, 1), dirty: map[types.NamespacedName]struct{}{}}
 	r.table.mu.Lock()
@@ -154,7 +154,7 @@ func (r *Replicas) Feed() *Feed {
 // Wake returns a channel that receives a value when Take may have something to return.
 func (f *Feed) Wake() <-chan struct{} { return f.wake }
 
-// Take returns the present state of at most n members that have changed since they were last taken. It returns none if
+// Take returns the current state of at most n members that have changed since they were last taken. It returns none if
 // no member has changed.
 func (f *Feed) Take(n int) []Record {
 	f.notices.table.mu.Lock()
@@ -177,8 +177,9 @@ func (f *Feed) Close() {
 	delete(f.notices.feeds, f)
 }
 
-// notifyFeedsLocked notes that a member has changed at this replica. When the registry closes, the end of all tunnels
-// is not reported, because agents connect to another replica before the other replicas notice that this one is gone.
+// notifyFeedsLocked records that a member has changed at this replica. When the registry closes, it does not report
+// that the tunnels have ended, because agents connect to another replica before the other replicas notice that this one
+// is gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	if n.table.closed {
 		return

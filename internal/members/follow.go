@@ -13,7 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Follower receives what agents report on one subject in addition to their reports. Its methods must not block.
+// Follower receives the events on one subject that agents send in addition to their reports. Its methods must not
+// block.
 type Follower[E any] interface {
 	// Synced is called with the complete state of a member's agent.
 	Synced(member types.NamespacedName, all []E)
@@ -23,7 +24,7 @@ type Follower[E any] interface {
 	Stopped(member types.NamespacedName)
 }
 
-// Followers reads what agents report, and passes the subjects that the leader follows to its followers.
+// Followers reads the events that agents send, and passes them to the followers of the leading replica by subject.
 type Followers struct {
 	table     *table
 	admission *Admission
@@ -38,10 +39,10 @@ type following struct {
 	plans    topic[*protocol.PlanEvent]
 }
 
-// topic is a subject with its follower. If a member has several tunnels, the stream that was the last to report
+// topic is a subject and its follower. If a member has several tunnels, only the stream that most recently reported
 // everything counts.
 type topic[E any] struct {
-	mu       sync.Mutex // guards the following fields, and is held while the follower is called
+	mu       sync.Mutex // guards the following fields; held while the follower is called
 	follower Follower[E]
 	sources  map[types.NamespacedName]*stream
 }
@@ -79,14 +80,14 @@ func (t *topic[E]) stopped(s *stream) bool {
 	return true
 }
 
-// FollowSets registers the follower of sets for the time while Lead runs. FollowSets and FollowPlans must be called
-// before Lead.
+// FollowSets registers the follower of sets while Lead is running. FollowSets and FollowPlans must be called before
+// Lead.
 func (s *Followers) FollowSets(f Follower[*protocol.SetEvent]) {
 	s.following.sets.follow(f)
 	s.follow(protocol.SubjectSets)
 }
 
-// FollowPlans registers the follower of plans for the time while Lead runs.
+// FollowPlans registers the follower of plans while Lead is running.
 func (s *Followers) FollowPlans(f Follower[*protocol.PlanEvent]) {
 	s.following.plans.follow(f)
 	s.follow(protocol.SubjectPlans)
@@ -100,7 +101,7 @@ func (s *Followers) follow(subject string) {
 	}
 }
 
-// Lead follows the sets and plans of all members until ctx ends. Only the leading replica of the hub calls it.
+// Lead follows the sets and plans of all members until ctx ends. Only the hub's leading replica calls it.
 func (s *Followers) Lead(ctx context.Context) error {
 	s.table.mu.Lock()
 	s.following.leading = true

@@ -14,17 +14,17 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// ErrNoLeader means that none of a member's connected agents leads, as far as the agents themselves know.
+// ErrNoLeader is returned when none of a member's connected agents claims to be the leader.
 var ErrNoLeader = errors.New("none of the agents leads")
 
-// maxAsked is the maximum number of agents, or of tunnels, that a request to the leader is sent to.
+// maxAsked is the maximum number of agents or tunnels to which a request for the leader is sent.
 const maxAsked = 8
 
 // Leading returns a transport to the leading agent of a member, wherever its tunnel ends. It first tries the agent that
-// says in its report that it leads. If that agent answers 421 or cannot be reached, it tries the others one after
-// another. Leading returns ErrNotConnected for a member that is not connected, and ErrClones for a member that is two
-// clusters. As long as it is not known whether a member is two clusters, requests fail with ErrUndecided, because the
-// copy must not receive what is meant for the member. Requests with a body need GetBody.
+// claims to be the leader in its report. If that agent responds with 421 or cannot be reached, it tries the others one
+// by one. Leading returns ErrNotConnected for a member that is not connected, and ErrClones for a member that is two
+// clusters. While it is unknown whether a member is two clusters, requests fail with ErrUndecided, because a clone must
+// not receive data that is meant for the member. Requests with a body need GetBody.
 func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -34,7 +34,7 @@ func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, erro
 	return leading{transports: t, name: name}, nil
 }
 
-// leading sends each request to the agent of one member that leads at that moment.
+// leading sends each request to the agent of one member that is the leader at that moment.
 type leading struct {
 	transports *Transports
 	name       types.NamespacedName
@@ -50,7 +50,7 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	for range maxAsked {
 		next, kin, err := l.transports.leader(l.name, tried)
 		if errors.Is(err, errTried) || errors.Is(err, ErrNotConnected) {
-			break // the cause says more
+			break // the cause is more informative
 		} else if err != nil {
 			return nil, err
 		}
@@ -67,7 +67,7 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 		case errors.Is(err, tunnel.ErrNotProcessed):
 			tried, cause = append(tried, next.id), fmt.Errorf("%w: %w", ErrNotConnected, err)
 		case err == nil && response.StatusCode == http.StatusMisdirectedRequest:
-			_ = response.Body.Close() // the status is all that matters
+			_ = response.Body.Close() // only the status matters
 			tried, cause = append(tried, kin...), ErrNoLeader
 		default:
 			return response, err
@@ -76,11 +76,11 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, cause
 }
 
-// errTried means that a request has been sent to all of a member's agents.
+// errTried is returned when a request has been sent to all of a member's agents.
 var errTried = errors.New("all agents have been tried")
 
-// leader returns the best route to the agent that says that it leads, or otherwise to another agent. kin are the IDs of
-// all tunnels of that agent's process.
+// leader returns the best route to the agent that claims to be the leader, or to another agent if none does. kin are
+// the IDs of all tunnels of that agent's process.
 func (t *Transports) leader(name types.NamespacedName, tried []string) (found route, kin []string, err error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -108,12 +108,12 @@ func (t *Transports) leader(name types.NamespacedName, tried []string) (found ro
 	return found, kin, nil
 }
 
-// of returns the routes that lead to one process of the agent.
+// of returns the routes to one agent process.
 func of(routes []route, instance string) []route {
 	return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
 }
 
-// leadingInstance returns the process that says through its newest tunnel that it leads. table.mu is held.
+// leadingInstance returns the process that claims, through its newest tunnel, to be the leader. table.mu must be held.
 func (m *member) leadingInstance(routes []route) (instance string, known bool) {
 	epochs := map[int64]bool{}
 	for _, s := range m.sessions {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrTooFast ends a stream because its agent sends faster than the hub reads.
+// ErrTooFast is returned when a stream is ended because its agent sends faster than the hub allows.
 var ErrTooFast = errors.New("the agent sends faster than the hub allows")
 
 // lines reads the lines that an agent sends. It resembles bufio.Scanner, but releases the memory of a long line,
@@ -22,17 +22,17 @@ var ErrTooFast = errors.New("the agent sends faster than the hub allows")
 type lines struct {
 	reader *bufio.Reader
 	most   int
-	long   []byte // the part read so far of a line that is longer than the reader's buffer
+	long   []byte // the part that was read so far of a line longer than the reader's buffer
 	line   []byte
 	err    error
 }
 
-// newLines returns a reader of lines. A line can have up to most bytes. The reader keeps a buffer of usual bytes.
+// newLines returns a reader of lines of up to most bytes each. The reader has a buffer of usual bytes.
 func newLines(r io.Reader, usual, most int) *lines {
 	return &lines{reader: bufio.NewReaderSize(r, usual), most: most}
 }
 
-// Scan reads the next line and reports whether there is one. A last line without a line break counts.
+// Scan reads the next line and reports whether there was one. A final line without a line break counts as well.
 func (l *lines) Scan() bool {
 	l.line, l.long = nil, nil
 	for l.err == nil {
@@ -71,10 +71,10 @@ func (l *lines) Err() error {
 // control window. This costs memory, so it is tolerated only for some time.
 type pace struct {
 	limiter *rate.Limiter
-	behind  time.Time // since when the agent has been held back without a break; zero if it is not held back
+	behind  time.Time // the time since which the agent has been held back continuously; zero if it is not
 }
 
-// newPace returns a pace with the rate of a limiter, which several streams can share. It holds an agent back for at
+// newPace returns a pace with the rate of a limiter. Several streams can share a limiter. It holds an agent back for at
 // most maxAhead.
 func newPace(limiter *rate.Limiter) *pace { return &pace{limiter: limiter} }
 

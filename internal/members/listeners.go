@@ -8,9 +8,9 @@ import "k8s.io/apimachinery/pkg/types"
 // Notices notifies other replicas and listeners when a member has changed.
 type Notices struct {
 	table *table
-	// first are functions that are called with a changed member before the listeners, with table.mu held.
+	// first are functions that are called before the listeners when a member has changed, with table.mu held.
 	first []func(name types.NamespacedName)
-	// table.mu guards the following fields.
+	// The following fields are guarded by table.mu.
 	feeds     map[*Feed]struct{}
 	listeners listeners
 }
@@ -35,39 +35,40 @@ func (l *listeners) of(name types.NamespacedName) *heard {
 	return &l.clusters
 }
 
-// OnChange registers a function that is called after each change of a Cluster on any replica: connected, lost, reported
-// or refused. f must not block.
+// OnChange registers a function that is called after each change of a Cluster on any replica: when it is connected,
+// lost or refused, or when its agent has sent a report. f must not block.
 func (n *Notices) OnChange(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.clusters.changed = append(n.listeners.clusters.changed, f)
 }
 
-// OnHostChange registers a function that is called after each change of a Host on any replica, with the name that the
-// Host has as a member. f must not block.
+// OnHostChange registers a function that is called after each change of a Host on any replica, with the Host's member
+// name. f must not block.
 func (n *Notices) OnHostChange(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.hosts.changed = append(n.listeners.hosts.changed, f)
 }
 
-// OnOpen registers a function that is called after a tunnel of a Cluster was opened at this replica. f must not block.
+// OnOpen registers a function that is called after a Cluster's tunnel has been opened at this replica. f must not
+// block.
 func (n *Notices) OnOpen(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.clusters.opened = append(n.listeners.clusters.opened, f)
 }
 
-// OnHostOpen registers a function that is called after a tunnel of a Host was opened at this replica, with the name
-// that the Host has as a member. f must not block.
+// OnHostOpen registers a function that is called after a Host's tunnel has been opened at this replica, with the Host's
+// member name. f must not block.
 func (n *Notices) OnHostOpen(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.hosts.opened = append(n.listeners.hosts.opened, f)
 }
 
-// OnToken registers a function that is called when another replica reports a tunnel that was not known before. f must
-// not block.
+// OnToken registers a function that is called when another replica reports a previously unknown tunnel. f must not
+// block.
 func (n *Notices) OnToken(f func(Peer)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Mirror holds what another replica last reported about its members. Its owner calls Begin, and then Update and
+// Mirror holds the last reported state of another replica's members. Its owner calls Begin, and then Update and
 // Complete as reports arrive. When the replica cannot be reached, the owner calls Detach, and then either Begin again
 // or Close. Its methods must not be called concurrently.
 type Mirror struct {
@@ -19,21 +19,21 @@ type Mirror struct {
 	notices *Notices
 	replica string // its name in logs
 
-	// table.mu guards the following fields.
-	via      func(Peer) http.RoundTripper // nil while the replica cannot be reached
+	// The following fields are guarded by table.mu.
+	via      func(Peer) http.RoundTripper // nil while the replica is unreachable
 	round    int                          // counts the calls of Begin
 	rounds   map[types.NamespacedName]int // the round in which each member was last reported
 	detached time.Time                    // when the replica became unreachable
 }
 
-// remote is what another replica knows about a member. table.mu guards it.
+// remote holds what another replica knows about a member. It is guarded by table.mu.
 type remote struct {
 	mirror *Mirror
 	record Record
 }
 
-// carrier returns a transport through a tunnel that ends at the other replica, or nil while that replica cannot be
-// reached.
+// carrier returns a transport through a tunnel that ends at the other replica, or nil while that replica is
+// unreachable.
 func (r remote) carrier(p Peer) http.RoundTripper {
 	if r.mirror.via == nil {
 		return nil
@@ -46,8 +46,8 @@ func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, rounds: map[types.NamespacedName]int{}}
 }
 
-// Begin says that the replica can be reached through via, which must not block, and that it starts to report its
-// members. Complete removes the members that it has not reported again.
+// Begin records that the replica can be reached through via, which must not block, and that it is starting to report
+// its members. Complete then removes the members that it has not reported again.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -109,7 +109,8 @@ func (m *Mirror) updateLocked(record Record) []Peer {
 	return opened
 }
 
-// setLocked replaces what the replica knows about a member, where nil means nothing, and returns what it knew before.
+// setLocked replaces the replica's state of a member and returns the previous state. Nil means that the replica knows
+// nothing about the member.
 func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Record) {
 	member := m.table.memberLocked(name)
 	connected, lost := member.connected(), member.lost()
@@ -138,12 +139,12 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 	return before
 }
 
-// recent reports whether the member was lost recently enough to be on its way back.
+// recent reports whether the member was lost so recently that it may still come back.
 func (r *Record) recent(now time.Time) bool {
 	return r.Loss != nil && now.Sub(r.Loss.At) < ReturnTime
 }
 
-// replayedLocked returns the tunnels at this replica whose token was used earlier at another replica.
+// replayedLocked returns the tunnels at this replica whose tokens were used earlier at another replica.
 func (t *table) replayedLocked(opened []Peer) []*session {
 	var replayed []*session
 	for _, p := range opened {
@@ -161,7 +162,7 @@ func (t *table) replayedLocked(opened []Peer) []*session {
 	return replayed
 }
 
-// Complete says that the replica has reported all its members.
+// Complete records that the replica has reported all its members.
 func (m *Mirror) Complete() {
 	var gone []types.NamespacedName
 	m.table.mu.Lock()
@@ -176,8 +177,8 @@ func (m *Mirror) Complete() {
 	m.notices.notify(gone...)
 }
 
-// Detach says that the replica cannot be reached. Its members still count as connected, because their agents may be on
-// their way to another replica, or the replica may come back.
+// Detach records that the replica is unreachable. Its members still count as connected, because their agents may be
+// moving to another replica, or the replica may come back.
 func (m *Mirror) Detach() {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -185,7 +186,7 @@ func (m *Mirror) Detach() {
 	m.detached = m.table.now()
 }
 
-// Close says that the replica is gone. Members of this replica that have no tunnel elsewhere are lost.
+// Close records that the replica is gone. Members of this replica that have no tunnel elsewhere are lost.
 func (m *Mirror) Close() {
 	var names []types.NamespacedName
 	m.table.mu.Lock()
@@ -210,7 +211,8 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	}
 	lost := loss{at: m.detached, because: ErrReplicaGone}
 	record := member.remote[i].record
-	if len(record.Tunnels) == 0 && record.Loss != nil { // it was lost before; this replica remembers that from now on
+	// it had been lost before; from now on, this replica remembers the loss
+	if len(record.Tunnels) == 0 && record.Loss != nil {
 		lost.at, lost.because = record.Loss.At, record.Loss
 	}
 	if lost.at.After(member.loss.at) && (len(record.Tunnels) > 0 || record.Loss != nil) {

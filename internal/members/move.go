@@ -22,26 +22,26 @@ import (
 
 // Timing of moves.
 const (
-	// movesPerCore is the number of agents that are asked per second and core. Each one causes the handshake of a new
-	// tunnel at another replica, which does not accept more at once.
+	// movesPerCore is the number of agents per second and core that are asked to move. Each of them causes a TLS
+	// handshake at another replica, which accepts only a limited number at a time.
 	movesPerCore = 200
 	moveBurst    = 50
-	// moveTimeout bounds how long an agent takes to answer. It has nothing to do before it answers.
+	// moveTimeout is how long an agent may take to respond. It does no work before it responds.
 	moveTimeout = 10 * time.Second
 
-	// lateRequests is how long a tunnel still accepts requests after its agent has announced that it disconnects. Such
-	// requests had chosen the tunnel before.
+	// lateRequests is how long a tunnel still accepts requests after its agent has announced that it is disconnecting.
+	// These are requests that had already selected the tunnel.
 	lateRequests = time.Second
 
 	// moveSilence is how long Move waits after the last agent has moved. An agent dials within seconds. An agent that
-	// cannot do so has stayed, and waiting longer does not help it.
+	// has not moved by then cannot move, so waiting longer is pointless.
 	moveSilence = 10 * time.Second
 )
 
-// Move asks the agents of all tunnels at this replica to open another tunnel, wherever the hub's address leads them,
-// and to leave their present one, which they may use for keep from now on. It asks them no faster than other replicas
-// can accept them. It returns how many have moved and how many have stayed. An agent has stayed if it did not answer,
-// does not know the request, or had not moved when ctx ended or when no agent had moved for 10 s.
+// Move asks the agents of all tunnels at this replica to open a new tunnel through the hub's address and to give up the
+// current one, which they may use for another keep. It asks them no faster than other replicas can accept them. It
+// returns how many agents have moved and how many have stayed. An agent has stayed if it did not respond, does not
+// support the request, or had not moved when ctx ended or when no agent had moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
@@ -54,7 +54,7 @@ func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed i
 		if limiter.Wait(ctx) != nil {
 			break
 		}
-		silence.Reset(moveSilence) // the agent is asked now, and may take this long
+		silence.Reset(moveSilence) // starts when the agent is asked
 		asking.Go(func() {
 			if err := s.askToMove(ctx, keep); err != nil {
 				t.table.log.V(1).Info("agent does not move", "cluster", s.peer.Name(), "cause", err.Error())
@@ -77,7 +77,7 @@ func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed i
 	return left, len(sessions) - left
 }
 
-// open returns the tunnels that end here and accept new requests.
+// open returns the tunnels at this replica that accept new requests.
 func (t *Tunnels) open() []*session {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -105,11 +105,11 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	return nil
 }
 
-// leaving is a tunnel whose agent can disconnect without users noticing. Watches through it then end between two
-// events, as they also do when the tunnel breaks, and requests that are already on their way to it are still accepted.
+// leaving is a tunnel whose agent can disconnect without users noticing. When it does, watches end between two events,
+// as they also do when the tunnel breaks, and requests that have already selected the tunnel are still accepted.
 type leaving struct {
 	Session
-	going context.Context // ends when the agent announces that it disconnects
+	going context.Context // ends when the agent announces that it is disconnecting
 	leave context.CancelFunc
 }
 
@@ -139,7 +139,7 @@ func (l *leaving) broken() bool {
 	}
 }
 
-// Drain ends watches, waits for requests that are already on their way, and then calls Session.Drain.
+// Drain ends watches, waits for requests that have already selected the tunnel, and then calls Session.Drain.
 func (l *leaving) Drain(ctx context.Context) error {
 	l.leave()
 	late := time.NewTimer(lateRequests)
@@ -151,7 +151,7 @@ func (l *leaving) Drain(ctx context.Context) error {
 	return l.Session.Drain(ctx)
 }
 
-// await returns when the agent has announced that it disconnects, the tunnel has ended, or ctx has ended.
+// await returns when the agent has announced that it is disconnecting, or when the tunnel or ctx has ended.
 func (l *leaving) await(ctx context.Context) {
 	select {
 	case <-l.going.Done():

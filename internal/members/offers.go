@@ -10,7 +10,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Bounds on complete reports of a subject that the streams of one member have not finished. A member may have twelve
+// Limits on the unfinished complete reports of a subject in all streams of one member. A member may have twelve
 // tunnels, each report is held in memory until it is complete, and the agent may be malicious. An agent that moves
 // sends complete reports through two tunnels at once.
 const (
@@ -18,14 +18,14 @@ const (
 	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes per second
 )
 
-// Bounds on the other lines of all streams of one member together. A line costs one, plus one for each KiB, because
-// decoding 64 KiB can take 10 ms of CPU time.
+// Limits on all other lines of one member's streams together. A line costs one unit, plus one per KiB, because decoding
+// 64 KiB can take 10 ms of CPU time.
 const (
 	lineRate, lineBurst = 400, 10_000
 	lineUnit            = 1 << 10
 )
 
-// reportBytes counts the bytes of unfinished complete reports, for all streams of a member together.
+// reportBytes counts the bytes of unfinished complete reports across all streams of a member.
 type reportBytes struct {
 	pace  *rate.Limiter
 	lines *rate.Limiter // limits all other lines
@@ -38,7 +38,7 @@ func newOffers() *reportBytes {
 	return &reportBytes{pace: rate.NewLimiter(offerRate, maxOffered), lines: rate.NewLimiter(lineRate, lineBurst)}
 }
 
-// take reports whether this many more bytes may be held, and counts them if so.
+// take reports whether this many more bytes may be held. If so, it counts them.
 func (o *reportBytes) take(bytes int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,7 +49,7 @@ func (o *reportBytes) take(bytes int) bool {
 	return true
 }
 
-// give says that this many bytes are no longer held.
+// give records that this many bytes are no longer held.
 func (o *reportBytes) give(bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

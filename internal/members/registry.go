@@ -17,31 +17,31 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotConnected means that a member has no open tunnel.
+// ErrNotConnected is returned when a member has no open tunnel.
 var ErrNotConnected = errors.New("not connected")
 
 // Reasons why the hub ends a tunnel.
 var (
-	// ErrRevoked ends the tunnels of an agent that no longer belongs to the Cluster.
+	// ErrRevoked closes the tunnels of an agent that no longer belongs to the Cluster.
 	ErrRevoked = errors.New("the agent is no longer the cluster's agent")
-	// ErrTooManyTunnels ends the oldest tunnel of a member that has more tunnels than Bounds allow.
+	// ErrTooManyTunnels closes the oldest tunnel of a member that has more tunnels than Bounds allow.
 	ErrTooManyTunnels = errors.New("too many tunnels of one member")
-	// ErrReportEnded ends a tunnel whose agent has ended its report. An agent does this before it stops.
+	// ErrReportEnded closes a tunnel whose agent has ended its report. An agent does this before it stops.
 	ErrReportEnded = errors.New("the agent ended its report")
-	// ErrReportMalformed ends a tunnel whose agent has sent a report that cannot be decoded.
+	// ErrReportMalformed closes a tunnel whose agent has sent an undecodable report.
 	ErrReportMalformed = errors.New("the agent's report cannot be decoded")
-	// ErrReplayed ends a tunnel whose connect token was used before to open a tunnel at another replica.
+	// ErrReplayed closes a tunnel whose connect token had already been used at another replica.
 	ErrReplayed = errors.New("the connect token was already used at another replica of the hub")
 )
 
-// ErrReplicaGone is the reason why a member is lost if its tunnel ended at a replica that is gone.
+// ErrReplicaGone is the cause of a member's loss when the replica at which its tunnel ended is gone.
 var ErrReplicaGone = errors.New("the replica of the hub that held the tunnel is gone")
 
 // drainTimeout is how long the requests of a disconnecting agent may continue, including shells. The agent itself gives
 // them less time when it stops.
 const drainTimeout = time.Hour
 
-// RefusalMemory is how long a rejection is shown after it last happened. Rejected agents try again within five minutes.
+// RefusalMemory is how long a rejection is shown after its last occurrence. Rejected agents retry within five minutes.
 const RefusalMemory = 10 * time.Minute
 
 // Session is one open tunnel. tunnel.Session implements it.
@@ -51,7 +51,7 @@ type Session interface {
 	Done() <-chan struct{}
 	// Err returns why the tunnel ended.
 	Err() error
-	// Drain accepts no more requests, and ends the tunnel when the requests in progress have ended or ctx ends.
+	// Drain stops accepting requests, and closes the tunnel when the requests in progress have ended or ctx ends.
 	Drain(ctx context.Context) error
 	// Close ends the tunnel.
 	Close() error
@@ -59,17 +59,16 @@ type Session interface {
 
 // Peer is the agent at the other end of a session.
 type Peer struct {
-	// Cluster is the Cluster whose agent the peer has proved to be.
+	// Cluster is the Cluster to which the agent has proved to belong.
 	Cluster protocol.ClusterRef `json:"cluster"`
 	// Key is the ID of the key that the agent used for this proof, in the form of registration.KeyID.
 	Key string `json:"key"`
 	// Instance distinguishes the agent's process from the other processes of its cluster. It is empty if the agent does
 	// not send a name.
 	Instance string `json:"instance,omitempty"`
-	// NodeAgent reports whether the process is a node agent. Its tunnel carries requests only while the member has no
-	// other.
+	// NodeAgent is true if the process is a node agent. Its tunnel carries requests only while the member has no other.
 	NodeAgent bool `json:"nodeAgent,omitempty"`
-	// Leads reports whether the process said in its last report that it leads. The replica at which the tunnel ends
+	// Leads is true if the process claimed to be the leader in its last report. The replica at which the tunnel ends
 	// informs the other replicas.
 	Leads bool `json:"leads,omitempty"`
 	// TokenID is the ID of the connect token that opened the tunnel. The same token must not open another tunnel.
@@ -86,19 +85,19 @@ func (p Peer) Name() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Cluster.Namespace, Name: p.Cluster.Name}
 }
 
-// Rejection says why a client that claimed to be a member was rejected.
+// Rejection describes why a client claiming to be a member was rejected.
 type Rejection struct {
 	// Reason is one of the Reason constants of api/v1.
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
 	At      time.Time `json:"at"`
-	// Unproven reports whether any client could have caused the rejection, because the client has shown neither a token
-	// nor a key of the member.
+	// Unproven is true if any client could have caused the rejection, because the client presented neither a token nor
+	// a key of the member.
 	Unproven bool `json:"unproven,omitempty"`
 }
 
 // Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It has one
-// part for each subject, and the parts share one table with its lock. Callers should accept only the parts that they
+// part for each subject, and the parts share one table with its lock. Functions should accept only the parts that they
 // need. Use New to create a Registry. All methods can be called concurrently.
 type Registry struct {
 	*Tunnels

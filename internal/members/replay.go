@@ -11,10 +11,11 @@ import (
 	"sync/atomic"
 )
 
-// maxReplay is how many bytes of a request's body are kept until there is a response, to send them again if necessary.
+// maxReplay is the maximum number of bytes of a request body that are kept until the response arrives, in case they
+// have to be sent again.
 const maxReplay = 64 << 10
 
-// errSpoilt means that a body cannot be sent again, because more of it was read than is kept.
+// errSpoilt is returned when a body cannot be sent again, because too much of it has been read.
 var errSpoilt = errors.New("the body cannot be sent again")
 
 // replay is a request's body that can be sent more than once, as long as no more than maxReplay bytes of it have been
@@ -22,14 +23,15 @@ var errSpoilt = errors.New("the body cannot be sent again")
 type replay struct {
 	body    io.ReadCloser
 	current *attempt
-	reading chan struct{} // has a token while no attempt reads body; the holder of the token may use record and at
-	record  []byte        // the bytes that were read so far
-	spoiler *attempt      // the attempt that read more than is kept
-	spoilt  atomic.Bool   // whether there is a spoiler
+	// holds a token while no attempt is reading body; only the holder of the token may use record and at
+	reading chan struct{}
+	record  []byte      // the bytes that were read so far
+	spoiler *attempt    // the attempt that read more than can be replayed
+	spoilt  atomic.Bool // set if there is a spoiler
 
 	mu        sync.Mutex // guards the rest
-	committed bool       // whether the current attempt is the last, so that the transport owns the body
-	closed    bool       // whether the transport has closed the body
+	committed bool       // set if the current attempt is the last, so the transport owns the body
+	closed    bool       // set if the transport has closed the body
 }
 
 func newReplay(r *http.Request) *replay {
@@ -53,7 +55,7 @@ func (p *replay) attach(r *http.Request) *http.Request {
 	return out
 }
 
-// rewind gives up the current attempt and reports whether another one is possible.
+// rewind abandons the current attempt and reports whether another one is possible.
 func (p *replay) rewind() bool {
 	if p == nil {
 		return true
@@ -65,7 +67,7 @@ func (p *replay) rewind() bool {
 	return !p.spoilt.Load()
 }
 
-// commit says that the current attempt is the last, and that the transport owns the body.
+// commit marks the current attempt as the last and hands the body over to the transport.
 func (p *replay) commit() {
 	if p == nil {
 		return
@@ -90,11 +92,11 @@ func (p *replay) discard() {
 type attempt struct {
 	*replay
 	at   int         // the number of bytes of record that this attempt has read
-	over atomic.Bool // whether the attempt was given up
+	over atomic.Bool // set if the attempt was abandoned
 }
 
-// Read returns first the bytes that earlier attempts have read, and then the rest of the body. If an attempt reads more
-// bytes after it was given up, they are kept for the next attempt.
+// Read first returns the bytes that earlier attempts have read, and then the rest of the body. If an attempt reads more
+// bytes after it was abandoned, they are kept for the next attempt.
 func (a *attempt) Read(p []byte) (int, error) {
 	<-a.reading
 	defer func() { a.reading <- struct{}{} }()
@@ -113,7 +115,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 	return n, err // the errors of a reader are not wrapped
 }
 
-// keep stores bytes that may be needed again. The token of reading is held.
+// keep stores bytes that may be needed again. The caller must hold the token of reading.
 func (a *attempt) keep(p []byte) {
 	a.mu.Lock()
 	committed := a.committed

@@ -16,22 +16,22 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Bounds on the reports of one agent that the hub processes. If reports arrive faster, the hub processes only the
-// newest.
+// Limits on how many reports of one agent the hub processes. If reports arrive faster, the hub processes only the
+// latest.
 const (
 	reportsPerSecond = 1
 	reportBurst      = 10
 )
 
-// Bounds on the reports that one tunnel accepts. An agent sends at most one report in 200 ms. A faster stream does not
-// come from a genuine agent, and ends the tunnel. The hub reads reports as they arrive, because unread data is held in
-// memory, up to a megabyte for each tunnel.
+// Limits on the reports accepted from one tunnel. An agent sends at most one report every 200 ms. A faster stream does
+// not come from a genuine agent, so the tunnel is closed. The hub reads reports as they arrive, because unread data is
+// held in memory, up to one megabyte per tunnel.
 const (
 	intakePerSecond = 20
 	intakeBurst     = 200
 )
 
-// watch reads the reports of a session until its tunnel ends, and then removes the session.
+// watch reads a session's reports until its tunnel ends, and then removes the session.
 func (t *Tunnels) watch(s *session) {
 	defer t.table.work.Done()
 	defer t.ended(s)
@@ -54,7 +54,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 		t.admission.suspend(s.peer.Name(), fast.what)
 	case errors.Is(err, errNoReport):
 		t.setReport(s, nil, err)
-	default: // the tunnel is about to end and says why, or only this request was aborted
+	default: // either the tunnel is closing and provides the cause, or only this request was aborted
 		s.Close()
 		<-s.Done()
 		if errors.Is(s.Err(), tunnel.ErrClosed) {
@@ -63,10 +63,10 @@ func (t *Tunnels) noReports(s *session, err error) {
 	}
 }
 
-// errNoReport means that an agent does not report.
+// errNoReport is returned for an agent that does not send reports.
 var errNoReport = errors.New("the agent does not report")
 
-// readReports reads reports and events from the agent of a session. Its errors are the errors of stream.read.
+// readReports reads reports and events from a session's agent. It returns the errors of stream.read.
 func (t *Tunnels) readReports(ctx context.Context, s *session) error {
 	inbox := newLatestReports(func(report *protocol.Report) { t.setReport(s, report, nil) })
 	defer inbox.close()
@@ -78,14 +78,14 @@ func (t *Tunnels) readReports(ctx context.Context, s *session) error {
 	})
 }
 
-// latestReports publishes reports at a bounded rate. If reports arrive faster, it publishes the newest.
+// latestReports publishes reports at a limited rate. If reports arrive faster, it publishes only the latest.
 type latestReports struct {
 	show func(*protocol.Report)
 	pace *rate.Limiter
 
 	mu     sync.Mutex // guards the following fields
 	newest *protocol.Report
-	timer  *time.Timer // runs while newest waits
+	timer  *time.Timer // runs while newest is waiting
 	closed bool
 }
 
@@ -94,7 +94,7 @@ func newLatestReports(show func(*protocol.Report)) *latestReports {
 	return &latestReports{show: show, pace: rate.NewLimiter(reportsPerSecond, reportBurst)}
 }
 
-// put publishes a report, either at once or when the rate allows it.
+// put publishes a report, either immediately or as soon as the rate limit allows.
 func (i *latestReports) put(report *protocol.Report) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -135,14 +135,14 @@ func (t *Tunnels) setReport(s *session, report *protocol.Report, err error) {
 	t.notices.changed(s.peer.Name())
 }
 
-// known returns the peer of a session, updated from its last report. table.mu is held.
+// known returns the peer of a session, updated from its last report. table.mu must be held.
 func (s *session) known() Peer {
 	p := s.peer
 	p.Leads = s.report != nil && s.report.Leader
 	return p
 }
 
-// setCause records why a session ends, unless a cause is already recorded.
+// setCause records why a session is ending, unless a cause has already been recorded.
 func (t *Tunnels) setCause(s *session, cause error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

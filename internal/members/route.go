@@ -8,22 +8,22 @@ import (
 	"slices"
 )
 
-// route is one way to a member: a tunnel that is open at some replica.
+// route is an open tunnel to a member, at this replica or another one.
 type route struct {
 	id        string
 	instance  string // the agent's instance name, which may be empty
 	epoch     int64
-	nodeAgent bool              // whether the agent is a node agent
-	hop       bool              // whether the tunnel ends at another replica
+	nodeAgent bool              // set for a node agent
+	hop       bool              // set if the tunnel ends at another replica
 	carrier   http.RoundTripper // nil if that replica cannot be reached
 }
 
 // best returns the best route for a request that could not be sent on the routes in tried. It returns false if there is
 // none.
 //
-// Only the newest tunnel of each agent process counts, wherever it ends, because the agent is about to give up its
-// older ones. Processes of the agent's Deployment come before node agents. Among equals, a tunnel that ends at this
-// replica comes first, and then the newest one.
+// Only the newest tunnel of each agent process counts, no matter where it ends, because the agent will soon close its
+// older ones. Pods of the agent's Deployment are preferred to node agents. Otherwise, a tunnel that ends at this
+// replica is preferred, and then the newest one.
 func best(routes []route, tried []string) (route, bool) {
 	usable := slices.DeleteFunc(routes, func(r route) bool { return r.carrier == nil || slices.Contains(tried, r.id) })
 	var found *route
@@ -57,7 +57,8 @@ func (r route) better(than route) bool {
 	return r.newer(than)
 }
 
-// routes returns all routes to a member, including routes through replicas that cannot be reached. table.mu is held.
+// routes returns all routes to a member, including routes through replicas that cannot be reached. table.mu must be
+// held.
 func (m *member) routes() []route {
 	routes := make([]route, 0, 4)
 	for _, s := range m.sessions {

@@ -12,29 +12,30 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// State is what the registry knows about a member.
+// State is the state of a member as far as the registry knows it.
 type State struct {
-	// Peers are the agents of the open tunnels at all replicas.
+	// Peers are the agents that have open tunnels at any replica.
 	Peers []Peer
 	// Report is the newest report of a connected member's leading agent, or of any of its agents if none leads. It is nil
 	// before the first report.
 	Report *protocol.Report
-	// ReportErr is why there is no report of a connected member.
+	// ReportErr explains why a connected member has no report.
 	ReportErr error
-	// LastSeen is when the last tunnel ended, or zero if none has ended since this process started.
+	// LastSeen is the time when the last tunnel ended. It is zero if none has ended since this process started.
 	LastSeen time.Time
-	// Returning is until when a member without a tunnel may be on its way back, because many members lost their tunnels at
-	// the same time. It is zero if only a few did. If the tunnel ended at another replica whose clock is behind, the time
-	// is earlier.
+	// Returning is the time until which a member without a tunnel is expected to reconnect, because many members lost
+	// their tunnels at the same time. It is zero if only a few did. If the tunnel ended at another replica whose clock
+	// is behind, the time is correspondingly earlier.
 	Returning time.Time
-	// LostBecause is why the last tunnel ended.
+	// LostBecause is the reason why the last tunnel ended.
 	LostBecause error
-	// Left reports whether the last tunnel ended because the agent disconnected, in order to stop or to move.
+	// Left is true if the last tunnel ended because the agent disconnected, either to stop or to move to another
+	// replica.
 	Left bool
-	// NoLeader is since when no replica of the connected agent has led. It is zero if one leads, or if that time is
-	// shorter than LeaderPatience.
+	// NoLeader is the time since which none of the connected agent's replicas has been the leader. It is zero if one
+	// is, or if this has lasted for less than LeaderPatience.
 	NoLeader time.Time
-	// Clones are the two clusters that have the member's identity, or nil if it is a single cluster.
+	// Clones are the two clusters that share the member's identity. It is nil for a single cluster.
 	Clones *Clones
 	// Refusal is the latest rejection within RefusalMemory, or nil if there was none.
 	Refusal *Rejection
@@ -46,8 +47,8 @@ func (s State) Connected() bool { return len(s.Peers) > 0 }
 // ByNodeAgent reports whether the member is connected only through node agents.
 func (s State) ByNodeAgent() bool { return s.Connected() && s.Agents() == 0 }
 
-// Agents returns the number of the member's connected agents without node agents. An agent that is moving has more than
-// one tunnel, but counts once.
+// Agents returns the number of the member's connected agents, excluding node agents. An agent that is moving has more
+// than one tunnel but counts only once.
 func (s State) Agents() int {
 	instances, nameless := map[string]struct{}{}, 0
 	for _, p := range s.Peers {
@@ -111,15 +112,15 @@ func (all *States) State(name types.NamespacedName) State {
 	return state
 }
 
-// agentState is what an agent reported about its cluster through one tunnel, or why it reported nothing.
+// agentState is an agent's report about its cluster through one tunnel, or the reason why there is none.
 type agentState struct {
 	report *protocol.Report
 	err    error
 	epoch  int64 // the tunnel's epoch
 }
 
-// preferred returns the state to use out of two: a leader's before any other, any state before an empty one, and
-// otherwise the newer one.
+// preferred returns the better of two states. A leader's state is preferred to any other, any state to an empty one,
+// and otherwise the newer one.
 func preferred(a, b agentState) agentState {
 	rank := func(s agentState) int {
 		switch {
@@ -142,7 +143,7 @@ func preferred(a, b agentState) agentState {
 	return b
 }
 
-// stateHere returns the state that was reported through the tunnels at this replica. table.mu is held.
+// stateHere returns the state reported through the tunnels at this replica. table.mu must be held.
 func (m *member) stateHere() agentState {
 	var state agentState
 	for _, s := range m.sessions {
@@ -181,7 +182,7 @@ func (all *States) LocalSize() (members, tunnels int) {
 	return members, tunnels
 }
 
-// Streams returns the number of requests in progress in all tunnels that end at this replica.
+// Streams returns the number of requests in progress across all tunnels that end at this replica.
 func (all *States) Streams() int {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()

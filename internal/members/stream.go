@@ -20,31 +20,30 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Bounds on the events that an agent sends in addition to its reports. Events are kept in memory and cause reconciles,
-// and the agent may be malicious.
+// Limits on the events that an agent sends in addition to its reports. Events are kept in memory and trigger
+// reconciles, and the agent may be malicious.
 const (
-	// maxSets and maxPlans bound the complete report of a subject, in bytes. An event counts as the size of its line plus
-	// eventCost, which is what it takes in memory and in a queue. Without eventCost, half a million of the shortest lines
-	// would fit within the bound.
+	// maxSets and maxPlans bound the complete report of a subject, in bytes. An event counts as the size of its line
+	// plus eventCost, the overhead of an event in memory and in a queue. Without eventCost, half a million of the
+	// shortest lines would stay below the limit.
 	maxSets, maxPlans = 16 << 20, 4 << 20
 	eventCost         = 512
-	// setRate and planRate are the changes that are read per second; setBurst and planBurst are the bursts.
+	// setRate and planRate limit the changes that are read per second. setBurst and planBurst are the bursts.
 	setRate, setBurst   = 200, 5000
 	planRate, planBurst = 20, 500
 	// maxAhead is how long an agent may exceed these rates.
 	maxAhead = 10 * time.Second
-	// An agent reports everything when it begins to lead, which the Lease allows once in several seconds.
+	// An agent reports everything when it becomes the leader, which the Lease allows only once every few seconds.
 	wholeEvery, wholeBurst = 10 * time.Second, 10
 )
 
-// usualLine is the size of the buffer that each stream keeps for its next line, in bytes. The buffer grows for a longer
-// line.
+// usualLine is the size in bytes of each stream's line buffer. The buffer grows for longer lines.
 const usualLine = 128
 
-// errRestart ends a request in order to open its stream again.
+// errRestart cancels a request so that its stream can be reopened.
 var errRestart = errors.New("the stream is opened again")
 
-// tooFast is ErrTooFast with the subject of which the agent sends too much.
+// tooFast is an ErrTooFast that names the subject for which the agent sends too much.
 type tooFast struct{ what string }
 
 // Error implements error.
@@ -53,14 +52,14 @@ func (e tooFast) Error() string { return ErrTooFast.Error() + ": " + e.what }
 // Is reports whether target is ErrTooFast. It is used by errors.Is.
 func (e tooFast) Is(target error) bool { return target == ErrTooFast }
 
-// stream reads the lines of one agent. Only the goroutine that reads may use its fields, except restart.
+// stream reads the lines that one agent sends. Only the reading goroutine may use its fields, except restart.
 type stream struct {
 	followers *Followers
 	name      types.NamespacedName
 	reports   func(*protocol.Report) // nil if no reports are requested
 	intake    *rate.Limiter          // limits reports
 	offers    *reportBytes           // shared by all streams of the member
-	lines     *pace                  // limits lines that are not part of a complete report; shared as well
+	lines     *pace                  // limits lines that are not part of a complete report; also shared
 	sets      subject[*protocol.SetEvent]
 	plans     subject[*protocol.PlanEvent]
 	restart   context.CancelCauseFunc // nil while no request is open; table.mu guards it
@@ -77,15 +76,15 @@ func newStream(all *Followers, name types.NamespacedName, offers *reportBytes) *
 	return s
 }
 
-// streamRequest holds the agent from which a stream requests lines, and the subjects to request.
+// streamRequest names an agent and the subjects that a stream requests from it.
 type streamRequest struct {
 	agent    http.RoundTripper
 	subjects []string
 }
 
-// read reads lines until the stream ends, and opens the stream again whenever it is restarted. The function what
-// returns the request to send. The error is ErrReportEnded when the agent ended the stream normally,
-// ErrReportMalformed, ErrTooFast, errNoReport, or an error of the transport.
+// read reads lines until the stream ends, and reopens the stream whenever it is restarted. The function what returns
+// the request to send. The error is ErrReportEnded when the agent ended the stream normally, ErrReportMalformed,
+// ErrTooFast, errNoReport, or an error of the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {
 		opened, cancel := s.restartable(ctx)
@@ -117,9 +116,9 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 	s.restart = cancel
 }
 
-// readOnce reads the lines of one request. A goroutine of each member waits here. Everything except the waiting is in
-// separate functions, so that the goroutine uses little of its stack while it waits. The garbage collector halves a
-// stack of which less than a quarter is used.
+// readOnce reads the lines of one request. One goroutine per member waits here. Everything except the waiting is done
+// in separate functions, so the waiting goroutine uses little stack. The garbage collector halves a stack if less than
+// a quarter of it is in use.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
 	if err != nil {
@@ -135,7 +134,7 @@ func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error
 	return reportEnd(lines.Err())
 }
 
-// open requests lines. The caller must close the returned body.
+// open sends a request for lines. The caller must close the returned body.
 func (s *stream) open(ctx context.Context, what func() (streamRequest, error)) (io.Closer, *lines, error) {
 	ask, err := what()
 	if err != nil {
@@ -153,7 +152,7 @@ func (s *stream) open(ctx context.Context, what func() (streamRequest, error)) (
 	return resp.Body, newLines(resp.Body, usualLine, protocol.MaxLine), nil
 }
 
-// reportEnd returns why a stream has ended, given the error from reading it.
+// reportEnd converts the error from reading a stream into the reason why it ended.
 func reportEnd(err error) error {
 	switch {
 	case err == nil:
@@ -200,7 +199,7 @@ func (s *stream) take(ctx context.Context, line *protocol.Line, size int) error 
 	return nil
 }
 
-// ahead waits until a pace lets a line pass.
+// ahead waits until the rate limit of a pace lets a line pass.
 func (s *stream) ahead(ctx context.Context, p *pace, n int, what string) error {
 	err := p.wait(ctx, n)
 	if errors.Is(err, ErrTooFast) {
@@ -209,7 +208,7 @@ func (s *stream) ahead(ctx context.Context, p *pace, n int, what string) error {
 	return err
 }
 
-// end says that this stream no longer counts for the member.
+// end records that this stream no longer counts for the member.
 func (s *stream) end() {
 	s.sets.stop(s)
 	s.plans.stop(s)
@@ -229,7 +228,7 @@ type subject[E any] struct {
 	bytes  int // the size of offer
 }
 
-// eventMark says what an event means for the stream, and what it costs in bytes.
+// eventMark describes the effect of an event on the stream, and its cost in bytes.
 type eventMark struct {
 	synced, stopped bool
 	size            int
@@ -279,8 +278,8 @@ func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMar
 	return nil
 }
 
-// stop says that changes may be missed from now on. Another stream of the member that has reported everything is opened
-// again, so that it takes the place of this one.
+// stop records that changes may be missed from now on. If another stream of the member has reported everything, stop
+// reopens it to replace this one.
 func (s *subject[E]) stop(from *stream) {
 	s.drop(from)
 	if s.synced && s.topic.stopped(from) {
@@ -289,13 +288,13 @@ func (s *subject[E]) stop(from *stream) {
 	s.synced = false
 }
 
-// drop forgets the events of an incomplete report.
+// drop discards the events of an incomplete report.
 func (s *subject[E]) drop(from *stream) {
 	from.offers.give(s.bytes)
 	s.offer, s.bytes = nil, 0
 }
 
-// restart opens the other streams of a member again.
+// restart reopens the other streams of a member.
 func (s *Followers) restart(but *stream) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
@@ -304,7 +303,7 @@ func (s *Followers) restart(but *stream) {
 	}
 }
 
-// restartLocked opens the streams of a member again, except the given ones.
+// restartLocked reopens the streams of a member, except the given ones.
 func (m *member) restartLocked(but ...*stream) {
 	var all []*stream
 	for _, s := range m.sessions {

@@ -16,11 +16,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// table holds the state of all members. The parts of a Registry share it. Methods whose name ends in Locked must be
-// called with mu held.
+// table holds the state of all members and is shared by the parts of a Registry. Methods whose names end in Locked must
+// be called with mu held.
 //
-// There is only one lock, because a change of a member is one step for all parts. For example, a new tunnel changes the
-// losses, the waiting requests, the feeds and the tunnel count of the workspace together.
+// There is only one lock, because all parts must see a change to a member at once. For example, a new tunnel changes
+// the losses, the waiting requests, the feeds and the tunnel count of the workspace together.
 type table struct {
 	log logr.Logger
 	now func() time.Time
@@ -41,37 +41,37 @@ func newTable(log logr.Logger, now func() time.Time) *table {
 	return &table{log: log, now: now, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}}
 }
 
-// isHost reports whether a member is a Host rather than a Cluster.
+// isHost reports whether a member is a Host and not a Cluster.
 func isHost(name types.NamespacedName) bool {
 	_, ok := protocol.HostOf(name.Name)
 	return ok
 }
 
-// member holds the state of one Cluster or Host. table.mu guards it.
+// member holds the state of one Cluster or Host. It is guarded by table.mu.
 type member struct {
-	sessions  []*session    // sorted, the newest last
+	sessions  []*session    // sorted, newest last
 	draining  []*session    // sessions that accept no new requests and no longer count as a connection
-	remote    []remote      // what other replicas know about the member, one element for each replica
+	remote    []remote      // the state that other replicas share about the member, one element per replica
 	far       *remoteStream // nil if nothing is read through another replica
 	offers    *reportBytes
 	loss      loss // the loss of the last tunnel at this replica
 	refusal   *Rejection
 	lastCall  *agentCall // the latest call, or nil if there is none
-	paused    time.Time  // until when the member cannot open a tunnel
-	forgotten bool       // whether to drop the member after its last tunnel
-	vacancy   *vacancy   // nil while its agent has a leader
-	// examination is nil unless the hub is asking the agents whether they belong to one cluster.
+	paused    time.Time  // the member cannot open a tunnel until this time
+	forgotten bool       // set if the member is dropped after its last tunnel
+	vacancy   *vacancy   // nil while one of its agents is the leader
+	// examination is nil unless the hub is querying the agents to determine whether they belong to one cluster.
 	examination *examination
-	arrival     chan struct{} // closed when there is a new route to the member; nil while no request waits for one
+	arrival     chan struct{} // closed when the member has a new route; nil while no request is waiting for one
 }
 
-// loss says when and why a member lost its last tunnel at one replica.
+// loss records when and why a member lost its last tunnel at one replica.
 type loss struct {
 	at      time.Time
 	because error
 }
 
-// memberLocked returns a member, and adds it to the table if it is not there yet.
+// memberLocked returns a member, adding it to the table if necessary.
 func (t *table) memberLocked(name types.NamespacedName) *member {
 	m := t.members[name]
 	if m == nil {
@@ -101,9 +101,9 @@ func (m *member) connected() bool {
 	return len(m.sessions) > 0 || slices.ContainsFunc(m.remote, func(r remote) bool { return len(r.record.Tunnels) > 0 })
 }
 
-// arrivedLocked must be called for each new tunnel at any replica. It forgets the latest call and the loss of the
-// previous tunnel. If the new tunnel is lost, it is then the one that was seen last, even if its replica can no longer
-// report the loss.
+// arrivedLocked must be called for each new tunnel at any replica. It discards the latest call and the loss of the
+// previous tunnel. If the new tunnel is lost later, LastSeen then refers to that tunnel, even if its replica can no
+// longer report the loss.
 func (m *member) arrivedLocked() {
 	m.lastCall, m.loss = nil, loss{}
 	m.wakeLocked()
@@ -114,7 +114,7 @@ func (m *member) lost() bool {
 	return !m.loss.at.IsZero() || slices.ContainsFunc(m.remote, func(r remote) bool { return r.record.Loss != nil })
 }
 
-// wakeLocked wakes the requests that wait for a route to a member.
+// wakeLocked wakes the requests that are waiting for a route to a member.
 func (m *member) wakeLocked() {
 	if m.arrival != nil {
 		close(m.arrival)
@@ -122,8 +122,8 @@ func (m *member) wakeLocked() {
 	}
 }
 
-// epochLocked returns the epoch for a new tunnel of a member. It is later than all known epochs of the member, even if
-// the clocks of the replicas differ.
+// epochLocked returns the epoch for a member's new tunnel. It is greater than all known epochs of the member, even if
+// the replicas' clocks differ.
 func (t *table) epochLocked(m *member) int64 {
 	t.epoch = max(t.epoch+1, t.now().UnixNano())
 	epoch := t.epoch

@@ -16,26 +16,26 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// routePatience is how long a request waits, counted from its start, for another route to a member after the last one
-// has gone. Most agents that lost a tunnel are back after one or two attempts, within a second.
+// routePatience is how long a request waits for another route after a member has lost its last one, counted from the
+// start of the request. Most agents that lose a tunnel reconnect within a second, after one or two attempts.
 const routePatience = 1500 * time.Millisecond
 
-// leastPatience is the minimum time that a request waits, even if its tunnel ended late.
+// leastPatience is the minimum time that a request waits, even if it had been running for long when its tunnel ended.
 const leastPatience = 500 * time.Millisecond
 
-// attempts is the maximum number of times that a request is sent. A stale route is looked up once more, but never in a
-// loop.
+// attempts is the maximum number of times that a request is sent. A stale route leads to one more lookup, but never to
+// a loop.
 const attempts = 2
 
-// Transports carries requests to members' agents. Each request chooses its tunnel, so a transport stays valid while
-// tunnels come and go.
+// Transports carries requests to members' agents. Each request selects its own tunnel, so a transport stays valid when
+// tunnels are opened and closed.
 type Transports struct{ table *table }
 
 // Transport returns a transport to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected if
 // the member is not connected, and ErrClones if it is two clusters.
 //
 // A request is sent once more through another tunnel if no agent has seen it, because its tunnel ended or had moved.
-// The same is true for a request that only reads, if its tunnel ended before the response. If there is no other tunnel
+// The same applies to a read-only request if its tunnel ended before the response arrived. If no other tunnel is opened
 // within routePatience, the request fails with ErrNotConnected.
 func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
@@ -46,9 +46,9 @@ func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, er
 	return way{transports: t, name: name}, nil
 }
 
-// Here returns a transport through the tunnel with this ID. If id is empty, it uses the newest tunnel that ends at this
-// replica, and prefers tunnels of the agent's Deployment to those of node agents. It returns ErrNotConnected if the
-// tunnel does not end at this replica, or if no tunnel does.
+// Here returns a transport that uses the tunnel with this ID. If id is empty, it uses the newest tunnel that ends at
+// this replica, preferring tunnels of the agent's Deployment to tunnels of node agents. It returns ErrNotConnected if
+// no such tunnel ends at this replica.
 func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -113,7 +113,7 @@ func withCause(err, cause error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// await returns the best route that is not in tried. If there is none, it waits for one until the given time.
+// await returns the best route that is not in tried. If none is available, it waits until the given time.
 func (t *Transports) await(
 	ctx context.Context, name types.NamespacedName, tried []string, until time.Time,
 ) (route, error) {
@@ -142,8 +142,8 @@ func (t *Transports) await(
 	}
 }
 
-// look returns the best route, or a channel that is closed when there may be another one. It returns neither if the
-// member is unknown. It does both under one lock, so that it misses no arrival.
+// look returns the best route, or a channel that is closed when a new route may be available. It returns neither if the
+// member is unknown. It holds the lock throughout, so no new route is missed.
 func (t *Transports) look(name types.NamespacedName, tried []string) (route, <-chan struct{}) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

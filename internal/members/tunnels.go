@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Tunnels owns the tunnels that end in this process, from Add until their end.
+// Tunnels owns the tunnels that end in this process, from the call of Add until they are closed.
 type Tunnels struct {
 	table     *table
 	notices   *Notices
@@ -27,7 +27,7 @@ type session struct {
 	stream    *stream
 	report    *protocol.Report
 	reportErr error
-	cause     error // why the hub ended it, or nil if it did not
+	cause     error // why the hub closed the tunnel, or nil if it did not
 }
 
 // Add takes ownership of an open tunnel, and sets its ID and epoch. Requests to a member use its newest tunnel. Add
@@ -42,7 +42,8 @@ func (t *Tunnels) Add(peer Peer, tunnel Session) {
 		return
 	}
 	m := t.table.memberLocked(name)
-	_, refused := t.admission.admitLocked(name) // once more, because others may have been admitted in the meantime
+	// check again, because other tunnels may have been admitted in the meantime
+	_, refused := t.admission.admitLocked(name)
 	if m.opened(peer) {
 		refused = ErrReplayed
 	}
@@ -77,9 +78,9 @@ func (t *Tunnels) Add(peer Peer, tunnel Session) {
 	}
 }
 
-// opened reports whether another replica has a tunnel that the same token opened. When this tunnel was admitted, the
-// token was not known to be used: a client that opens two tunnels at the same time can delay the handshake of one until
-// the other is known.
+// opened reports whether another replica has a tunnel that was opened with the same token. The token was not known to
+// be used when this tunnel was admitted, but a client that opens two tunnels at the same time can delay one handshake
+// until the other tunnel is known.
 func (m *member) opened(with Peer) bool {
 	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
 		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool {
@@ -88,7 +89,7 @@ func (m *member) opened(with Peer) bool {
 	})
 }
 
-// Local returns the peers of a member's tunnels that end at this replica, including tunnels that are draining.
+// Local returns the peers of a member's tunnels at this replica, including draining tunnels.
 func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -103,7 +104,7 @@ func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	return peers
 }
 
-// Disconnect ends the member's tunnels at this replica for whose peer keep returns false.
+// Disconnect closes the member's tunnels at this replica for which keep returns false.
 func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	var ended []*session
 	t.table.mu.Lock()
@@ -121,7 +122,7 @@ func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	}
 }
 
-// Forget ends all tunnels of a deleted Cluster at this replica and drops its state.
+// Forget closes all tunnels of a deleted Cluster at this replica and discards its state.
 func (t *Tunnels) Forget(name types.NamespacedName) {
 	t.Disconnect(name, func(Peer) bool { return false })
 	t.table.mu.Lock()
@@ -133,7 +134,7 @@ func (t *Tunnels) Forget(name types.NamespacedName) {
 	}
 }
 
-// Close ends all tunnels, accepts no more, and returns when everything that belongs to them has ended.
+// Close closes all tunnels and accepts no more. It returns when all goroutines that use the tunnels have ended.
 func (t *Tunnels) Close() {
 	var all []*session
 	t.table.mu.Lock()

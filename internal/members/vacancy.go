@@ -10,18 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// LeaderPatience is how long a connected agent may be without a leader before the hub reports this. A leader that dies
-// is replaced within 19 s.
+// LeaderPatience is how long a connected member may be without a leading agent before the hub reports this. A leader
+// that dies is replaced within 19 s.
 const LeaderPatience = time.Minute
 
-// vacancy is the time during which replicas of a member's agent report but none of them leads. table.mu guards it.
+// vacancy is a period in which replicas of a member's agent send reports, but none of them is the leader. It is guarded
+// by table.mu.
 type vacancy struct {
 	since time.Time
 	timer *time.Timer
-	long  bool // whether it has lasted for LeaderPatience
+	long  bool // set once it has lasted for LeaderPatience
 }
 
-// occupied ends the vacancy, if there is one.
+// occupied ends the current vacancy, if any.
 func (m *member) occupied() {
 	if m.vacancy != nil {
 		m.vacancy.timer.Stop()
@@ -29,8 +30,8 @@ func (m *member) occupied() {
 	}
 }
 
-// awaitLeaderLocked records whether a member's agent has a leader, and notifies listeners when it has had none for
-// LeaderPatience.
+// awaitLeaderLocked records whether one of a member's agents is the leader, and notifies listeners when none has been
+// for LeaderPatience.
 func (l *leaders) awaitLeaderLocked(name types.NamespacedName) {
 	m := l.table.members[name]
 	if m == nil || isHost(name) {
@@ -54,8 +55,8 @@ func (l *leaders) awaitLeaderLocked(name types.NamespacedName) {
 	}
 }
 
-// reported reports whether a replica of the agent is connected and has reported. Node agents do not count. table.mu is
-// held.
+// reported reports whether a replica of the agent is connected and has reported. Node agents do not count. table.mu
+// must be held.
 func (m *member) reported() bool {
 	replica := func(p Peer) bool { return !p.NodeAgent }
 	return slices.ContainsFunc(m.sessions, func(s *session) bool { return s.report != nil && replica(s.peer) }) ||
