@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Awaited returns the expected owners for which Replace was not called yet, sorted. It returns none if the store is
-// complete or Expect was not called yet.
+// Awaited returns the expected owners for which Replace has not been called yet, sorted. It returns none if the store
+// is complete or Expect has not been called yet.
 func (d *Store) Awaited() []Key {
 	d.mu.Lock()
 	defer d.mu.Unlock()

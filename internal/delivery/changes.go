@@ -25,7 +25,7 @@ func (d *Store) want(m *member, key Key, c content) {
 		return
 	}
 	m.wants[id] = &wanted{key: key, content: c, since: time.Now()}
-	d.retries.clear(m, id) // a failure of the old content does not matter for the new content
+	d.retries.clear(m, id) // failures of the old content do not apply to the new content
 	d.enqueue(m, id)
 }
 
@@ -73,7 +73,7 @@ func (d *Store) wantedIn(name types.NamespacedName) *member {
 	return m
 }
 
-// drop forgets a member about which there is nothing to remember.
+// drop forgets a member if there is nothing to remember about it.
 func (d *Store) drop(m *member) {
 	if d.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
 		delete(d.members, m.name)
@@ -81,8 +81,8 @@ func (d *Store) drop(m *member) {
 	}
 }
 
-// look reads a member's connection, and the profile in the spec of its Cluster. If either has changed, look puts the
-// member's sets into the queue and notifies the owners of the sets that the member lacks.
+// look reads a member's connection, and the profile in its Cluster's spec. If either has changed, look queues the
+// member's sets and notifies the owners of sets that the member lacks.
 func (d *Store) look(m *member) {
 	if d.queue == nil {
 		return
@@ -109,8 +109,8 @@ func (d *Store) look(m *member) {
 	}
 }
 
-// maxUnowned bounds the sets without an owner that the store remembers per member, in addition to the sets in the first
-// report. The agent may be malicious.
+// maxUnowned is the maximum number of sets without an owner that the store remembers per member, in addition to the
+// sets in the first report. The agent may be malicious.
 const maxUnowned = 1024
 
 // Synced applies the report of all sets of a member. Synced, Event and Stopped implement members.Follower.
@@ -121,7 +121,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 		return
 	}
 	m := d.known(name)
-	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member waits for its confirmation
+	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member is waiting for its confirmation
 	offer := make(map[string]*protocol.SetState, len(all))
 	for _, event := range all {
 		switch {
@@ -167,7 +167,7 @@ func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
 	}
 }
 
-// Stopped records that the sets of a member may change without a report. The last reported state is kept.
+// Stopped records that a member's sets may change without being reported. The last reported state is kept.
 func (d *Store) Stopped(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

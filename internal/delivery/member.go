@@ -18,10 +18,10 @@ import (
 type member struct {
 	name types.NamespacedName
 	connection
-	synced    bool // whether the agent has reported all its sets and reports each change
-	forgotten bool // whether Forget was called
-	reported  bool // whether the agent has ever reported all its sets to this store
-	// hold records what waits for a confirmation, and comparing reports whether unusedID is queued for it.
+	synced    bool // set if the agent has reported all its sets and reports each change
+	forgotten bool // set if Forget was called
+	reported  bool // set if the agent has ever reported all its sets to this store
+	// hold records the changes that await a confirmation. comparing is true if unusedID is queued to compute them.
 	hold      unconfirmed
 	comparing bool
 
@@ -31,16 +31,17 @@ type member struct {
 	flow
 }
 
-// connection is the part of a member's state that does not concern its sets.
+// connection is the part of a member's state that is independent of its sets.
 type connection struct {
-	connected bool // whether a replica of its agent is connected; after Forget, node agents count, too
+	connected bool // set if a replica of its agent is connected; after Forget, node agents count, too
 	// refuses is the reason why the agent accepts no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends
 	// none, ReasonIdentityMismatch. It is empty if sets can be sent. Otherwise the member may still have its earlier
 	// sets, but they are not maintained and do not count.
 	refuses string
-	// withheld reports whether the spec of the Cluster says ReadOnly. Nothing is sent then, and existing sets are removed.
+	// withheld is true if the Cluster's spec has the profile ReadOnly. Then nothing is sent, and existing sets are
+	// removed.
 	withheld bool
-	// leaderless reports whether no replica of the agent has led for members.LeaderPatience.
+	// leaderless is true if no replica of the agent has been the leader for members.LeaderPatience.
 	leaderless bool
 }
 
@@ -63,7 +64,7 @@ func connectionOf(state members.State, was connection) connection {
 	return now
 }
 
-// wanted is a set that an owner wants in a member. An entry without an owner is absent: it stands for a withdrawn set
+// wanted is a set that an owner wants in a member. An entry without an owner is absent and represents a withdrawn set
 // until the store is complete.
 type wanted struct {
 	key Key
@@ -98,14 +99,14 @@ func (m *member) wanted(id string) *set.Set {
 	return want
 }
 
-// hasWanted reports whether a member has the set with this ID that it should have, whether or not it is applied.
+// hasWanted reports whether a member has the wanted set with this ID, whether or not the set is applied.
 func (m *member) hasWanted(id string) bool {
 	want, has := m.wanted(id), m.has[id]
 	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest
 }
 
-// lacks reports whether a member is known to have no set with this ID, because its agent last reported so. The member
-// need not be connected now.
+// lacks reports whether a member is known not to have a set with this ID, according to its agent's last report. The
+// member does not have to be connected.
 func (m *member) lacks(id string) bool {
 	return m.reported && m.refuses == "" && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.takes())
 }
@@ -133,12 +134,12 @@ func (m *member) lacking() []Key {
 // anyDigest is the digest of a set that matches any set in a member. No set with content has this digest.
 const anyDigest = "*"
 
-// Unchanged returns a set that keeps the member's present set with this ID: nothing is sent or removed until Replace is
-// called with another set.
+// Unchanged returns a set that leaves the member's current set with this ID in place: nothing is sent or removed until
+// Replace is called with another set.
 func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
 
-// Absent returns a set that removes the member's set with this ID. Its owner is notified as for any other set. Remains
-// counts the members that still have it.
+// Absent returns a set that causes the member's set with this ID to be removed. The owner is notified as for any other
+// set. Remains counts the members that still have it.
 func Absent(id string) *set.Set { return &set.Set{ID: id} }
 
 func unchanged(s *set.Set) bool {
@@ -148,7 +149,7 @@ func unchanged(s *set.Set) bool {
 // IsAbsent reports whether a set is Absent.
 func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
 
-// excessDigest is the digest of a set that the store does not keep, because its workspace has too many large sets.
+// excessDigest is the digest of a set that the store does not hold, because its workspace has too many large sets.
 const excessDigest = "*excess"
 
 func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }

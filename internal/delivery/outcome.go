@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// patience is the number of failures after which a set counts as Failed. When a tunnel moves, one or two sends fail.
+// patience is the number of failures after which a set counts as Failed. One or two sends fail when a tunnel moves.
 const patience = 3
 
 // settleTime is how long after its start a store waits for agents to connect before it counts them as Away. The Cluster
@@ -32,7 +32,7 @@ type Stage int
 const (
 	// Applied means that the member has the whole set.
 	Applied Stage = iota
-	// Away means that the member is not connected and gets the set when it connects.
+	// Away means that the member is not connected and will get the set when it connects.
 	Away
 	// Unreported means that the member's agent has not reported its sets yet, or has not connected again yet.
 	Unreported
@@ -52,12 +52,12 @@ type Outcome struct {
 	Reason string
 	// Failures are the objects that failed, for Failed and Refused.
 	Failures []v1.Failure
-	// Namespaces, Short and Spent are the agent's report on the namespaces for which the set is expanded.
+	// Namespaces, Short and Spent are copied from the agent's report on the namespaces for which the set is expanded.
 	Namespaces   int32
 	Short, Spent []string
 	// Since is when Replace was called with the set, for Pending.
 	Since time.Time
-	// Busy reports whether many other sets are being sent to the member.
+	// Busy is true if many other sets are being sent to the member.
 	Busy bool
 }
 
@@ -86,9 +86,9 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	return outcomes
 }
 
-// Remains counts the members that may still have a set that should be Absent. held are the members that have it. away
-// are the members that may have it, but are not connected, accept no sets or wait for a confirmation. unreported are
-// the members whose agents have not reported yet.
+// Remains counts the members that may still have a set that should be Absent. held counts the members that have it.
+// away counts the members that may have it but are not connected, accept no sets or are waiting for a confirmation.
+// unreported counts the members whose agents have not reported yet.
 func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, unreported int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,14 +149,14 @@ func failedOutcome(reason, message string) Outcome {
 	return Outcome{Stage: Failed, Reason: reason, Failures: []v1.Failure{{Object: wholeSet, Message: message}}}
 }
 
-// excessOutcome returns the outcome of a set that is not kept.
+// excessOutcome returns the outcome of a set that the store does not hold.
 func excessOutcome(workspace string) Outcome {
 	return failedOutcome(v1.ReasonDeliveryFailed, fmt.Sprintf(
 		"The hub does not deliver it, because the sets of workspace %s that are larger than %d KiB exceed %d MiB in total; "+
 			"use fewer or smaller Secrets in its plans and projects", workspace, largeSet>>10, maxLarge>>20))
 }
 
-// whyWithheld describes the state of a set in a Cluster whose spec says ReadOnly.
+// whyWithheld describes the state of a set in a Cluster with the profile ReadOnly.
 func (m *member) whyWithheld(id string) string {
 	const why = "spec.agent.profile of the Cluster is ReadOnly, so nothing is delivered"
 	switch f := m.failed[id]; {
@@ -187,7 +187,8 @@ func refusalText(reason string) string {
 // wholeSet is the object of a failure that concerns all objects of a set.
 const wholeSet = "set"
 
-// Explain returns a failure as one sentence: the object, unless the failure concerns all objects, and the reason.
+// Explain describes a failure in one sentence, with the reason and, unless the failure concerns all objects, the
+// object.
 func Explain(f v1.Failure) string {
 	if f.Object == wholeSet {
 		return f.Message

@@ -10,15 +10,14 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// owners holds the objects on the hub that own sets, and the owners that are expected to declare sets. Store.mu guards
-// it.
+// owners holds the hub objects that own sets, and the owners that are expected to declare sets. Store.mu guards it.
 type owners struct {
 	all map[Key]*owner
-	// expected has the owners for which Replace was not called yet. It is nil before Expect.
+	// expected contains the owners for which Replace has not been called yet. It is nil before Expect is called.
 	expected map[Key]struct{}
-	// early has the owners for which Replace was called before Expect. It is nil after Expect.
+	// early contains the owners for which Replace was called before Expect. It is nil after Expect has been called.
 	early map[Key]struct{}
-	// complete reports whether Replace was called for every expected owner.
+	// complete reports whether Replace has been called for every expected owner.
 	complete bool
 }
 
@@ -29,7 +28,7 @@ type owner struct {
 	large   int                // the size of its large sets in bytes
 }
 
-// expect sets the owners that exist, and reports whether this has made them complete.
+// expect sets the owners that exist, and reports whether they are complete as a result.
 func (o *owners) expect(keys []Key) (completed bool) {
 	before := o.expected
 	o.expected = make(map[Key]struct{}, len(keys))
@@ -59,8 +58,8 @@ func (o *owners) get(key Key) *owner {
 	return found
 }
 
-// content returns the content of a set, which all members of the owner share. shared has the contents of the current
-// call of Replace, by digest.
+// content returns the content of a set, which is shared by all members of the owner. shared contains the contents of
+// the current call of Replace, by digest.
 func (o *owner) content(s *set.Set, shared map[string]content) content {
 	for _, known := range []map[string]content{shared, o.sets} {
 		if c, is := known[s.Digest]; is && c.set.ID == s.ID {
@@ -73,7 +72,7 @@ func (o *owner) content(s *set.Set, shared map[string]content) content {
 	return c
 }
 
-// replaced records the present sets of an owner. It returns the owners for whose sets there may be room now, and
+// replaced records the current sets of an owner. It returns the owners whose sets may now fit within the bound, and
 // reports whether the owners have become complete.
 func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []Key, completed bool) {
 	before := of.large
@@ -106,15 +105,15 @@ func (o *owners) forget(m *member) {
 	}
 }
 
-// Bounds on the memory for the sets of a workspace. Large sets contain copies of Secrets, and any number of plans may
-// name the same Secrets.
+// Limits on the memory that a workspace's sets use. Large sets contain copies of Secrets, and any number of plans may
+// refer to the same Secrets.
 const (
 	largeSet = 64 << 10  // bytes above which a set counts as large
 	maxLarge = 128 << 20 // bytes of all large sets of a workspace
 )
 
 // bound returns the sets of an owner. If the workspace would exceed maxLarge, the owner's large sets are returned
-// without content, and the members keep their present sets.
+// without content, and the members keep their current sets.
 func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[types.NamespacedName]*set.Set {
 	room, seen := maxLarge, map[string]bool{}
 	for _, s := range sets {
@@ -144,7 +143,7 @@ func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[type
 	return bounded
 }
 
-// excessive returns the owners in a workspace that have sets that are not kept.
+// excessive returns the owners in a workspace with sets that the store does not hold.
 func (o *owners) excessive(workspace string) (keys []Key) {
 	for key, owner := range o.all {
 		if _, is := owner.sets[excessDigest]; is && key.Namespace == workspace {
@@ -154,7 +153,7 @@ func (o *owners) excessive(workspace string) (keys []Key) {
 	return keys
 }
 
-// size returns the number of bytes to send, or 0 for nil, which is a removal.
+// size returns the number of bytes to send. It returns 0 for nil, which represents a removal.
 func size(s *set.Set) int {
 	if s == nil {
 		return 0
@@ -162,14 +161,14 @@ func size(s *set.Set) int {
 	return len(s.JSON())
 }
 
-// content is a set that an owner wants, with its usual state in a member. All members share both.
+// content is a set that an owner wants, together with its usual state in a member. Both are shared by all members.
 type content struct {
 	set     *set.Set
 	applied *protocol.SetState
 }
 
-// share returns the state to keep for a state that a member reported. If the reported state says only that the set is
-// applied, it returns the shared state.
+// share returns the state to store for a reported state. If the report contains nothing except that the set is applied,
+// it returns the shared state.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
 	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" &&
 		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 {

@@ -32,17 +32,17 @@ const (
 // Bounds on the sends in progress.
 const (
 	// workers is the number of sets that are reconciled concurrently. A send occupies a worker for at most slowSend, so
-	// that even many members that do not respond delay the others only a little.
+	// even many unresponsive members delay the others only a little.
 	workers = 512
 	// slowSend is how long a worker waits for a send. A slower send continues without a worker.
 	slowSend = 500 * time.Millisecond
-	// maxSlowSends bounds the sends in progress to a member that does not respond, while one of them takes longer than
-	// slowSend. With this bound, 1,000 such members occupy the workers for seconds rather than minutes.
+	// maxSlowSends is the maximum number of sends in progress to an unresponsive member, while one of them takes longer
+	// than slowSend. With this bound, 1,000 such members occupy the workers for seconds rather than minutes.
 	maxSlowSends = 8
-	// maxMemberSends bounds the sends in progress to one member. The agent has its own bound. It responds after it has
-	// stored a set, and applies many sets before it stores them.
+	// maxMemberSends is the maximum number of sends in progress to one member. The agent has its own limit. It responds
+	// after it has stored a set, and stores many sets only after it has applied them.
 	maxMemberSends = 256
-	// maxMemberBytes bounds the bytes in progress to one member. A single set may exceed it.
+	// maxMemberBytes is the maximum number of bytes in progress to one member. A single set may exceed it.
 	maxMemberBytes = 4 << 20
 )
 
@@ -56,7 +56,7 @@ type target struct {
 func (d *Store) Start(ctx context.Context) error {
 	c, err := controller.NewTypedUnmanaged("delivery", controller.TypedOptions[target]{
 		Reconciler: reconcile.TypedFunc[target](d.reconcile), MaxConcurrentReconciles: workers, Logger: d.Log,
-		SkipNameValidation: new(true), // a test has several stores
+		SkipNameValidation: new(true), // tests have several stores
 	})
 	if err != nil {
 		return err
@@ -71,8 +71,8 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// begin gives the store the queue of its controller. Every change to the sets that a member should have, or to the sets
-// that it has, puts targets into this queue.
+// begin gives the store the queue of its controller. Every change to a member's wanted or existing sets adds targets to
+// this queue.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
 	d.mu.Lock()
 	defer d.unlock()
@@ -143,8 +143,8 @@ func (d *Store) startSend(t target) (*sending, time.Duration) {
 	return s, 0
 }
 
-// enqueue queues a set that has changed in a member, or that the member should have changed, if it is due. It reports
-// whether the set is due.
+// enqueue queues a set if it is due, after either the wanted set or the member's set has changed. It reports whether
+// the set is due.
 func (d *Store) enqueue(m *member, id string) bool {
 	d.compareLater(m)
 	due := d.queue != nil && m.due(id, d.rule(id))
@@ -173,7 +173,7 @@ func (m *member) room(want *set.Set) bool {
 	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// resume queues the sets that the bounds of a member have delayed, as many as there is room for.
+// resume queues as many of the sets delayed by a member's bounds as there is room for.
 func (d *Store) resume(m *member) {
 	if len(m.waiting) == 0 {
 		return
@@ -190,15 +190,16 @@ func (d *Store) resume(m *member) {
 	}
 }
 
-// sendTimeout bounds one send. The agent answers within protocol.SetTimeout, and the rest is for the network.
+// sendTimeout is the timeout for one send. The agent responds within protocol.SetTimeout, and the rest is for the
+// network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
 // sending is a send in progress.
 type sending struct {
 	target
 	due  *set.Set // nil for a removal
-	slow bool     // whether it takes longer than slowSend
-	bare bool     // whether it is sent without a checkpoint, because the member continues to wait for a confirmation
+	slow bool     // set if it takes longer than slowSend
+	bare bool     // set if it is sent without a checkpoint, because the member continues to wait for a confirmation
 	done chan struct{}
 }
 
@@ -243,13 +244,13 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 	case err == nil && state.Phase == protocol.SetReadOnly:
 		d.affected = append(d.affected, m.refuse(v1.ReasonAgentReadOnly)...)
 	case err == nil:
-		if f := m.failed[s.id]; f == nil || !f.lost { // keep the pauses of a set that the member loses each time
+		if f := m.failed[s.id]; f == nil || !f.lost { // keep the pauses for a set that the member loses repeatedly
 			d.retries.clear(m, s.id)
 		}
 		m.has[s.id] = want.share(state)
 	case members.IsStatus(err, http.StatusNotFound):
 		d.affected = append(d.affected, m.refuse(v1.ReasonAgentTooOld)...)
-	default: // the failure counts if the owner still wants the same
+	default: // the failure counts if the owner still wants the same set
 		due := m.next(s.id, d.rule(s.id))
 		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) {
 			d.retries.failed(m, s.id, err)
@@ -257,8 +258,8 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 	}
 }
 
-// transfer sends a set to the leading agent of a member, or removes it there. It returns the state that the agent
-// reports for a set that was sent. It takes no lock.
+// transfer sends a set to a member's leading agent, or removes it there. For a set that was sent, it returns the state
+// reported by the agent. It acquires no lock.
 func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.SetState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
@@ -311,10 +312,10 @@ func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 	return state, nil
 }
 
-// flow records the sends to a member, and how many sets the member has accepted recently.
+// flow tracks the sends to a member, and how many sets the member has accepted recently.
 type flow struct {
 	sends map[string]*sending // in progress
-	// waiting has the IDs of sets that are sent when there is room for them.
+	// waiting contains the IDs of sets that are sent as soon as there is room for them.
 	waiting map[string]struct{}
 	// taken counts the successful sends in the period of slowSend that began at start, and in the period before it.
 	taken [2]int
@@ -333,8 +334,8 @@ func (f *flow) took(now time.Time) {
 }
 
 // maxSends returns how many sends to the member may be in progress. While one of them is slow, this is the number of
-// sets that the member has accepted recently. A member that has much to do then continues at its pace, and a member
-// that does not respond occupies few workers.
+// sets that the member has accepted recently. A busy member then continues at its own pace, and an unresponsive member
+// occupies few workers.
 func (f *flow) maxSends(now time.Time) int {
 	for _, s := range f.sends {
 		if !s.slow {
@@ -348,11 +349,11 @@ func (f *flow) maxSends(now time.Time) int {
 	return maxMemberSends
 }
 
-// failure says why a set was not delivered.
+// failure describes why a set was not delivered.
 type failure struct {
 	count   int
-	refused bool // whether the agent rejected it, so that a retry is unlikely to help
-	lost    bool // whether the agent had the set and reports that it no longer has it
+	refused bool // set if the agent rejected it, so a retry is unlikely to help
+	lost    bool // set if the agent had the set and reports that it no longer has it
 	message string
 	retryAt time.Time
 }

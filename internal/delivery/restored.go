@@ -15,29 +15,29 @@ import (
 )
 
 // This file contains the part of the store that handles a hub whose etcd was restored from a backup.
-// internal/checkpoint decides which members wait for a confirmation, and how their sets are treated in the meantime.
+// internal/checkpoint determines which members wait for a confirmation, and how their sets are treated in the meantime.
 
 // Unconfirmed returns the changes in a member that a restored hub makes only after a confirmation, or nil if there are
 // none. known reports whether the changes are known.
 type Unconfirmed func(member types.NamespacedName) (difference *checkpoint.Difference, known bool)
 
-// unconfirmed records what waits for a confirmation in one member.
+// unconfirmed records the changes in one member that await a confirmation.
 type unconfirmed = checkpoint.Hold
 
-// unusedID is an ID that no set has. Its removal brings an agent the present checkpoint, and has no other effect.
+// unusedID is an ID that no set has. Removing it sends the current checkpoint to an agent and has no other effect.
 const unusedID = "checkpoint"
 
-// rule has the facts that decide, in addition to the member's state, whether a set is due.
+// rule contains the facts that, in addition to the member's state, determine whether a set is due.
 type rule struct {
-	revocable bool // whether sets of its kind are revoked at once
-	complete  bool // whether all owners have declared their sets
+	revocable bool // set if sets of its kind are revoked at once
+	complete  bool // set if all owners have declared their sets
 }
 
 func (d *Store) rule(id string) rule {
 	return rule{revocable: d.Restore.Rule(id).RevokedAtOnce, complete: d.owners.complete}
 }
 
-// path returns the path of a send, including the checkpoint for the agent.
+// path returns the URL path of a send, including the checkpoint for the agent.
 func (o *Options) path(s *sending) (string, error) {
 	reached := o.Restore.Checkpoint()
 	if s.bare {
@@ -58,8 +58,8 @@ func (m *member) reaches(event *protocol.SetEvent) bool {
 	return true
 }
 
-// countAsWithdrawn records that an owner has withdrawn a set, if this may have happened after a restore. Such a set is
-// removed without a confirmation.
+// countAsWithdrawn records that an owner has withdrawn a set, if this may have happened after a restore. The set is
+// then removed without a confirmation.
 func (m *member) countAsWithdrawn(id string, policy *checkpoint.Policy) {
 	if policy.Lost != nil && (!m.synced || m.hold.Waits()) && policy.Rule(id).CountsAsWithdrawn {
 		m.hold.Withdraw(id)
@@ -67,7 +67,7 @@ func (m *member) countAsWithdrawn(id string, policy *checkpoint.Policy) {
 }
 
 // Unconfirmed returns the changes that are not sent to a member until an administrator confirms them, or nil if there
-// are none. They are not known before all owners have declared their sets and the agent has reported its own.
+// are none. The changes are not known until all owners have declared their sets and the agent has reported its sets.
 func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.Difference, known bool) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -85,7 +85,7 @@ func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.D
 	return m.hold.Difference(m.synced)
 }
 
-// examine decides whether a member waits for a confirmation. If this has changed, it looks at all sets of the member
+// examine determines whether a member waits for a confirmation. If this has changed, it checks all sets of the member
 // again.
 func (d *Store) examine(m *member) {
 	changed := d.Restore.Examine(d.ctx, m.name, &m.hold, m.synced)
@@ -95,15 +95,15 @@ func (d *Store) examine(m *member) {
 	}
 }
 
-// holdChanged looks at all sets of a member that has started or stopped waiting for a confirmation, and notifies the
+// holdChanged checks all sets of a member that has started or stopped waiting for a confirmation, and notifies the
 // owners that may be affected.
 func (d *Store) holdChanged(m *member) {
 	d.enqueueAll(m)
 	d.affected = append(append(d.affected, m.lacking()...), m.ownOwners(&d.Restore)...)
 }
 
-// compareLater schedules compare for a member that waits for a confirmation. It delays the comparison a little, because
-// an agent may report any number of changes.
+// compareLater schedules compare for a member that is waiting for a confirmation. It delays the comparison a little,
+// because an agent may report many changes at once.
 func (d *Store) compareLater(m *member) {
 	if m.hold.Waits() && !m.comparing && d.queue != nil {
 		m.comparing = true
@@ -111,7 +111,8 @@ func (d *Store) compareLater(m *member) {
 	}
 }
 
-// compare computes the difference that waits in a member, and notifies the member's owners if it has changed.
+// compare computes the changes that await a confirmation in a member, and notifies the member's owners if they have
+// changed.
 func (d *Store) compare(m *member) {
 	m.comparing = false
 	var now *checkpoint.Difference
@@ -133,14 +134,14 @@ func (m *member) ownOwners(policy *checkpoint.Policy) (keys []Key) {
 	return keys
 }
 
-// endHold ends the wait of a member whose agent has received the present checkpoint.
+// endHold ends the waiting of a member whose agent has received the current checkpoint.
 func (d *Store) endHold(m *member) {
 	m.hold.End(d.Restore.Checkpoint())
 	d.holdChanged(m)
 }
 
-// outdated reports whether a member that waits for a confirmation has an outdated set of a kind that is revoked at
-// once. Such a set is removed, and sent again after the confirmation.
+// outdated reports whether a member that is waiting for a confirmation has an outdated set of a kind that is revoked at
+// once. Such a set is removed, and is sent again after the confirmation.
 func (m *member) outdated(id string, r rule) bool {
 	if !r.revocable || !m.hold.Waits() || !r.complete || m.has[id] == nil {
 		return false
@@ -149,10 +150,10 @@ func (m *member) outdated(id string, r rule) bool {
 	return want == nil || !unchanged(want) && m.has[id].Digest != want.Digest
 }
 
-// agrees reports whether a waiting member has exactly the sets that it should have, so that there is nothing to
-// confirm. The hold ends when the agent has the present checkpoint, because a later leader would hold the member again
-// for the checkpoint that the agent has. A member does not agree while an owner has not decided yet, because that owner
-// may want a change.
+// agrees reports whether a waiting member has exactly the sets that it should have, so there is nothing to confirm. The
+// hold ends only when the agent has the current checkpoint, because a later leader would otherwise hold the member
+// again for its old checkpoint. A member does not agree while an owner is still undecided, because that owner may want
+// a change.
 func (m *member) agrees() bool {
 	if !m.hold.Agrees() {
 		return false
@@ -197,6 +198,6 @@ func unconfirmedOutcome() Outcome {
 	}
 }
 
-// withheldUnconfirmed says why a set is still in a member that should have none.
+// withheldUnconfirmed explains why a set is still in a member that should have none.
 const withheldUnconfirmed = "; the hub's etcd was restored from a backup, so the existing objects stay in force " +
 	"until an administrator runs \"kubectl drover restored\", and are removed then"

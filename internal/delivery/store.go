@@ -3,8 +3,8 @@
 
 // Package delivery compares the sets that each member should have with the sets that it has, and sends the difference.
 //
-// A Store runs on the leading manager. It is a controller whose requests consist of a member and the ID of a set. It
-// sends nothing to a member that is not connected. When the member connects, its sets are queued.
+// A Store runs on the leading manager. It is a controller whose requests consist of a member and a set ID. It sends
+// nothing to a disconnected member. When the member connects, its sets are queued.
 package delivery
 
 import (
@@ -31,7 +31,7 @@ type Key struct {
 	Name      string
 }
 
-// String returns the key in the form for logs.
+// String formats the key for logs.
 func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name }
 
 // Options are the options of a Store.
@@ -40,32 +40,34 @@ type Options struct {
 	State func(member types.NamespacedName) members.State
 	// Leading returns a transport to the agent of a member that accepts sets.
 	Leading func(member types.NamespacedName) (http.RoundTripper, error)
-	// Leaving reports whether a member's Cluster is being deleted or gone, so that nothing more is sent to the member. Nil
-	// means never.
+	// Leaving reports whether a member's Cluster is being deleted or gone, in which case nothing more is sent to the
+	// member. Nil means never.
 	Leaving func(context.Context, types.NamespacedName) bool
 	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered,
 	// whatever the agent reports, and existing sets are removed. Store.Changed must be called when the profile changes.
 	// Nil means never. The function must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
-	// Restore decides what waits for a confirmation after a restore of the hub's etcd. The zero value means nothing.
+	// Restore determines which changes wait for a confirmation after the hub's etcd was restored. With the zero value,
+	// none do.
 	Restore checkpoint.Policy
 	// Observer observes the sends. Its functions may be nil.
 	Observer Observer
-	// Pause is the wait after the first failure. It doubles with each failure, up to maxPause. Zero means firstPause.
+	// Pause is the delay after the first failure. It doubles with each failure, up to maxPause. Zero means firstPause.
 	Pause time.Duration
 	Log   logr.Logger
 }
 
 // Observer observes the sends, for metrics.
 type Observer struct {
-	// Sent is called after each send or removal, with "put" or "delete", with "ok" or "failed", and with its duration.
+	// Sent is called after each send or removal. Its arguments are "put" or "delete", "ok" or "failed", and the
+	// duration.
 	Sent func(verb, result string, took time.Duration)
 	// Awaited is called every few seconds with the owners for which the store is waiting, until it is complete. The last
 	// call has no owners.
 	Awaited func([]Key)
 }
 
-// Deliverer brings sets to members, and reports their outcomes. A Store implements it.
+// Deliverer delivers sets to members and reports their outcomes. A Store implements it.
 type Deliverer interface {
 	Replace(Key, map[types.NamespacedName]*set.Set)
 	Outcomes(id string, members []types.NamespacedName) []Outcome
@@ -89,7 +91,7 @@ type Store struct {
 	members  map[types.NamespacedName]*member
 	owners   owners
 	result   map[string][]func(Key)
-	affected []Key // owners to be notified by unlock
+	affected []Key // owners that unlock will notify
 }
 
 // New returns a Store. It accepts sets at once, but sends nothing before Start.
@@ -130,8 +132,8 @@ func (d *Store) unlock() {
 	}
 }
 
-// Expect sets the owners that exist. After a call of Replace for each of them, the store is complete, and from then on
-// it removes sets without an owner from members. A second call drops the owners that are gone since the first call.
+// Expect sets the owners that exist. Once Replace has been called for each of them, the store is complete and starts
+// removing sets without an owner from members. A second call drops the owners that have gone since the first call.
 func (d *Store) Expect(keys []Key) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -140,7 +142,7 @@ func (d *Store) Expect(keys []Key) {
 	}
 }
 
-// complete looks at all members again, because the store has become complete.
+// complete checks all members again, because the store has become complete.
 func (d *Store) complete() {
 	for _, m := range d.members {
 		maps.DeleteFunc(m.wants, func(_ string, w *wanted) bool { return w.key == Key{} })
@@ -149,7 +151,7 @@ func (d *Store) complete() {
 	}
 }
 
-// Complete reports whether Replace was called for every expected owner.
+// Complete reports whether Replace has been called for every expected owner.
 func (d *Store) Complete() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -202,7 +204,7 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 }
 
 // Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner wants
-// a set there again. The agent itself removes its objects, or keeps them.
+// a set there again. The agent itself decides whether to remove its objects.
 func (d *Store) Forget(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -215,7 +217,7 @@ func (d *Store) Forget(name types.NamespacedName) {
 	d.drop(m)
 }
 
-// Changed looks at a member's connection again. It can be passed to members.Registry.OnChange.
+// Changed checks a member's connection again. It can be passed to members.Registry.OnChange.
 func (d *Store) Changed(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -227,7 +229,7 @@ func (d *Store) Changed(name types.NamespacedName) {
 	d.drop(m)
 }
 
-// Size returns the number of members, and the number of sets that are wanted in them.
+// Size returns the number of members and the number of wanted sets in them.
 func (d *Store) Size() (members, sets int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -19,30 +19,31 @@ import (
 
 // Times for controllers that write a summary.
 const (
-	// hold is how long a set may be Pending before the status is written.
+	// hold is how long the status is not written while a set is Pending.
 	hold = time.Second
-	// burst is how long a set may be in a busy member before the status is written. The status writes for a burst of sets
-	// would delay the burst itself.
+	// burst is how long the status is not written while a member is busy. Status updates during a burst of sets would
+	// delay the burst itself.
 	burst = 2 * time.Second
-	// lookAgain is the pause before the next look at members that are busy.
+	// lookAgain is the pause before busy members are checked again.
 	lookAgain = 500 * time.Millisecond
-	// listenAgain is the pause before the next look at agents that have not reported yet. Usually their report wakes the
-	// owner first.
+	// listenAgain is the pause before agents that have not reported yet are checked again. Usually, the owner is
+	// notified of their report before that.
 	listenAgain = 5 * time.Second
 )
 
-// Summary is the outcome in all members.
+// Summary combines the outcomes in all members.
 type Summary struct {
-	// Ready is the status of the condition Ready, with Reason and Message. Stalled reports whether a user must act.
+	// Ready is the status of the condition Ready, and Reason and Message belong to it. Stalled is true if a user must
+	// act.
 	Ready   bool
 	Reason  string
 	Message string
 	Stalled bool
 	// Incomplete describes the condition Complete, which covers all members, including members that are away.
 	Incomplete Incomplete
-	// Refused reports whether the hub itself refuses to deliver all or a part of the object.
+	// Refused is true if the hub itself refuses to deliver the object or a part of it.
 	Refused bool
-	// Unreported reports whether some agents have not reported yet.
+	// Unreported is true if some agents have not reported yet.
 	Unreported bool
 	// Since is the latest Since of the outcomes that are Pending, or zero if there are none.
 	Since time.Time
@@ -53,7 +54,7 @@ type Summary struct {
 	Failures []v1.Failure
 }
 
-// Incomplete says why a set is not in all members although Ready is True. The zero value means that Complete equals
+// Incomplete explains why a set is not in all members although Ready is True. The zero value means that Complete equals
 // Ready.
 type Incomplete struct{ Reason, Message string }
 
@@ -103,8 +104,8 @@ func Summarize(outcomes []Outcome) Summary {
 	return v
 }
 
-// Delay returns how long to wait before the summary is written, or 0 to write it now. A summary that is about to change
-// should not be written. observed reports whether the status belongs to the present generation.
+// Delay returns how long to wait before the summary is written, or 0 to write it now. A summary that will soon change
+// should not be written. observed is true if the status belongs to the current generation.
 func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	if v.Unreported && observed {
 		return listenAgain
@@ -112,8 +113,8 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether the summary may have changed because of the hub, and not only because of members. observed has
-// the same meaning as for Delay, and was is the count in the status.
+// Urgent reports whether the summary may have changed because of the hub rather than only because of members. observed
+// has the same meaning as for Delay, and was is the count in the status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
@@ -128,8 +129,8 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	}
 }
 
-// Expire replaces the summary with the expiry of a binding. held, away and unreported are the counts of Remains. While
-// there are unreported members, the status does not change, so that a manager that starts changes no status.
+// Expire replaces the summary with the expiry of a binding. held, away and unreported are the counts of Remains. The
+// status does not change while any members are unreported, so a starting manager changes no status.
 func (v *Summary) Expire(message string, held, away, unreported int) {
 	*v = Summary{
 		Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0,
@@ -178,8 +179,8 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	return news
 }
 
-// delivered reports whether the condition Ready says that a member has the object. While no member is connected, there
-// is no other evidence.
+// delivered reports whether, according to the condition Ready, a member has the object. While no member is connected,
+// there is no other evidence.
 func delivered(ready *metav1.Condition) bool {
 	return ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason != v1.ReasonNoClusters
 }
@@ -207,7 +208,7 @@ func (v Summary) Change(generation int64, s Status, now time.Time, more func(*st
 	}}
 }
 
-// stalling returns the reasons that only a person can resolve.
+// stalling returns the reasons that require manual action.
 func stalling() []string {
 	return []string{
 		v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
