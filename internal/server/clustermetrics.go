@@ -20,13 +20,13 @@ import (
 // scrapePatience limits how long a scrape waits for a cache that has not synced yet.
 const scrapePatience = time.Second
 
-// states is a collector that counts objects by two labels, whose values come from the objects' conditions. Every
-// replica counts all objects in its cache.
+// states is a collector that counts objects by two labels that are read from the objects' conditions. Every replica
+// counts all objects in its cache.
 type states[L client.ObjectList] struct {
 	client.Reader
 	desc *prometheus.Desc
 	new  func() L
-	// each calls count with the values of the labels, once for each object of a list.
+	// each calls count once for each object of a list, with the values of the labels.
 	each func(list L, count func(first, second string))
 }
 

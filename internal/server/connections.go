@@ -15,11 +15,11 @@ import (
 )
 
 // connections limits how many connections one address may hold without authentication, and how many one user may hold.
-// One host must not use up the port. Tunnels are limited elsewhere, per Cluster and workspace, because behind a load
-// balancer all agents have the same address.
+// A single host must not be able to exhaust the port. Tunnels are limited elsewhere, per Cluster and workspace, because
+// behind a load balancer all agents have the same address.
 type connections struct {
 	most       int    // the limit for one address or one user
-	turnedAway func() // called for each connection that is closed at once
+	turnedAway func() // called for each connection that is closed immediately
 
 	mu   sync.Mutex // guards the fields below
 	held map[string]int
@@ -70,7 +70,7 @@ func (c *connections) leaveLocked(holder string) {
 	}
 }
 
-// countedConn is a connection and its holder: an address or a user, or "" for an agent's tunnel.
+// countedConn is a connection with its holder, which is an address, a user, or "" for an agent's tunnel.
 type countedConn struct {
 	net.Conn
 	all    *connections
@@ -89,8 +89,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// heldBy counts a connection for a new holder, who has authenticated. If a user already holds too many, the connection
-// still counts for its address.
+// heldBy counts a connection toward the limit of a new holder, who has authenticated. If a user already holds too many,
+// the connection still counts for its address.
 func (c *countedConn) heldBy(holder string) {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()

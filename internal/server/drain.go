@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// lastWords is how long a response has to be sent, and a new connection to send its first request, before the port is
-	// closed.
+	// lastWords is how long the server waits for responses to be sent, and for new connections to send their first
+	// request, before it closes the port.
 	lastWords = time.Second
-	// keepBeyond is how much longer an agent is told to keep a tunnel than this replica uses it. So it is always the
-	// replica that ends the tunnel.
+	// keepBeyond is how much longer an agent is told to keep a tunnel than this replica uses it. This way, it is always
+	// the replica that closes the tunnel.
 	keepBeyond = 10 * time.Second
-	// refusedFor limits Retry-After, in seconds, for agents that connect while this replica stops. The value is random, so
-	// they do not all come back together.
+	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
+	// value is random, so they do not all come back at the same time.
 	refusedFor = 5
 )
 
 // Stop configures how a Server stops.
 type Stop struct {
-	// Delay is how long new requests are still served. Sessions is how long the requests that are then in progress may
+	// Delay is how long new requests are still served. Sessions is how long requests still in progress after that may
 	// last.
 	Delay, Sessions time.Duration
-	// Calls are the requests in progress for users and for other replicas. The handler of the latter also counts here.
+	// Calls counts the requests in progress for users and for other replicas.
 	Calls *request.Group
 	// Others returns how many other replicas there are at the moment. If it is nil or returns 0, agents have nowhere to
 	// move.
@@ -47,14 +47,14 @@ func newStop(d config.Drain) Stop {
 	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
-// stop lets everything in progress finish. docs/design/0002-replicas-and-moves.md describes the order and the reasons.
-// closing is called when the next request of each user must go to another replica.
+// stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. closing is called
+// when each user's next request must go to another replica.
 func (s *Server) stop(server *http.Server, closing func()) {
 	s.telemetry.stop(time.Now())
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
 	pause(s.Stop.Delay / 2)
 	closing()
-	s.Stop.Calls.RenewWatches() // now, while the next request on their connections is still served, as the last one
+	s.Stop.Calls.RenewWatches() // now, while one last request on each connection is still served
 	pause(s.Stop.Delay - s.Stop.Delay/2)
 
 	ctx, cancel := context.WithTimeout(context.Background(), s.Stop.Sessions)
@@ -73,7 +73,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	s.Log.Info("stopped")
 }
 
-// pause waits for a fixed time, because there is no event that shows that others have noticed.
+// pause waits for a fixed time, because no event shows that others have noticed.
 func pause(d time.Duration) { <-time.After(d) }
 
 // moveAgents moves agents to other replicas. Requests in progress continue in the existing tunnels.
@@ -90,7 +90,7 @@ func (s *Server) moveAgents() {
 		time.Since(begun).Round(time.Millisecond).String())
 }
 
-// cut ends the requests that have not ended in time.
+// cut aborts the requests that have not finished in time.
 func (s *Server) cut() {
 	left := s.Stop.Calls.Counts()
 	s.Log.Info("time is up for the requests in progress", "requests", left.Requests, "watches", left.Watches, "sessions",

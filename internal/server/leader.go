@@ -25,11 +25,11 @@ import (
 // leaseName is the name of the Lease with which replicas elect their leader.
 const leaseName = "drover-manager"
 
-// errLeaseLost stops the replica, because another replica leads, or none can.
+// errLeaseLost stops the replica, because another replica leads or the Lease is unavailable.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
 // Run runs a replica until ctx ends or a part fails. The manager runs the caches and the controllers of every replica.
-// It goes on until all parts have ended.
+// It runs until all parts have ended.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -54,8 +54,8 @@ func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) e
 // Leader is the manager for controllers. It runs the parts that need leadership while this replica holds the Lease. The
 // other parts run in the manager itself.
 //
-// When a ctrl.Manager with leader election stops, it first stops the parts that need no leadership, and releases its
-// Lease last. No replica would then lead while this one waits for its users' sessions to end, which can take hours.
+// A ctrl.Manager with leader election would first stop the parts that need no leadership, and release its Lease last.
+// No replica would then lead while this one waits for its users' sessions to end, which can take hours.
 type Leader struct {
 	ctrl.Manager
 	lock      resourcelock.Interface // nil if there is no election

@@ -17,8 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// tunnelMetrics observes the tunnels of this replica. docs/operations/monitoring.md lists the metrics that operators
-// see.
+// tunnelMetrics observes this replica's tunnels. docs/operations/monitoring.md lists the metrics.
 type tunnelMetrics struct {
 	ended       *prometheus.CounterVec
 	refused     *prometheus.CounterVec
@@ -66,7 +65,7 @@ func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *
 	return m
 }
 
-// observe makes a tunnel's configuration update the metrics.
+// observe makes the tunnels of a configuration update the metrics.
 func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	received, sent := m.bytes.WithLabelValues("received"), m.bytes.WithLabelValues("sent")
 	seconds := func(h prometheus.Histogram) func(time.Duration) {
@@ -88,8 +87,8 @@ func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	return cfg
 }
 
-// Deliveries registers metrics of the delivery store's messages, and returns the observer that updates them. Only the
-// leader's metrics have values.
+// Deliveries registers the metrics of the delivery store and returns the observer that updates them. Only the leader's
+// metrics have values.
 func (s *Server) Deliveries() delivery.Observer {
 	sent := counters("drover_sets_sent_total", "Sets that were sent to members or removed there, by verb and result.",
 		"verb", "result")
@@ -113,7 +112,7 @@ func (s *Server) Deliveries() delivery.Observer {
 	}
 }
 
-// maxAwaited is the highest number of owners that a metric names. The owners are sorted, so an owner that is awaited
+// maxAwaited is the maximum number of owners that a metric names. The owners are sorted, so an owner that is awaited
 // for a long time remains among them.
 const maxAwaited = 10
 

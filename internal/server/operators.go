@@ -18,16 +18,16 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// Limits for the connections to each of the operators' ports: in total, and from one address. They serve a kubelet and
-// a few scrapers.
+// Limits on the connections to each of the operators' ports, in total and per address. The ports serve a kubelet and a
+// few scrapers.
 const (
 	operatorConnections      = 512
 	operatorConnectionsShare = 32
 )
 
-// addOperators adds the ports for probes and for metrics to the manager. Their connections and handshakes are separate
-// from those of the port for agents and users, so probes and scrapes are answered however many clients use that port.
-// Both ports open before that port and close after it.
+// addOperators adds the ports for probes and for metrics to the manager. Their connections and handshakes are counted
+// separately from the port for agents and users, so probes and scrapes are answered no matter how many clients use that
+// port. Both ports open before that port and close after it.
 func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.Config, metrics http.Handler) error {
 	probes, scrapes := http.NewServeMux(), http.NewServeMux()
 	s.probes(ctx, probes)

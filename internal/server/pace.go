@@ -14,23 +14,23 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// How fast connections are admitted. When thousands of agents lose the hub together, they come back within a second,
-// and any client can open connections endlessly. Without a limit, their handshakes would leave no CPU for users, open
-// tunnels and the Lease.
+// The rates at which connections are admitted. When thousands of agents lose the hub at the same time, they come back
+// within a second, and any client can open connections endlessly. Without a limit, their handshakes would leave no CPU
+// time for users, open tunnels and the Lease.
 const (
-	agentsPerCore = 200 // per second; with the work that follows, they take about half of a core's time
+	agentsPerCore = 200 // per second; together with the work that follows, this takes about half of a core's time
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// A client that would wait longer is refused before anything is computed for it, and tries again. An agent waits at
-	// least 4 s before that (agent/link). If 10,000 agents lose the hub for a minute, 667 connect in the first second, and
-	// two cores admit 400. After 12 s, 1,600 are waiting, which takes 4 s. An agent that is refused would connect half a
-	// minute later.
+	// A client that would have to wait longer is refused before anything is computed for it, and tries again. An agent
+	// waits for at least 4 s before it does (agent/link). If 10,000 agents lose the hub for a minute, 667 connect in
+	// the first second, and two cores admit 400. After 12 s, 1,600 are waiting, and admitting them takes 4 s. An agent
+	// that was refused would connect half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
 
-// errTooMany is the error for connections that are sent away.
+// errTooMany is returned for connections that are refused.
 var errTooMany = errors.New("too many connections are opened at the same time")
 
 // handshakePace limits the rate of TLS handshakes. Agents and other clients have separate limits, so that neither can
@@ -38,7 +38,7 @@ var errTooMany = errors.New("too many connections are opened at the same time")
 // behind its own connections.
 type handshakePace struct {
 	agents, others *addressQueue
-	refused        func() // called for each connection that is sent away
+	refused        func() // called for each refused connection
 }
 
 func newPace(refused func()) *handshakePace {
@@ -55,7 +55,7 @@ type addressQueue struct {
 }
 
 func newLane(perSecond, burst int, patience time.Duration) *addressQueue {
-	// The queue is as long as it can be served in time.
+	// The queue holds as many handshakes as can be served in time.
 	bounds := limit.Bounds{All: burst, Queue: perSecond * int(patience/time.Second), Wait: patience}
 	return &addressQueue{gate: limit.NewGate(bounds, limit.Observer{}),
 		hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}

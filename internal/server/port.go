@@ -27,8 +27,8 @@ import (
 // Limits of the port.
 const (
 	headerTimeout = 10 * time.Second
-	// exchangeTimeout limits the time to read a request and write its response. The proxy lifts it for the users that it
-	// admits, because they may watch.
+	// exchangeTimeout limits the time for reading a request and writing its response. The proxy lifts this limit for
+	// admitted users, because they may watch.
 	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
 	// streamsPerUser limits the concurrent requests on one HTTP/2 connection of a user.
@@ -41,21 +41,21 @@ const (
 const (
 	// maxHeaderBytes is the largest header that is served.
 	maxHeaderBytes = 64 << 10
-	// maxReadHeaderBytes is the largest header that is read. A header between the two limits gets a 431. Above this limit,
-	// HTTP/1.1 also responds with 431, but HTTP/2 ends the connection: net/http stops decoding a header as soon as it is
-	// too large, and cannot continue with the connection after that.
+	// maxReadHeaderBytes is the largest header that is read. The response to a header between the two limits is 431.
+	// Above this limit, HTTP/1.1 also responds with 431, but HTTP/2 closes the connection, because net/http stops
+	// decoding a header as soon as it is too large and then cannot continue to use the connection.
 	maxReadHeaderBytes = 256 << 10
 )
 
-// connections limits the connections to the port before anything is computed for them: first in total, then per
-// address.
+// connections limits the connections to the port, first in total and then per address, before anything is computed for
+// them.
 func (s *Server) connections(l net.Listener) net.Listener {
 	return newConnections(s.Connections.Source, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(smallBuffers{l},
 		s.Connections.All))
 }
 
-// smallBuffers accepts connections with small send buffers. Bytes that a user does not read are then held where
-// Drover's limits count them, and not in the kernel.
+// smallBuffers accepts connections and gives them small send buffers. Unread bytes are then held where Drover's limits
+// count them, and not in the kernel.
 type smallBuffers struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -67,7 +67,7 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	return conn, err // net/http knows the listener's errors
 }
 
-// port returns the server of the port. It limits the rate of handshakes.
+// port returns the HTTP server of the port, which limits the rate of handshakes.
 func (s *Server) port(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -82,8 +82,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 			GetCertificate:     s.Trust.GetCertificate,
 			GetConfigForClient: s.pace.configFor,
 		},
-		// This is how much of unread bodies one connection may hold. The library's default of 1 MiB, multiplied by the number
-		// of connections, is too much.
+		// This limits the unread request bodies that one connection may hold. The library's default of 1 MiB,
+		// multiplied by the number of connections, is too much.
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow,
 			MaxReceiveBufferPerStream: uploadWindow,
@@ -92,14 +92,14 @@ func (s *Server) port(handler http.Handler) *http.Server {
 	}
 }
 
-// handler returns the handlers that a request passes, in this order. closing ends when the next request of each user
-// must go to another replica.
+// handler returns the chain of handlers that a request passes. closing ends when each user's next request must go to
+// another replica.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, tracing, and then the proxy
 	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))
 }
 
-// withinHeader responds with 431 to a request with a header that is too large.
+// withinHeader responds with 431 to a request whose header is too large.
 func withinHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		growStack(len(r.Method))
@@ -111,8 +111,9 @@ func withinHeader(next http.Handler) http.Handler {
 	})
 }
 
-// growStack grows the stack of a request's goroutine to its final size early, while there is little on it to copy. The
-// tunnel, WebSocket and TLS come last, and growing the stack there would take a tenth of the manager's CPU for a GET.
+// growStack grows the stack of a request's goroutine to its final size early, while there is little to copy. The
+// tunnel, WebSocket and TLS are reached last, and growing the stack there would use a tenth of the manager's CPU time
+// for a GET.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -121,7 +122,7 @@ func growStack(i int) byte {
 }
 
 func headerBytes(r *http.Request) int {
-	const perField = 32 // as HTTP/2 counts it
+	const perField = 32 // counted as in HTTP/2
 	n := len(r.RequestURI) + len(r.Host)
 	for name, values := range r.Header {
 		for _, value := range values {
@@ -131,13 +132,13 @@ func headerBytes(r *http.Request) int {
 	return n
 }
 
-// lastAnswers makes each response the last on its connection once closing has ended. Users then open a new connection,
-// which leads to another replica. If their connection were closed while idle, they would notice only when a request
-// fails.
+// lastAnswers makes each response the last one on its connection once closing has ended. Users then open a new
+// connection, which reaches another replica. If their connection were closed while idle, they would notice only when a
+// request fails.
 func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is always the last request on its connection
-			w.Header().Set("Connection", "close") // for HTTP/2 net/http makes GOAWAY of it
+			w.Header().Set("Connection", "close") // net/http converts it into GOAWAY for HTTP/2
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -169,8 +170,8 @@ func isAPI(path string) bool {
 	return root == "api" || root == "apis" || root == "openapi" || root == "version"
 }
 
-// byPath chooses a handler by the path's prefix, before any mux does. A mux would redirect paths that it considers
-// unclean, and the redirect would lose a member's prefix.
+// byPath selects a handler by the path's prefix before any mux is involved. A mux would redirect paths that it
+// considers unclean, and the redirect would lose a member's prefix.
 func byPath(users, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, proxy.PathClusters) || strings.HasPrefix(r.URL.Path, proxy.PathLocal) {
@@ -181,7 +182,7 @@ func byPath(users, others http.Handler) http.Handler {
 	})
 }
 
-// others serves everything except the API of a cluster: agents, load balancers, and the hub's own pages for users.
+// others serves all paths except clusters' APIs, for agents, load balancers and the hub's own pages.
 func (s *Server) others(ctx, closing context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)
@@ -210,7 +211,7 @@ func (s *Server) readiness(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.New("stopping")
 	}
-	// otherwise users would be told that members are not connected when they are connected to other replicas
+	// otherwise users would get errors for members that are connected to other replicas
 	if !s.Synced() {
 		return errors.New("other replicas have not reported their members yet")
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
-// Kinds of requests, used as a label. Read and write requests end with their response. The other kinds are meant to
-// last.
+// Kinds of requests, used as label values. Read and write requests end with their response. The other kinds are
+// long-running.
 const (
 	kindRead    = "read"
 	kindWrite   = "write"
@@ -26,7 +26,7 @@ const (
 	kindSession = "session" // exec, attach, port-forward and any other upgrade
 )
 
-// proxyMetrics observes the requests of users. No label is a user or a cluster, because there are thousands of them.
+// proxyMetrics observes users' requests. It has no labels for users or clusters, because there are thousands of them.
 type proxyMetrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -63,7 +63,7 @@ func (m *proxyMetrics) observer() proxy.Observer {
 	return proxy.Observer{Cut: func(side proxy.Side) { m.stalled.WithLabelValues(string(side)).Inc() }}
 }
 
-// limits returns observers of the limiter that update the metrics.
+// limits returns observers that update the metrics of the limiter.
 func (m *proxyMetrics) limits() limit.Observers {
 	refused := func(kind string) func(limit.Scope) {
 		return func(scope limit.Scope) { m.refused.WithLabelValues(kind, string(scope)).Inc() }
@@ -115,7 +115,7 @@ func labels(r *http.Request) (target, kind string) {
 }
 
 // split divides a path of the proxy into the Cluster's "namespace/name", which is empty for the hub itself, and the
-// path in its API. It does not validate them, because the proxy does.
+// path in its API. It does not validate them. The proxy does.
 func split(path string) (cluster, rest string) {
 	path, ok := strings.CutPrefix(path, proxy.PathClusters)
 	if !ok {
@@ -130,8 +130,8 @@ func split(path string) (cluster, rest string) {
 	return path[:end], path[end:]
 }
 
-// code returns a status as the value of a label. Members choose the status of their responses, so codes that do not
-// exist share one series.
+// code returns a label value for a status code. Members choose their status codes, so all nonexistent codes share one
+// series.
 func code(status int) string {
 	switch {
 	case status == request.Aborted:
@@ -142,7 +142,7 @@ func code(status int) string {
 	return strconv.Itoa(status)
 }
 
-// describe returns the description of a user's request in a span.
+// describe returns the span attributes of a user's request.
 func describe(r *http.Request) tracing.About {
 	cluster, path := split(r.URL.Path)
 	return tracing.Kubernetes(r, path, "hub", cluster)

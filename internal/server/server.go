@@ -27,16 +27,16 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Port is the port where agents and users reach the server.
+// Port is the port that agents and users connect to.
 type Port struct {
 	Listen string
 	// Connections limits the connections of the port.
 	Connections config.Connections
-	// Audiences are the audiences with which users may name a member, instead of using the path.
+	// Audiences are the token audiences by which users may select a member instead of using the path.
 	Audiences identity.Audiences
 }
 
-// Server serves the port. It runs beside the manager, on every replica.
+// Server serves the port. It runs alongside the manager on every replica.
 type Server struct {
 	Port
 	Trust        *trust.Holder
@@ -47,11 +47,11 @@ type Server struct {
 	Proxy http.Handler
 	// Audit records the requests to the port. Start closes it before it returns.
 	Audit *audit.Log
-	// Ready returns why this replica cannot serve yet, or nil.
+	// Ready returns nil if this replica can serve, and otherwise the reason why it cannot yet.
 	Ready func() error
 	// SignIn is the issuer of users' tokens. It is nil if users do not sign in here.
 	SignIn *signin.Server
-	// Catalog tells users which Clusters they can reach. If it is nil, its paths do not exist.
+	// Catalog lists the Clusters that a user can reach. If it is nil, its paths are not served.
 	Catalog *catalog.Catalog
 	// Changes streams the changes of Drover's objects to users.
 	Changes *subscribe.Server
@@ -65,7 +65,7 @@ type Server struct {
 	pace      *handshakePace
 }
 
-// Start serves until ctx ends. Then it lets requests in progress end, and ends all tunnels.
+// Start serves until ctx ends. Then it lets requests in progress finish and closes all tunnels.
 func (s *Server) Start(ctx context.Context) error {
 	defer func() {
 		if err := s.Audit.Close(); err != nil {

@@ -105,8 +105,8 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		access.NonResource("get", "/metrics")))
 }
 
-// newUsers returns the users that the API server identifies by their tokens. One of the ways must admit a user to a
-// member.
+// newUsers returns the users that the API server identifies by their tokens. At least one of the ways must admit a user
+// to a member.
 func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways identity.Chain) users {
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences))
 	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
@@ -146,8 +146,7 @@ func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetr
 	})
 }
 
-// newRegistration returns the part of the server through which agents join. A rejected agent is reported on its
-// Cluster.
+// newRegistration returns the part of the server that lets agents join. Rejected agents are reported on their Clusters.
 func newRegistration(
 	mgr ctrl.Manager, settings func() protocol.Settings, audience func() string,
 	admission *members.Admission, observed *telemetry,
@@ -166,8 +165,7 @@ func newRegistration(
 	}
 }
 
-// addIndexes adds the indexes for lookups to the caches. It returns the index of grants, which finds the bindings of a
-// principal.
+// addIndexes adds the lookup indexes to the caches. It returns the index of grants, which finds a principal's bindings.
 func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex,
 		registration.IndexTokenHash); err != nil {
@@ -179,7 +177,7 @@ func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	return index.NewGrants(ctx, mgr.GetCache(), mgr.GetClient())
 }
 
-// refused reports on a Cluster that a client that claimed to be its agent was refused.
+// refused records on a Cluster that a client claiming to be its agent was refused.
 func refused(
 	mgr ctrl.Manager, admission *members.Admission, count *prometheus.CounterVec,
 ) func(types.NamespacedName, string, string) {
@@ -191,13 +189,13 @@ func refused(
 		}
 		cluster := &v1.Cluster{}
 		if err := mgr.GetClient().Get(context.Background(), name, cluster); err != nil {
-			return // the Cluster is gone, or the cache does not know it yet, so nothing can show this
+			return // the Cluster is gone or not in the cache yet, so the refusal cannot be shown
 		}
 		recorder.Eventf(cluster, nil, corev1.EventTypeWarning, reason, "RefuseAgent", "%s", message)
 	}
 }
 
-// watchPolicies has every replica look for the hub's admission policies.
+// watchPolicies makes every replica check for the hub's admission policies.
 func (t *telemetry) watchPolicies(
 	mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger,
 ) error {
@@ -211,7 +209,7 @@ func (t *telemetry) watchPolicies(
 	return mgr.Add(watch)
 }
 
-// cachesSynced reports whether the caches that requests are answered from are filled, without waiting for them.
+// cachesSynced reports, without waiting, whether the caches from which requests are answered have synced.
 func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	kinds := []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}}
 	if cfg.SignIn.On() {

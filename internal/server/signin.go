@@ -22,14 +22,15 @@ import (
 	"github.com/drover-dev/drover/internal/signin"
 )
 
-// users identifies users, and admits them to members.
+// users identifies users and admits them to members.
 type users struct {
 	authenticate func(*http.Request) (identity.Identity, error)
 	authorize    func(context.Context, identity.Identity, types.NamespacedName) error
 	audiences    identity.Audiences
 }
 
-// signIn adds sign-in at the hub. It returns the issuer of the users' tokens, or nil if it is not configured.
+// signIn adds the sign-in service of the hub. It returns the issuer of the users' tokens, or nil if sign-in is not
+// configured.
 func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config, grants *index.Grants,
 	log logr.Logger) (*signin.Server, error) {
 	var issuer *signin.Server

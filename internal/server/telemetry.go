@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// flushTimeout is how long sending the last spans may take when the hub stops.
+// flushTimeout is the time limit for sending the last spans when the hub stops.
 const flushTimeout = 3 * time.Second
 
 // registry is a prometheus.Registry, or its substitute in a test.
@@ -44,14 +44,14 @@ type telemetry struct {
 
 	moved      *prometheus.CounterVec
 	turnedAway prometheus.Counter
-	stopping   atomic.Pointer[time.Time] // when the replica began to stop, nil before that
+	stopping   atomic.Pointer[time.Time] // when the replica started to stop; nil before that
 }
 
-// newTelemetry creates the telemetry that the configuration asks for. agent is the user agent of this program.
+// newTelemetry creates the configured telemetry. agent is this program's user agent.
 func newTelemetry(
 	ctx context.Context, cfg config.Tracing, agent string, members *members.States, log logr.Logger,
 ) (*telemetry, error) {
-	host, _ := os.Hostname() // the pod's name; without it, the spans of replicas cannot be told apart
+	host, _ := os.Hostname() // the pod's name, which distinguishes the replicas' spans
 	service, version, _ := strings.Cut(agent, "/")
 	tracer, err := tracing.New(ctx, tracing.Options{
 		Endpoint: cfg.Endpoint, Ratio: *cfg.SampleRatio, Service: service, Version: version, Instance: host,
@@ -83,12 +83,12 @@ func observe(tracer *tracing.Tracer, members *members.States, registry registry)
 	return t
 }
 
-// serve counts and traces the requests that next serves to users.
+// serve counts and traces the users' requests that next serves.
 func (t *telemetry) serve(next http.Handler) http.Handler {
 	return t.proxy.observe(t.tracer.Entrance(next, describe))
 }
 
-// hop traces the requests that next serves to other replicas.
+// hop traces the other replicas' requests that next serves.
 func (t *telemetry) hop(next http.Handler) http.Handler {
 	return t.tracer.Continue(next, func(r *http.Request) tracing.About {
 		_, path, _ := strings.Cut(r.URL.Path, protocol.PathKubernetes)
@@ -96,8 +96,8 @@ func (t *telemetry) hop(next http.Handler) http.Handler {
 	})
 }
 
-// watchLinks registers the metrics of the links to other replicas. In each direction, there should be as many links as
-// other replicas.
+// watchLinks registers the metrics of the links to other replicas. There should be one link in each direction for each
+// other replica.
 func (t *telemetry) watchLinks(links func() (heard, hearing int)) {
 	t.registry.MustRegister(
 		gauge("drover_peers_heard", "Other replicas that tell this one of their members.",
@@ -107,7 +107,7 @@ func (t *telemetry) watchLinks(links func() (heard, hearing int)) {
 	)
 }
 
-// watchServer registers the metrics that each scrape reads from a server.
+// watchServer registers the metrics that are read from a server on each scrape.
 func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, clusters client.Reader) {
 	t.registry.MustRegister(
 		gauge("drover_replica_ready", "1 if this replica serves users and agents, else 0.", func() float64 {

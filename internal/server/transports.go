@@ -23,12 +23,12 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// clonesPatience is the Retry-After for requests to a member whose identity two clusters have. Manual action is
-// required first.
+// clonesPatience is the Retry-After for requests to a member whose identity is shared by two clusters, which requires
+// manual action.
 const clonesPatience = time.Minute
 
-// transports gives the proxy the transports of members. A connected member needs no lookup in the API. For the others,
-// a lookup tells whether they exist.
+// transports gives the proxy the transports of members. For a connected member, no API lookup is needed. For any other,
+// a lookup determines whether it exists.
 type transports struct {
 	agents   *members.Transports
 	states   *members.States
@@ -88,9 +88,9 @@ func (u retryUnprocessed) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters;clusterroletemplatebindings;projectroletemplatebindings;projects,verbs=get;list;watch
 
-// bound returns the Way for users for whom granted finds a binding that has not expired. Every replica reads its own
-// cache, and a failed read opens nothing. A binding does not open a member that serves all users with the same rights
-// either, because those may be more than the binding grants.
+// bound returns the Way for users who have an unexpired binding, according to granted. Every replica reads its own
+// cache, and a failed read grants no access. Nor does a binding grant access to a member that serves all users with the
+// same rights, because these may exceed the rights that the binding grants.
 func bound(
 	granted func(context.Context, index.Principals, types.NamespacedName, time.Time) (bool, error),
 	alike func(context.Context, types.NamespacedName) (bool, error), now func() time.Time,
@@ -107,11 +107,11 @@ func bound(
 	}
 }
 
-// errSilent means that the user that an agent impersonates at its API server is not known yet.
+// errSilent is returned while it is not yet known which user an agent impersonates at its API server.
 var errSilent = errors.New("the agent has not reported its profile yet")
 
-// alike reports whether a member serves all users with the same rights. This is so if the spec of the Cluster says
-// ReadOnly, or if its agent does.
+// alike reports whether a member serves all users with the same rights. This is the case if the Cluster's spec or its
+// agent has the profile ReadOnly.
 func (m transports) alike(ctx context.Context, name types.NamespacedName) (bool, error) {
 	cluster := &v1.Cluster{}
 	if err := m.clusters.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
