@@ -15,16 +15,16 @@ import (
 type Adoption struct {
 	// Identity is the agent's new identity. It is nil if there is nothing to write.
 	Identity *AgentIdentity
-	// Problem says why the agent cannot be adopted, and what to do. It is empty if the agent can be adopted, or if it is
-	// already the Cluster's agent.
+	// Problem explains why the agent cannot be adopted, and what to do. It is empty if the agent can be adopted, or if
+	// it is already the Cluster's agent.
 	Problem string
 }
 
 // DecideAdoption decides how the agent of an earlier Cluster object with the same name becomes the agent of this one,
 // for example after a restore from a backup. secret is the Cluster's agent Secret, or nil if there is none.
-// DecideAdoption is pure.
+// DecideAdoption has no side effects.
 //
-// The key and the member in the Secret stay as they are, so no other agent can be let in this way.
+// The key and the member in the Secret stay the same, so no other agent can be admitted this way.
 func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {
 	again := "; apply the manifest in Secret " + cluster.Name + v1.RegistrationSecretSuffix + " in the member instead"
 	switch {

@@ -35,7 +35,7 @@ type Agent struct {
 	TokenID string
 }
 
-// KeyID returns a digest of a public key. It serves as the name of the key.
+// KeyID returns a digest of a public key, which serves as the key's name.
 func KeyID(key ed25519.PublicKey) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:16])
@@ -44,7 +44,7 @@ func KeyID(key ed25519.PublicKey) string {
 // Authenticate verifies the connect token of a request. If it returns false, it has already written the response.
 //
 // A client that cannot prove that it is the agent of the Cluster it names always gets a 410, whether or not the Cluster
-// exists. The agent then waits for a long time before it tries again, and looks for a new join token.
+// exists. The agent then waits for a long time before it tries again, and checks for a new join token.
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
 	if !ok {
@@ -74,7 +74,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	if len(validation.IsDNS1123Label(object.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
 		return Agent{}, unproven
 	}
-	// The cache may lag behind a join. If the cache does not know an agent, the API server is asked, within the limit for
+	// The cache may lag behind a join. If an agent is not in the cache, the API server is queried, within the limit for
 	// clients that have proved nothing.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
@@ -106,9 +106,9 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	return agent, nil
 }
 
-// showUnproven shows on a Cluster that a client named it without proof. Any client can cause this. Therefore nothing
-// that the client sent is shown, nothing is stored for a Cluster that the cache does not know, and only a limited
-// number of Clusters per second show it.
+// showUnproven records in a Cluster's status that a client named the Cluster without proof. Because any client can
+// cause this, the record contains nothing that the client sent, nothing is stored for Clusters that are not in the
+// cache, and the number of Clusters that are updated per second is limited.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
@@ -119,13 +119,14 @@ func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 			RegistrationSecret(name).Name+" in the member")
 }
 
-// errNotProven means that a token does not verify with the key of the Cluster's agent that the reader returned.
+// errNotProven is returned when a token cannot be verified with the key of the Cluster's agent, according to the
+// reader.
 var errNotProven = errors.New("not proven")
 
 // verify returns the identity that a token proves, according to one reader. It returns errNotProven if the key is not
 // the agent's key, and a RefusalError if the key is right but the agent is refused for another reason. A client that
-// proves nothing costs one read whether or not the Cluster exists, so the response time does not disclose which is the
-// case.
+// proves nothing costs one read whether or not the Cluster exists, so the response time does not disclose whether it
+// does.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName,
 	token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims

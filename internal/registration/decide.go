@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// uidForm is the accepted form of a namespace's UID. People see the UID, so nothing else may get into status, events
-// and logs.
+// uidForm is the accepted form of a namespace's UID. The UID appears in statuses, events and logs, so no other text is
+// accepted.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // JoinInput is the input of the decision about a join.
@@ -36,17 +36,17 @@ type JoinInput struct {
 
 // Join is the result of a join that was not refused.
 type Join struct {
-	// Identity is the agent's identity from now on.
+	// Identity is the agent's new identity.
 	Identity AgentIdentity
 	// Write reports whether Identity differs from the current one.
 	Write bool
 }
 
-// DecideJoin returns the identity that a Cluster's agent has after a request to join. It is pure.
+// DecideJoin returns the identity that a Cluster's agent has after a join request. It has no side effects.
 //
-// A token joins one agent. If the same agent shows it again, with the same key and from the same cluster, that is a
-// retry and succeeds. From another cluster it is an IdentityMismatch. A new token replaces both the key and the member,
-// so a rebuilt member can join its Cluster again.
+// A token lets one agent join. If the same agent presents it again, with the same key and from the same cluster, this
+// is a retry and succeeds. From another cluster, it is an IdentityMismatch. A new token replaces both the key and the
+// member, so a rebuilt member can join its Cluster again.
 func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	if err := checkRequest(in); err != nil {
 		return Join{}, err
@@ -99,7 +99,7 @@ func checkRequest(in JoinInput) *RefusalError {
 	return nil
 }
 
-// CheckConnect reports whether verified claims match a Cluster's agent. It is pure.
+// CheckConnect reports whether verified claims match a Cluster's agent. It has no side effects.
 func CheckConnect(claims protocol.ConnectClaims, owner client.Object, id *AgentIdentity) *RefusalError {
 	switch {
 	case id.OwnerUID != owner.GetUID() || !id.knownAs(claims.Cluster.UID):

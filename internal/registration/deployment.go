@@ -22,19 +22,19 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Times that govern how an agent's Deployment is rolled out and stopped.
+// Time limits for rolling out and stopping an agent's Deployment.
 const (
-	// progressDeadline is the time, in seconds, that a new pod has to connect, including the pull of its image. When it
-	// has passed, the agent restores the previous Deployment.
+	// progressDeadline is the time, in seconds, within which a new pod has to pull its image and connect. After that,
+	// the agent restores the previous Deployment.
 	progressDeadline = 120
-	// gracePeriod is the time, in seconds, that an agent has to stop. It is 10 seconds longer than
+	// gracePeriod is the time, in seconds, within which an agent has to stop. It is 10 seconds longer than
 	// agent/daemon.StopTimeout, which is the time for requests in progress.
 	gracePeriod = 130
 )
 
-// Deployment is an agent's Deployment in the form in which the manifest and the tunnel carry it.
+// Deployment is an agent's Deployment as it is sent in the manifest and through the tunnel.
 type Deployment struct {
-	// Digest covers everything that spec.agent and the hub's configuration determine, except the hub's addresses and CA.
+	// Digest covers all settings from spec.agent and the hub's configuration, except the hub's addresses and CA.
 	// Connected agents receive addresses and CA as protocol.Settings, and must not restart when they change.
 	Digest string
 	// JSON is the Deployment as JSON.
@@ -118,7 +118,7 @@ func environment(in ManifestInput,
 		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
 	}
 	for _, e := range in.Agent.Env {
-		// a Cluster that is older than the schema's check may contain variables that it refuses
+		// a Cluster that predates the schema's validation may contain variables that it would reject
 		if protocol.AgentVariable(e.Name) {
 			env = append(env, agentVariable(e))
 		}
@@ -137,7 +137,7 @@ func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	v := corev1ac.EnvVar().WithName(name)
-	if value == "" { // this is how the API server stores it, so applying it again changes nothing
+	if value == "" { // the API server stores it in this form, so applying it again changes nothing
 		return v
 	}
 	return v.WithValue(value)
@@ -242,12 +242,12 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	return all
 }
 
-// nodeLossSeconds is how long a replica stays bound to a node that is lost. The default of Kubernetes is five minutes,
-// for the sake of pods with state.
+// nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default is five minutes, for the
+// benefit of stateful pods.
 const nodeLossSeconds = 30
 
 // lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may be
-// on that node, for example if the cluster started with one node. Keys that the user tolerates are left alone.
+// on that node, for example if the cluster started with one node. Keys that the user already tolerates are skipped.
 func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfiguration {
 	var all []*corev1ac.TolerationApplyConfiguration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {

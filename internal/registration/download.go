@@ -17,13 +17,13 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// hostAgent is the name of the agent's program for hosts, which is next to the manager's program. For platforms other
-// than the manager's, "-<platform>" is appended.
+// hostAgent is the file name of the agent's binary for hosts, which is in the same folder as the manager's binary. For
+// platforms other than the manager's, "-<platform>" is appended.
 const hostAgent = "drover-host-agent"
 
-// Limits for downloads of the agent's program, which any client may request. A client that reads nothing for stallTime,
+// Limits on downloads of the agent's binary, which any client may request. A client that reads nothing for stallTime,
 // or does not finish within downloadTime, is cut off. Clients with the same address, such as clients behind a front
-// proxy, share the downloads that one address may have at a time, and wait for their turn.
+// proxy, share the number of concurrent downloads per address, and wait for their turn.
 const (
 	downloadsOfSource = 16
 	downloadsAtOnce   = 128
@@ -37,7 +37,7 @@ const (
 
 var platformForm = regexp.MustCompile(`^linux-[a-z0-9]{1,16}$`)
 
-// downloads serves the agent's program. The zero value is ready.
+// downloads serves the agent's binary. The zero value is ready to use.
 type downloads struct {
 	made  sync.Once
 	gate  *limit.Gate
@@ -58,7 +58,7 @@ func (d *downloads) make() {
 	}
 }
 
-// serveHostAgent serves the agent's program, so that a machine needs no server other than the hub.
+// serveHostAgent serves the agent's binary, so a machine needs no server other than the hub.
 func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.made.Do(d.make)
 	platform := r.PathValue("platform")
@@ -86,7 +86,7 @@ func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.send(w, file)
 }
 
-// send copies a program to a client for as long as the client keeps reading it.
+// send copies a binary to a client as long as the client keeps reading.
 func (d *downloads) send(w http.ResponseWriter, program io.Reader) {
 	control, last := http.NewResponseController(w), time.Now().Add(downloadTime)
 	for {
@@ -94,7 +94,7 @@ func (d *downloads) send(w http.ResponseWriter, program io.Reader) {
 		if last.Before(due) {
 			due = last
 		}
-		_ = control.SetWriteDeadline(due) // only the writers of tests have no deadlines
+		_ = control.SetWriteDeadline(due) // only writers in tests do not support deadlines
 		if n, err := io.CopyN(w, program, downloadChunk); n < downloadChunk || err != nil {
 			return
 		}

@@ -13,28 +13,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Limits for the requests that this replica sends to the API server on behalf of clients that have not proved to be an
-// agent.
+// Limits on the requests that this replica sends to the API server on behalf of clients that have not proved that they
+// are agents.
 const (
-	// Lookups of agents that the cache does not know, for all clients together. The first lookup after a join does not
-	// count, because agents that join at the same time connect before the cache knows them. Above the limit, agents are
-	// told to retry in a moment. By then the cache has caught up.
+	// Lookups of agents that are not in the cache, for all clients together. The first lookup after a join does not
+	// count, because agents that join at the same time connect before they are in the cache. Above the limit, agents
+	// are asked to retry after a moment, when the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
-	// Joins of one Cluster, for all clients that have its token, even after it was used.
+	// Joins of one Cluster, for all clients that have its token, even after the token has been used.
 	joinsPerSecond = 1
 	joinBurst      = 10
-	// Clusters that show that a client named them without proof. Any client that can reach the port causes this write to
-	// the API server.
+	// Status updates of Clusters that a client has named without proof. Any client that can reach the port can cause
+	// such an update.
 	showsPerSecond = 1
 	showBurst      = 20
-	// maxIdleLimits is the number of Clusters above which Clusters without a recent join are forgotten.
+	// maxIdleLimits is the number of Clusters above which limiters of Clusters without a recent join are dropped.
 	maxIdleLimits = 1000
-	// joinedFor is how long after a join the first lookup does not count.
+	// joinedFor is the period after a join during which the first lookup does not count.
 	joinedFor = time.Minute
 )
 
-// errBusy means that a request exceeds one of the limits.
+// errBusy is returned when a request exceeds one of the limits.
 var errBusy = errors.New("the hub receives too many requests at the moment; try again")
 
 // limits contains the rate limiters for these limits. The zero value is ready to use.
@@ -46,7 +46,7 @@ type limits struct {
 	joined  map[types.NamespacedName]time.Time // when the agent joined; there has been no lookup since
 }
 
-// hasJoined records that the agent of a Cluster has joined, because the cache does not know it yet.
+// hasJoined records that a Cluster's agent has joined, because it is not in the cache yet.
 func (l *limits) hasJoined(name types.NamespacedName, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *limits) hasJoined(name types.NamespacedName, now time.Time) {
 	l.joined[name] = now
 }
 
-// lookup reports whether the API server may be asked now about the agent of a Cluster.
+// lookup reports whether the API server may now be queried for a Cluster's agent.
 func (l *limits) lookup(name types.NamespacedName, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +75,7 @@ func (l *limits) lookup(name types.NamespacedName, now time.Time) bool {
 	return l.lookups.AllowN(now, 1)
 }
 
-// show reports whether one more Cluster may show that a client named it without proof.
+// show reports whether one more Cluster may be updated because a client named it without proof.
 func (l *limits) show(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,8 +85,8 @@ func (l *limits) show(now time.Time) bool {
 	return l.shows.AllowN(now, 1)
 }
 
-// join reports whether a client with the token of a Cluster may try to join now. It must be called only for Clusters
-// that exist.
+// join reports whether a client with a Cluster's token may try to join now. It must be called only for Clusters that
+// exist.
 func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,14 +20,14 @@ import (
 
 // registered is a Cluster or a Host, with its join token.
 type registered struct {
-	name   types.NamespacedName // the name that it has among members
+	name   types.NamespacedName // its member name
 	owner  client.Object
 	secret *corev1.Secret
 	token  Token
 }
 
-// find returns the Cluster that a token is for, as the reader returns it, or errUnknownToken. The name of the Cluster
-// always comes from the index of the cache.
+// find uses the reader to get the Cluster that a token belongs to, or returns errUnknownToken. The name of the Cluster
+// always comes from the cache's index.
 func (s *Server) find(ctx context.Context, reader client.Reader, token string) (*registered, error) {
 	if !ValidToken(token) {
 		return nil, errUnknownToken
@@ -62,8 +62,8 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 	return &registered{name: name, owner: owner, secret: secret, token: ReadToken(secret, tokenTTL(owner))}, nil
 }
 
-// identity returns the agent Secret of a Cluster and the identity in it. The Secret is empty, and the identity nil, if
-// there is none. A Secret that cannot be parsed identifies no agent, and the next join replaces it.
+// identity returns a Cluster's agent Secret and the identity in it. If there is no Secret, it returns an empty Secret
+// and a nil identity. A Secret that cannot be parsed identifies no agent, and the next join replaces it.
 func (s *Server) identity(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret,
 	*AgentIdentity, error) {
 	secret := &corev1.Secret{}

@@ -26,12 +26,12 @@ import (
 type ManifestInput struct {
 	// Image is the agent's image.
 	Image string
-	// Trust says which CAs the agent trusts.
+	// Trust determines which CAs the agent trusts.
 	Trust v1.Trust
 	// Agent is the rest of the Cluster's spec.agent. Its image and trust are ignored.
 	Agent v1.Agent
-	// APIServer tells the agent to run the webhook that the member's API servers ask about the tokens of users who do not
-	// come through the hub. It needs the profile Full.
+	// APIServer makes the agent run the webhook with which the member's API servers review the tokens of users who do
+	// not connect through the hub. It requires the profile Full.
 	APIServer bool
 	// Token is the join token.
 	Token string
@@ -39,12 +39,12 @@ type ManifestInput struct {
 	Settings protocol.Settings
 }
 
-// direct reports whether API servers ask the agent about users' tokens. A ReadOnly agent accepts no sets, so it has no
-// answers for them.
+// direct reports whether API servers send users' tokens to the agent for review. A ReadOnly agent accepts no sets, so
+// it cannot review tokens.
 func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
-// Manifests makes manifests. It marshals the parts that all members share only once: ten thousand manifests differ only
-// in their tokens. The zero value is ready to use, and it is safe for concurrent use.
+// Manifests creates manifests. It marshals the parts that all members share only once, because ten thousand manifests
+// differ only in their tokens. The zero value is ready to use, and it is safe for concurrent use.
 type Manifests struct {
 	mu     sync.Mutex // guards the fields below
 	shared string     // the key of parts
@@ -57,7 +57,7 @@ type manifestParts struct {
 	deployment    Deployment
 }
 
-// tokensPlace stands for the token when the parts are made. It occurs nowhere else in the manifest.
+// tokensPlace is a placeholder for the token when the parts are created. It occurs nowhere else in the manifest.
 const tokensPlace = "the place of the join token in a manifest"
 
 // key returns a text that is equal for two inputs only if they differ in nothing but the token.
@@ -70,8 +70,8 @@ func (in ManifestInput) key() (string, error) {
 		strconv.FormatBool(in.APIServer)}, "\x00"), nil
 }
 
-// Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so nothing in its input
-// can be interpreted as YAML (CVE-2026-44939).
+// Manifest returns the YAML that installs an agent in a member. The YAML is marshalled from objects, so no input can be
+// interpreted as YAML (CVE-2026-44939).
 func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	parts, err := m.around(in)
 	if err != nil {
@@ -93,7 +93,7 @@ func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
 	return parts.deployment, nil
 }
 
-// around returns the parts. It keeps the parts of the last key, because few Clusters have a spec.agent of their own.
+// around returns the parts. It caches the parts of the last key, because few Clusters have their own spec.agent.
 func (m *Manifests) around(in ManifestInput) (*manifestParts, error) {
 	key, err := in.key()
 	if err != nil {
@@ -147,15 +147,15 @@ func marshal(objects ...any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// apply is the command that applies the manifest. Server-side apply takes over an agent that kubectl or a GitOps tool
-// installed, without a warning or a conflict, even if the agent has changed its Deployment. It also writes no copy of
+// apply is the command that applies the manifest. Server-side apply takes over an agent that was installed with kubectl
+// or a GitOps tool, without a warning or conflict, even if the agent has changed its Deployment. It also does not copy
 // the join token into an annotation.
 const apply = "kubectl apply --server-side --force-conflicts -f -"
 
-// Command returns the command that a person runs in the member. If the CA is pinned, the command contains it, so that
-// every download is verified (CVE-2025-67601). If the hub responds with an error, the command writes the text of the
-// error to standard error and applies nothing. "curl --fail" would show only the status, and --fail-with-body exists
-// only since curl 7.76.
+// Command returns the command for an administrator to run in the member. If the CA is pinned, the command contains it,
+// so that every download is verified (CVE-2025-67601). If the hub responds with an error, the command writes the error
+// message to standard error and applies nothing. "curl --fail" would show only the status, and --fail-with-body
+// requires curl 7.76.
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 	fetch := "curl -sS -w '%{http_code}' "
 	if trust != v1.TrustSystem && caBundle != "" {
@@ -171,7 +171,7 @@ func ManifestURL(server, token string) string {
 	return server + protocol.PathImport + token + ".yaml"
 }
 
-// namespace returns the agent's namespace. Its pod security level admits pods on the node's network only if there are
+// namespace returns the agent's namespace. Its pod security level admits pods on the host network only if the agent has
 // such pods.
 func namespace(onNodes bool) *corev1ac.NamespaceApplyConfiguration {
 	level := "restricted"
@@ -186,9 +186,9 @@ func serviceAccount() *corev1ac.ServiceAccountApplyConfiguration {
 	return corev1ac.ServiceAccount(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
 }
 
-// role returns the agent's rights in its own namespace: to keep Secrets, to elect a leader, to change its own
-// Deployment, and to keep the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the
-// profile Full has left behind. RBAC cannot restrict the creation of a Lease to a name.
+// role returns the agent's rights in its own namespace: to manage Secrets, elect a leader, change its own Deployment
+// and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the profile Full has
+// left behind. RBAC cannot restrict the creation of a Lease to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	daemonSets := []string{"create", "patch", "delete"}

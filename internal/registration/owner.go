@@ -16,7 +16,7 @@ import (
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch
 
-// ownerOf returns the name and an empty object of the Cluster or Host that a name among members stands for.
+// ownerOf returns the name and an empty object of the Cluster or Host with the given member name.
 func ownerOf(member types.NamespacedName) (types.NamespacedName, client.Object) {
 	if host, ok := protocol.HostOf(member.Name); ok {
 		return types.NamespacedName{Namespace: member.Namespace, Name: host}, &v1.Host{}
@@ -24,7 +24,7 @@ func ownerOf(member types.NamespacedName) (types.NamespacedName, client.Object) 
 	return member, &v1.Cluster{}
 }
 
-// memberName returns the name that a Cluster or Host has among members.
+// memberName returns the member name of a Cluster or Host.
 func memberName(owner client.Object) types.NamespacedName {
 	name := client.ObjectKeyFromObject(owner)
 	if _, isHost := owner.(*v1.Host); isHost {
@@ -51,7 +51,7 @@ func tokenTTL(owner client.Object) time.Duration {
 	return 0
 }
 
-// called returns how messages call a member. The argument is its "namespace/name" among members.
+// called returns the name of a member for use in messages. The argument is its member name, "namespace/name".
 func called(member string) string {
 	namespace, name, _ := strings.Cut(member, "/")
 	if host, ok := protocol.HostOf(name); ok {

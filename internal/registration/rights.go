@@ -33,9 +33,9 @@ func clusterRights(profile v1.AgentProfile) []any {
 	return objects
 }
 
-// directRights returns the ServiceAccount of the webhook that API servers ask about users' tokens. It also returns the
-// Role and the RoleBinding that let the account read two Secrets: the hub's data for the webhook, and the CA that
-// issues the webhook's certificate.
+// directRights returns the ServiceAccount of the webhook to which API servers send users' tokens for review. It also
+// returns the Role and the RoleBinding that let the account read two Secrets: the hub's data for the webhook, and the
+// CA that issues the webhook's certificate.
 func directRights(in ManifestInput) []any {
 	if !in.direct() {
 		return nil
@@ -53,7 +53,7 @@ func directRights(in ManifestInput) []any {
 	}
 }
 
-// reporting returns the rules for everything that the agent reports.
+// reporting returns the rules that the agent needs for its reports.
 func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
@@ -63,8 +63,8 @@ func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// removing returns the rules for the agent to remove itself. Without the verb escalate, it cannot add a right to its
-// role that it does not already have.
+// removing returns the rules that the agent needs to remove itself. Without the verb escalate, it cannot add a right to
+// its role that it does not already have.
 func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
@@ -132,7 +132,7 @@ func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
 		rule().WithAPIGroups("").WithResources("pods").WithVerbs("delete"),
 		rule().WithAPIGroups("").WithResources("pods/eviction").WithVerbs("create"),
 		rule().WithAPIGroups("").WithResources("pods/log").WithVerbs("get"),
-		rule().WithAPIGroups("").WithResources("events").WithVerbs("list", "watch"), // why the pod of a Job waits
+		rule().WithAPIGroups("").WithResources("events").WithVerbs("list", "watch"), // shows why a Job's pod is waiting
 		rule().WithAPIGroups("apps").WithResources("daemonsets").WithVerbs("get"),
 	}
 }

@@ -49,8 +49,8 @@ const (
 	annotationTokenUsed    = v1.Group + "/token-used"
 )
 
-// tokenJoining, followed by a time, is the value of annotationTokenUsed while an agent joins. Later the value is the
-// hash of the token.
+// tokenJoining, followed by a time, is the value of annotationTokenUsed while an agent is joining. After that, the
+// value is the hash of the token.
 const tokenJoining = "joining "
 
 // Keys of the Secret "<cluster>-agent". Their values are not secret. They are in a Secret because a user who can write
@@ -128,7 +128,7 @@ func CachedKinds() []string {
 		v1.SecretKindHostPlan}
 }
 
-// cachedMetadata returns the metadata of those Secrets that the manager reads.
+// cachedMetadata returns the metadata of a Secret that the manager reads.
 func cachedMetadata() untrusted.Metadata {
 	return untrusted.Metadata{
 		Annotations: map[string]int{
@@ -138,14 +138,14 @@ func cachedMetadata() untrusted.Metadata {
 	}
 }
 
-// keyContent is the key of StringData under which Trim leaves a digest of the content that only people read in a
-// registration Secret. The API server sends no StringData, so no other client can have set it. Without Trim, ten
-// thousand manifests would be the largest thing in the manager's memory.
+// keyContent is the key in StringData under which Trim stores a digest of the content of a registration Secret that
+// only users read. The API server never sends StringData, so no other client can have set it. Without Trim, ten
+// thousand manifests would take up most of the manager's memory.
 const keyContent = "content-digest"
 
-// Trim is a cache transform. It keeps only the parts of a Secret that are read from the cache. It treats every Secret
-// with Drover's label the same, because users can create such Secrets, too. It changes and returns the Secret. A second
-// call changes nothing.
+// Trim is a cache transform that removes everything from a Secret except the parts that are read from the cache. It
+// treats all Secrets with Drover's label the same, because users can create such Secrets, too. It modifies and returns
+// the Secret. It is idempotent.
 func Trim(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -209,7 +209,7 @@ func Owned(secret *corev1.Secret, owner client.Object, kind string) bool {
 	return Ours(secret, memberName(owner).Name, kind) && owned.By(secret, owner.GetUID())
 }
 
-// Foreign says why a Secret is not the one that Drover created for a Cluster or Host. It returns "" if the Secret is.
+// Foreign explains why a Secret is not the Secret that Drover created for a Cluster or Host. It returns "" if it is.
 // Callers that find a Secret by its name must call Foreign before they apply or show its content, because a user who
 // can create Secrets may have put another one there.
 func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
@@ -238,8 +238,8 @@ func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 		owner.GetUID())
 }
 
-// ownLabels returns the labels that mark a Secret of the given kind as belonging to a Cluster or Host. member is its
-// name among members.
+// ownLabels returns the labels that mark a Secret of the given kind as belonging to a Cluster or Host with the given
+// member name.
 func ownLabels(member, kind string) map[string]string {
 	if host, ok := protocol.HostOf(member); ok {
 		return map[string]string{v1.LabelHost: host, v1.LabelSecretKind: hostKinds()[kind]}
@@ -298,7 +298,7 @@ type AgentIdentity struct {
 	ClusterUID string
 	// TokenHash is the hash of the join token that the agent used.
 	TokenHash string
-	// OwnerUID is the UID of the agent's Cluster object: the one that it joined, or the one that adopted it.
+	// OwnerUID is the UID of the Cluster object that the agent joined or that adopted it.
 	OwnerUID types.UID
 	// FormerOwner is the UID of the Cluster object that an adopted agent joined. The agent's tokens still contain it. It
 	// is empty for any other agent.
@@ -307,7 +307,7 @@ type AgentIdentity struct {
 	Joined time.Time
 }
 
-// knownAs reports whether the agent may use uid for the Cluster object that it belongs to.
+// knownAs reports whether the agent may use uid to refer to its Cluster object.
 func (id *AgentIdentity) knownAs(uid string) bool {
 	return uid != "" && (uid == string(id.OwnerUID) || uid == string(id.FormerOwner))
 }
@@ -319,7 +319,7 @@ func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 		return nil, fmt.Errorf("secret %s/%s: %s is not an Ed25519 public key in base64", secret.Namespace, secret.Name,
 			keyPublicKey)
 	}
-	joined, _ := time.Parse(time.RFC3339, string(secret.Data[keyJoined])) // the zero time means long ago
+	joined, _ := time.Parse(time.RFC3339, string(secret.Data[keyJoined])) // the zero time counts as long ago
 	return &AgentIdentity{
 		Joined:     joined,
 		PublicKey:  key,

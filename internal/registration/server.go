@@ -38,8 +38,8 @@ func IndexTokenHash(object client.Object) []string {
 	return []string{HashToken(string(secret.Data[KeyToken]))}
 }
 
-// errUnknownToken means that no Cluster has the token. It is not a refusal, because there is no Cluster that could show
-// one.
+// errUnknownToken is returned when no Cluster has the token. It is not a refusal, because there is no Cluster on which
+// to show it.
 var errUnknownToken = errors.New("no cluster has this join token; fetch the manifest again")
 
 // bodyTimeout is how long a client has to send a body.
@@ -47,8 +47,8 @@ const bodyTimeout = 10 * time.Second
 
 // Server serves the requests that agents send before there is a tunnel, and authenticates the agents that open one.
 type Server struct {
-	// Cache reads from memory, Live from the API server. Live decides. Cache protects the API server from clients without
-	// a valid token.
+	// Cache reads from memory, and Live reads from the API server and is authoritative. Cache protects the API server
+	// from clients without a valid token.
 	Cache client.Reader
 	Live  client.Reader
 	// Writer creates and updates agent Secrets.
@@ -57,9 +57,9 @@ type Server struct {
 	Settings func() protocol.Settings
 	// Audience returns the audience of connect tokens, which is the hub's identity.
 	Audience func() string
-	// Refused is called when a client with a Cluster's token or key was refused.
+	// Refused is called when a client with a Cluster's token or key has been refused.
 	Refused func(cluster types.NamespacedName, reason, message string)
-	// Unproven is called when a client named an existing Cluster and proved nothing. Any client can cause this call.
+	// Unproven is called when a client has named an existing Cluster without any proof. Any client can cause this call.
 	Unproven func(cluster types.NamespacedName, reason, message string)
 	Now      func() time.Time
 	Log      logr.Logger
@@ -149,7 +149,8 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(response)
 }
 
-// register lets an agent join. A client without a valid token costs one lookup in the cache, and its body is not read.
+// register lets an agent join. For a client without a valid token, it does one lookup in the cache and does not read
+// the body.
 func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) (*protocol.RegisterResponse, error) {
 	known, err := s.find(r.Context(), s.Cache, token)
 	if err != nil {
@@ -165,12 +166,12 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) 
 	return s.join(r.Context(), token, request)
 }
 
-// errMalformed means that a body is not a RegisterRequest.
+// errMalformed is returned for a body that is not a valid RegisterRequest.
 var errMalformed = errors.New("the body is not a register request")
 
 func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterRequest, error) {
 	var request protocol.RegisterRequest
-	// a writer without deadlines is a test's
+	// only writers in tests do not support deadlines
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	tooLarge := (*http.MaxBytesError)(nil)
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxBody))
@@ -178,13 +179,13 @@ func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterReque
 		return request, tooLarge
 	}
 	if err != nil || untrusted.StrictJSON(body, &request, untrusted.Large()) != nil {
-		return request, errMalformed // the cause would quote the body
+		return request, errMalformed // the underlying error would quote the body
 	}
 	return request, nil
 }
 
-// join decides about a join from the present state of the API server, and writes the result. If two agents race for one
-// token, one of them gets a conflict, and join decides again.
+// join decides whether an agent may join, based on the current state in the API server, and writes the result. If two
+// agents race for one token, one of them gets a conflict, and join decides again.
 func (s *Server) join(ctx context.Context, token string, request protocol.RegisterRequest) (*protocol.RegisterResponse,
 	error) {
 	const attempts = 3
@@ -238,14 +239,13 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 	return nil, conflict
 }
 
-// claim marks the Secret of a Cluster's token before an agent joins with it. Editors may delete the Secret of a token
-// that no agent has used, and the policy recognizes such a Secret by this annotation. If only the controller wrote the
-// annotation, an editor could delete the Secret just after a join, and use the next token to put another agent in the
-// member's place. The token stays valid until the controller writes its hash there, so a join that fails here can be
-// repeated.
+// claim marks the Secret of a Cluster's token before an agent joins with it. Editors may delete the Secret of an unused
+// token, and the policy detects used tokens by this annotation. If only the controller wrote the annotation, an editor
+// could delete the Secret just after a join, and use the next token to replace the member's agent with another one. The
+// token stays valid until the controller writes its hash there, so a join that fails here can be repeated.
 func (s *Server) claim(ctx context.Context, found *registered) error {
 	if _, isCluster := found.owner.(*v1.Cluster); !isCluster {
-		return nil // the Secret of a Host's token is guarded from the start
+		return nil // the Secret of a Host's token is always protected
 	}
 	if found.secret.Annotations == nil {
 		found.secret.Annotations = map[string]string{}
@@ -264,7 +264,7 @@ func (s *Server) write(ctx context.Context, secret *corev1.Secret, owner client.
 	return s.Writer.Create(ctx, secret)
 }
 
-// answer writes the response for an error.
+// answer writes the HTTP response for an error.
 func (s *Server) answer(w http.ResponseWriter, err error, doing string) {
 	var refusal *RefusalError
 	var tooLarge *http.MaxBytesError

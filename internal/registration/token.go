@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registration decides who can join as a Cluster and who is its agent, and makes the manifest that installs an
-// agent.
+// Package registration decides which agents can join as a Cluster, authenticates agents, and creates the manifest that
+// installs an agent.
 package registration
 
 import (
@@ -42,29 +42,29 @@ func HashToken(token string) string {
 
 // Token is the current join token of a Cluster.
 type Token struct {
-	// Value is the token itself. It must not be printed.
+	// Value is the token, which must not be printed.
 	Value string
-	// Created is when the hub created the token or first saw it.
+	// Created is the time when the hub created the token or first saw it.
 	Created time.Time
 	// TTL is counted from Created.
 	TTL time.Duration
-	// Used reports whether an agent has joined with the token.
+	// Used is true if an agent has joined with the token.
 	Used bool
-	// Claimed is when an agent began to join with the token. It is zero if none did, or if the join is over.
+	// Claimed is the time when an agent started to join with the token. It is zero if no join is in progress.
 	Claimed time.Time
 }
 
 // joinTime is how long a join may take, from the claim of its token until the agent's identity is written.
 const joinTime = time.Minute
 
-// Joining reports whether an agent may be about to join with the token. Until the join is over, no other token replaces
-// it, because that would be a token for a Cluster that has an agent.
+// Joining reports whether an agent may be joining with the token. The token is not replaced until the join is over,
+// because by then the Cluster may have an agent.
 func (t Token) Joining(now time.Time) bool { return now.Before(t.Claimed.Add(joinTime)) }
 
 // Expires returns when the token expires.
 func (t Token) Expires() time.Time { return t.Created.Add(t.TTL) }
 
-// Usable returns why the token cannot be used to join, or nil.
+// Usable returns nil if the token can be used to join, and otherwise the reason why it cannot.
 func (t Token) Usable(cluster string, now time.Time) *RefusalError {
 	switch {
 	case t.Used:
@@ -77,12 +77,12 @@ func (t Token) Usable(cluster string, now time.Time) *RefusalError {
 	return nil
 }
 
-// String keeps the token out of logs and errors.
+// String redacts the token in logs and errors.
 func (t Token) String() string {
 	return fmt.Sprintf("token(created %s, used %t)", t.Created.UTC().Format(time.RFC3339), t.Used)
 }
 
-// RefusalError says why a client may not join or connect. Its text is safe to show and says what to do.
+// RefusalError explains why a client may not join or connect, and what to do. The message is safe to show.
 type RefusalError struct {
 	// Reason is one of the Reason constants of api/v1.
 	Reason  string
