@@ -18,13 +18,13 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// memberEvery is the interval, in checks, at which the member is asked too. This happens rarely because each question
-// to the member is a request, while the hub mostly answers from memory.
+// memberEvery is the number of checks after which the member is queried as well. This is done rarely, because each
+// query sends a request to the member, while the hub mostly answers from memory.
 const memberEvery = 10
 
-// recheckRegularly ends a long call when the user loses the right to it. Otherwise an admitted user could continue to
-// read as long as nothing else ends the call. The checks of calls that began together are spread over time. Call the
-// returned function at the end of the call.
+// recheckRegularly ends a long call when the user loses the right to it. Otherwise an admitted user could continue
+// reading for as long as nothing else ends the call. The checks of calls that started at the same time are spread out.
+// Call the returned function at the end of the call.
 func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
 	looks := 0
 	revoked, revoke := context.WithCancel(context.Background())
@@ -48,8 +48,8 @@ func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelC
 	}
 }
 
-// recheck returns an error if a running call would no longer be admitted. A check that fails does not end the call:
-// while the hub's API server does not answer, no right can be taken away either.
+// recheck returns an error if a running call would no longer be admitted. A failed check does not end the call, because
+// no right can be revoked either while the hub's API server is unavailable.
 func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	id, err := h.authenticate(r)
 	switch {
@@ -62,8 +62,8 @@ func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	case !identity.Expired(r, time.Now()) || errors.Is(err, identity.ErrEnded):
 		return err
 	}
-	// An expired token cannot begin a request, but a shell outlives it, as in Kubernetes. The rights of its user still
-	// count, and so does the end of its session.
+	// An expired token cannot start a request, but a shell outlives its token, as in Kubernetes. The user's rights are
+	// still checked, and so is the session.
 	if c.target.local {
 		return nil
 	}
@@ -89,12 +89,12 @@ func (h *Handler) recheckServed(ctx context.Context, c *call) error {
 	return nil
 }
 
-// recheckInMember asks the member whether the caller may still act as the user of the call, and whether that user may
-// still do what the call does.
+// recheckInMember checks in the member whether the caller may still act as the user of the call, and whether that user
+// may still perform the call.
 func (h *Handler) recheckInMember(r *http.Request, c *call) error {
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
-	if wanted, _ := parseImpersonation(r.Header); wanted != nil { // a request that cannot be parsed was not admitted
+	if wanted, _ := parseImpersonation(r.Header); wanted != nil { // an unparsable request is never admitted
 		if err := h.mayImpersonate(ctx, c, wanted); refused(err) {
 			return err
 		}

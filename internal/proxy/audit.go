@@ -18,7 +18,8 @@ func (t target) member() string {
 	return t.cluster.String()
 }
 
-// audited records the sender of a request, and the user that the sender wants to act as, permitted or not.
+// audited records the sender of a request and the user that the sender wants to impersonate, whether or not this is
+// permitted.
 func audited(r *http.Request, id identity.Identity) {
 	record := audit.From(r.Context())
 	if record == nil {
@@ -31,7 +32,7 @@ func audited(r *http.Request, id identity.Identity) {
 	for key, values := range id.Hub.Extra {
 		user.Extra[key] = values
 	}
-	// A malformed header leads to a refusal elsewhere. Here we also record an impersonation that is not allowed.
+	// A malformed header is refused elsewhere. A forbidden impersonation is recorded, too.
 	if wanted, _ := parseImpersonation(r.Header); wanted != nil {
 		record.Identified(user, &audit.User{Name: wanted.user, UID: wanted.uid, Groups: wanted.groups, Extra: wanted.extra})
 		return

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// clock calls a function when something has taken too long or is due again. The zero value never runs.
+// clock calls a function when an operation has taken too long or is due again. The zero value never runs.
 type clock struct {
 	limit time.Duration
 
@@ -17,14 +17,14 @@ type clock struct {
 	ended bool
 }
 
-// start starts the clock. It calls late when the clock has run for limit without a pause, and again after each resume.
+// start starts the clock, which calls late when it has run for limit without a pause. Each resume restarts the count.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limit, c.timer = limit, time.AfterFunc(limit, late)
 }
 
-// pause stops the clock while the proxy waits for the user. resume starts it from the beginning.
+// pause stops the clock while the proxy waits for the user. resume restarts it from zero.
 func (c *clock) pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,16 +16,16 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// patience is the time after the loss of a member during which clients are asked to retry by themselves. A restarted
-// agent or manager is back within this time. After that, kubectl shows at once what is wrong.
+// patience is the time after the loss of a member during which clients are asked to retry. A restarted agent or manager
+// is back within this time. After that, kubectl shows the problem immediately.
 const patience = time.Minute
 
-// discoveryPatience is the patience for the two paths that clients ask for before anything else. A kubectl with an
-// empty cache asks for them five times, and each of these requests is repeated up to ten times if the response asks for
-// a retry. So kubectl would print the problem only after 50 s.
+// discoveryPatience is the patience for the two paths that clients request before anything else. A kubectl with an
+// empty cache requests them five times, and repeats each request up to ten times if the response asks for a retry. With
+// the longer patience, kubectl would print the problem only after 50 s.
 const discoveryPatience = 10 * time.Second
 
-// memberError returns a Status that explains why a member does not answer a request.
+// memberError returns a Status that explains why a member does not respond to a request.
 func memberError(c *call, err error) error {
 	cluster, path := c.target.cluster, c.info.Path
 	var (
@@ -57,7 +57,7 @@ func memberError(c *call, err error) error {
 		Because(err).About(cluster)
 }
 
-// notConnected returns an error that says how long a member has been disconnected, and where to look.
+// notConnected returns an error with the time since which a member has been disconnected and where to find details.
 func notConnected(cluster types.NamespacedName, path string, lastSeen, now time.Time) *refusal.Error {
 	seen := "the time when it was last seen is not known"
 	if !lastSeen.IsZero() {
@@ -76,7 +76,7 @@ func notConnected(cluster types.NamespacedName, path string, lastSeen, now time.
 	return e
 }
 
-// hubError returns a Status that explains why the hub's own API server does not answer.
+// hubError returns a Status that explains why the hub's own API server does not respond.
 func hubError(err error) error {
 	var refused *refusal.Error
 	switch {

@@ -29,27 +29,28 @@ import (
 // memberURL has the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
 const memberURL = "http://member"
 
-// errNoIdentity means that a request without an identity reached the transport. This is a bug in this program.
+// errNoIdentity is returned when a request without an identity reaches the transport, which is a bug in the hub.
 var errNoIdentity = errors.New("forward request: it has no identity")
 
-// errNoAnswer means that a request that is not long-running was not answered in time.
+// errNoAnswer is returned when a request that is not long-running gets no response in time.
 var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineExceeded)
 
 // call is an admitted request: its sender, its target, and the header that identifies the sender to the target. It is
 // complete before anything is forwarded.
 type call struct {
-	identity   identity.Identity
-	target     target
-	info       request.Info
-	seat       *limit.Seat // released at the end of the call
-	transport  http.RoundTripper
-	header     http.Header     // identifies the caller: Impersonate-* for a member, the caller's Authorization for the hub
-	base       *url.URL        // the URL of the hub's API server; nil for a member
-	tooLarge   atomic.Bool     // the body was larger than allowed
-	clock      clock           // limits the time until the response begins
-	look       clock           // the time until the next check whether the call may continue
-	revoked    context.Context // ends when the right to the call is gone; nil for a call that is not long-running
-	endsItself atomic.Bool     // the response has begun, and ends with revoked
+	identity  identity.Identity
+	target    target
+	info      request.Info
+	seat      *limit.Seat // released at the end of the call
+	transport http.RoundTripper
+	header    http.Header // identifies the caller: Impersonate-* for a member, the caller's Authorization for the hub
+	base      *url.URL    // the URL of the hub's API server; nil for a member
+	tooLarge  atomic.Bool // set if the body was larger than allowed
+	clock     clock       // limits the time until the response starts
+	look      clock       // the time until the call's rights are checked again
+	// ends when the user loses the right to the call; nil for a call that is not long-running
+	revoked    context.Context
+	endsItself atomic.Bool // the response has started, and ends with revoked
 }
 
 type callKey struct{}
@@ -108,7 +109,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// write sets a URL to the target. The path comes after base if there is one, and otherwise after the agent's prefix.
+// write sets a URL to the target. The path is appended to base if it is set, and otherwise to the agent's prefix.
 func (t target) write(u, base *url.URL) {
 	u.Scheme, u.Host = "http", "member"
 	before, rawBefore := protocol.PathKubernetes, protocol.PathKubernetes
@@ -122,7 +123,8 @@ func (t target) write(u, base *url.URL) {
 	}
 }
 
-// callTransport sends each request with the transport of its call. It sends nothing that has no call with an identity.
+// callTransport sends each request with the transport of its call. It refuses requests that have no call with an
+// identity.
 type callTransport struct{}
 
 // RoundTrip implements http.RoundTripper.
@@ -167,10 +169,10 @@ func modifyAnswer(r *http.Response) error {
 	return nil
 }
 
-// forwardingFailed responds to a request that got no response.
+// forwardingFailed writes the response to a request that could not be forwarded.
 func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err error) {
 	if g, ok := w.(*guardedWriter); ok && g.hijacked {
-		return // the upgrade has begun, and its connection is already closed
+		return // the upgrade has started, and its connection is already closed
 	}
 	var full *limit.FullError // from another replica
 	c := callOf(r.Context())

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// pastDeadline returns a deadline that ends running reads and writes at once.
+// pastDeadline returns a deadline that ends pending reads and writes immediately.
 func pastDeadline() time.Time { return time.Unix(1, 0) }
 
 // stopwatch calls cut when one step takes longer than limit. Steps must not overlap.
@@ -34,8 +34,8 @@ func (s *stopwatch) start() {
 
 func (s *stopwatch) stop() { s.timer.Stop() }
 
-// guard prepares a request and its response so that a user who stalls or sends too much is cut off. Call done at the
-// end.
+// guard prepares a request and its response so that a user who stalls or sends too much is cut off. Call done when the
+// request has ended.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarded http.ResponseWriter, done func()) {
 	control := http.NewResponseController(w)
 	// An admitted user may watch for hours. From here on the stopwatches apply, not the server's deadlines.
@@ -86,7 +86,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// guardedWrite limits how long a write may take, and counts the bytes that are held for it.
+// guardedWrite limits how long a write may take, and counts the bytes that it holds.
 type guardedWrite struct {
 	watch stopwatch
 	flow  *limit.Flow
@@ -158,7 +158,7 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite tells the user that no more data will be sent. The user may still send.
+// CloseWrite signals to the user that no more data will be sent. The user may continue to send.
 func (c *guardedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

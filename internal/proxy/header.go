@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// impersonatorKey is the key of the extra field that shows in a member's audit log which user acts as another one. No
-// caller can set it.
+// impersonatorKey is the key of the extra field that records in a member's audit log which user impersonates another
+// one. Callers cannot set it.
 const impersonatorKey = "cluster.drover.dev/impersonator"
 
 // impersonate returns the header that identifies the caller to a member's API server.
@@ -25,8 +25,9 @@ func impersonate(id identity.Identity) http.Header {
 	return impersonation{user: id.User, uid: id.UID, groups: id.Groups, extra: id.Extra}.header()
 }
 
-// impersonateOther returns the header that tells a member's API server which user the caller acts as. If that user is a
-// ServiceAccount, the header has both names, because the agent itself checks whether the caller may act as the account.
+// impersonateOther returns the header that identifies the user that the caller impersonates to a member's API server.
+// If that user is a ServiceAccount, the header contains both names, because the agent itself checks whether the caller
+// may impersonate the account.
 func impersonateOther(caller identity.Identity, wanted *impersonation) http.Header {
 	if wanted.account != nil {
 		h := impersonate(caller)
@@ -54,8 +55,8 @@ func (i impersonation) header() http.Header {
 	return h
 }
 
-// extraHeader returns the name of the header for an extra field. It percent-encodes the characters that a header's name
-// cannot have, and API servers decode them.
+// extraHeader returns the name of the header for an extra field. It percent-encodes characters that are not allowed in
+// header names, and API servers decode them.
 func extraHeader(key string) string {
 	var b strings.Builder
 	b.WriteString(authenticationv1.ImpersonateUserExtraHeaderPrefix)
@@ -69,8 +70,8 @@ func extraHeader(key string) string {
 	return textproto.CanonicalMIMEHeaderKey(b.String())
 }
 
-// isTokenByte reports whether c may appear unencoded in a header's name: in a token of RFC 9110, without the percent
-// sign.
+// isTokenByte reports whether c may appear unencoded in a header name, which is an RFC 9110 token. The percent sign is
+// excluded.
 func isTokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// maxImpersonated limits the impersonation headers of one request, because each of them is a question to the
+	// maxImpersonated limits the impersonation headers of one request, because each of them causes a request to the
 	// member.
 	maxImpersonated = 32
-	// reviewTTL is how long an answer of the member is remembered. A right to impersonate that was taken away may
-	// still be used for this long, and a new right may not be noticed for this long.
+	// reviewTTL is how long a member's access review is cached. A revoked right to impersonate remains usable, and a
+	// new one may go unnoticed, for up to this time.
 	reviewTTL = 5 * time.Second
-	// reviewTimeout limits the time for all questions of one request.
+	// reviewTimeout limits the time for all access reviews of one request.
 	reviewTimeout = 8 * time.Second
 )
 
@@ -45,15 +45,15 @@ type impersonation struct {
 	account *protocol.ServiceAccount
 }
 
-// parseImpersonation returns the user that a caller wants to impersonate (kubectl --as), or nil if there is none. The
-// rules are the rules of an API server. In addition, it refuses the member's own system users and groups, except
+// parseImpersonation returns the user that a caller wants to impersonate (kubectl --as), or nil if there is none. It
+// follows the rules of an API server. In addition, it refuses the member's own system users and groups, except
 // ServiceAccounts.
 func parseImpersonation(h http.Header) (*impersonation, error) {
 	wanted := impersonation{extra: map[string][]string{}}
 	count := 0
 	for name, values := range h {
 		if !hasFoldedPrefix(name, "Impersonate-") || strings.Join(values, "") == "" {
-			continue // empty headers ask for nothing, as in an API server
+			continue // empty headers request nothing, as in an API server
 		}
 		count += len(values)
 		if err := wanted.add(http.CanonicalHeaderKey(name), values); err != nil {
@@ -167,7 +167,8 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate asks the member on behalf of the caller whether the caller may impersonate everything in wanted.
+// mayImpersonate checks in the member, on behalf of the caller, whether the caller may impersonate everything in
+// wanted.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()
 	key, err := json.Marshal(rights)
@@ -199,7 +200,7 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 	return nil
 }
 
-// reviewAccess asks the member whether the user that a header names has a right.
+// reviewAccess checks in the member whether the user named in a header has a right.
 func (c *call) reviewAccess(
 	ctx context.Context, as http.Header, right authorizationv1.ResourceAttributes,
 ) (bool, error) {

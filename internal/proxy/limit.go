@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Bytes of a response that may be on their way to the hub: the stream window of a tunnel, and the stream window of
-// net/http's client to the hub's API server.
+// Maximum bytes of a response that may be in flight to the hub: the stream window of a tunnel, and the stream window of
+// net/http's client for the hub's API server.
 const (
 	memberWindow = 1 << 20
 	hubWindow    = 4 << 20
@@ -36,7 +36,7 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	return seat, err
 }
 
-// tooMany returns a refusal that says who has too many requests.
+// tooMany returns a refusal that names the user or member with too many requests.
 func tooMany(c *call, full *limit.FullError) error {
 	kind := "requests"
 	if c.info.Long {
@@ -58,7 +58,8 @@ func tooMany(c *call, full *limit.FullError) error {
 	return refused.About(c.target.cluster)
 }
 
-// retryDelay returns 1, 2 or 3 seconds, so that users who were refused together do not retry together.
+// retryDelay returns 1, 2 or 3 seconds, so that users who were refused at the same time do not all retry at the same
+// time.
 func retryDelay() time.Duration {
 	n, err := rand.Int(rand.Reader, big.NewInt(3))
 	if err != nil { // crypto/rand never fails

@@ -14,15 +14,15 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// localAPI reaches the hub's own API server without any credential.
+// localAPI provides access to the hub's own API server without any credentials.
 type localAPI struct {
 	base    *url.URL
 	plain   http.RoundTripper // for requests
 	upgrade http.RoundTripper // for upgrades, which HTTP/2 does not have
 }
 
-// newLocalAPI takes the address and the CA of the API server from a configuration, but no credentials. The manager's
-// credentials cannot get into these transports.
+// newLocalAPI uses the API server's address and CA from a configuration, but no credentials. The manager's credentials
+// cannot get into these transports.
 func newLocalAPI(config *rest.Config) (*localAPI, error) {
 	anonymous := rest.AnonymousClientConfig(config)
 	anonymous.UserAgent, anonymous.DisableCompression = "", true
@@ -44,8 +44,8 @@ func newLocalAPI(config *rest.Config) (*localAPI, error) {
 	return &localAPI{base: base, plain: plain, upgrade: upgrade}, nil
 }
 
-// route completes a call to the hub itself with the caller's token. The API server checks the token and the user that
-// the caller wants to impersonate.
+// route completes a call to the hub itself with the caller's token. The API server checks both the token and the
+// impersonation.
 func (h *localAPI) route(r *http.Request, c *call) error {
 	token, err := identity.Token(r)
 	if err != nil {

@@ -15,14 +15,14 @@ const (
 	SideSession Side = "session" // the user does not read the data of an upgraded connection
 )
 
-// Observer has functions that a Handler calls, for metrics. Each of them may be nil. They are called by several
-// goroutines at once and must not block.
+// Observer contains functions that a Handler calls to update metrics. Each of them may be nil. They may be called
+// concurrently and must not block.
 type Observer struct {
 	// Cut is called each time a stalling user is cut off.
 	Cut func(Side)
 }
 
-// cutter returns a function that ends the blocked reads or writes with a past deadline, and tells the observer.
+// cutter returns a function that ends the blocked reads or writes with a past deadline, and notifies the observer.
 func (o Observer) cutter(side Side, setDeadline func(time.Time) error) func() {
 	return func() {
 		if o.Cut != nil {

@@ -40,20 +40,20 @@ const (
 	PathLocal = "/k8s/local"
 )
 
-// ErrUnknownCluster means that no Cluster has this name.
+// ErrUnknownCluster is returned when no Cluster has this name.
 var ErrUnknownCluster = errors.New("unknown cluster")
 
-// ErrHeaderTooLarge means that the header of a request, with the user and their groups, is larger than a member's agent
-// accepts.
+// ErrHeaderTooLarge is returned when a request's header, including the user and their groups, is larger than a member's
+// agent accepts.
 var ErrHeaderTooLarge = errors.New("header too large")
 
-// NotConnectedError means that a Cluster has no open tunnel anywhere.
+// NotConnectedError is returned when a Cluster has no open tunnel anywhere.
 type NotConnectedError struct {
-	// LastSeen is the time when it last had one. It is zero if that is unknown or never happened.
+	// LastSeen is the time when the Cluster last had a tunnel. It is zero if this is unknown or if it never had one.
 	LastSeen time.Time
 }
 
-// Error returns a text with the time of LastSeen.
+// Error returns a message that contains LastSeen.
 func (e *NotConnectedError) Error() string {
 	if e.LastSeen.IsZero() {
 		return "not connected"
@@ -61,7 +61,7 @@ func (e *NotConnectedError) Error() string {
 	return "not connected since " + e.LastSeen.UTC().Format(time.RFC3339)
 }
 
-// Limits restrict one request. Zero values mean the defaults.
+// Limits apply to each request. Zero values mean the defaults.
 type Limits struct {
 	// Body limits the body of a request, in bytes. The default is 16 MiB. It does not apply to upgraded connections.
 	Body int64
@@ -69,11 +69,11 @@ type Limits struct {
 	// which has at most 32 KiB, or by sending nothing of an announced body. A silent watch or shell does not stall. The
 	// default is 3 minutes.
 	Stall time.Duration
-	// Answer limits how long a member may take to begin its response to a request that is not long-running. The default
-	// is 70 s. An API server itself gives up after 60 s, so a member that takes longer hangs, and must not hold the
-	// seats of others.
+	// Answer limits how long a member may take to start its response to a request that is not long-running. The default
+	// is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy the seats
+	// of others.
 	Answer time.Duration
-	// Look is the maximum time between two checks whether a long-running request may continue. The default is 30 s.
+	// Look is the maximum time between two checks of a long-running request's rights. The default is 30 s.
 	Look time.Duration
 }
 
@@ -85,19 +85,19 @@ type Options struct {
 	// whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
 	// Transport returns the transport that carries requests whose paths begin with protocol.PathKubernetes to a
-	// member's agent. It does upgrades like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError.
-	// Errors of the transport itself may match the latter or ErrHeaderTooLarge.
+	// member's agent. It supports upgrades like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError.
+	// The transport's own errors may match *NotConnectedError or ErrHeaderTooLarge.
 	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
 	// Hub is the configuration for the hub's own API server. Its credentials are never used, because each request
 	// carries the user's own credentials.
 	Hub *rest.Config
 	// Limits are the limits for each request.
 	Limits Limits
-	// Limiter shares the hub among users and members. The default is a limiter with its default settings.
+	// Limiter distributes the hub's capacity among users and members. The default is a limiter with default settings.
 	Limiter *limit.Limiter
 	// Observer receives events for metrics.
 	Observer Observer
-	// Log receives failures that only the operator of the hub can repair.
+	// Log receives failures that only the hub's operator can fix.
 	Log logr.Logger
 }
 
@@ -107,7 +107,7 @@ type Handler struct {
 	authorize      func(context.Context, identity.Identity, types.NamespacedName) error
 	transport      func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
 	local          *localAPI
-	impersonations *decision.Cache[bool] // who may impersonate whom in which member
+	impersonations *decision.Cache[bool] // cached access reviews for impersonation
 	limits         Limits
 	observer       Observer
 	limiter        *limit.Limiter
@@ -147,8 +147,8 @@ func New(o Options) (*Handler, error) {
 	return h, nil
 }
 
-// ServeHTTP serves one request. Pass it the unmodified request: http.ServeMux redirects paths that it considers
-// unclean, so choose the handler by prefix before any mux.
+// ServeHTTP serves one request. Pass it the unmodified request. http.ServeMux redirects paths that it considers
+// unclean, so select the handler by prefix before using any mux.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, err := h.admit(r)
 	if err != nil {
@@ -158,8 +158,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.forward(w, r, c)
 }
 
-// admit turns a request into a call, or returns why the request is refused. The package comment promises the order of
-// its checks.
+// admit turns a request into a call, or returns why the request is refused. The package comment documents the order of
+// the checks.
 func (h *Handler) admit(r *http.Request) (*call, error) {
 	to, err := parseTarget(r)
 	if err != nil {
@@ -232,7 +232,7 @@ func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonatio
 	return nil
 }
 
-// refuse responds with a Status. It logs failures that only the operator can repair.
+// refuse responds with a Status. It logs failures that only the operator can fix.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(context.Cause(r.Context()), context.Canceled) {
 		panic(http.ErrAbortHandler) // the caller is gone; net/http ends the connection silently
@@ -248,13 +248,13 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	refusal.Write(w, e)
 }
 
-// isDiscovery reports whether a path is one of the two that clients ask for before anything else.
+// isDiscovery reports whether a path is one of the two that clients request before anything else.
 func isDiscovery(path string) bool {
 	return strings.HasSuffix(path, "/api") || strings.HasSuffix(path, "/apis")
 }
 
-// warn also puts the message into a header. kubectl ignores the Status of a refused discovery, but it prints warnings,
-// once.
+// warn also puts the message into a Warning header. kubectl ignores the Status of a refused discovery, but it prints
+// each warning once.
 func warn(w http.ResponseWriter, message string) {
 	if value, err := utilnet.NewWarningHeader(299, "drover", message); err == nil {
 		w.Header().Set("Warning", value)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// relocate changes the Location of a response so that it leads to the same place through the hub. Clients follow
-// redirects with their token, and some of them also with method and body. So a member could send its users' requests to
-// another member or to the hub. For this reason relocate refuses locations outside the API behind the prefix.
+// relocate changes the Location of a response so that it points to the same place through the hub. Clients follow
+// redirects with their token, and some of them also with method and body, so a member could redirect its users'
+// requests to another member or to the hub. Therefore relocate refuses locations outside the API behind the prefix.
 func (t target) relocate(location string) (string, bool) {
 	u, err := url.Parse(location)
 	if err != nil || u.Opaque != "" || u.User != nil || strings.Contains(u.Path, `\`) {
@@ -27,7 +27,7 @@ func (t target) relocate(location string) (string, bool) {
 	case destination[0] != '/':
 		destination = t.path[:strings.LastIndexByte(t.path, '/')+1] + destination
 	}
-	clean := path.Clean(destination) // begins with a slash, and has no ".." that could lead out of the prefix
+	clean := path.Clean(destination) // starts with a slash and contains no ".." that could escape the prefix
 	if strings.HasSuffix(destination, "/") && clean != "/" {
 		clean += "/"
 	}

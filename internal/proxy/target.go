@@ -17,12 +17,12 @@ type target struct {
 	local   bool                 // the hub itself; cluster is empty in this case
 	cluster types.NamespacedName // the member
 	prefix  string               // the part of the hub's path before path, without a trailing slash
-	path    string               // the path in the cluster, decoded; begins with a slash
+	path    string               // the path in the cluster, decoded; starts with a slash
 	rawPath string               // the same path as the caller encoded it; empty if it has only one encoding
 }
 
-// parseTarget returns the destination of a request. It refuses paths that two readers could understand differently, so
-// that the authorized destination is the one that is reached. The path in the cluster stays unchanged byte for byte.
+// parseTarget returns the destination of a request. It refuses paths that two parsers could interpret differently, so
+// the request always reaches the authorized destination. The path in the cluster stays unchanged byte for byte.
 func parseTarget(r *http.Request) (target, error) {
 	u := r.URL
 	if u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.User != nil {
@@ -36,7 +36,7 @@ func parseTarget(r *http.Request) (target, error) {
 			return target{}, refusal.BadRequest(`the path has a segment "." or ".."; send the path without them`)
 		}
 	}
-	escaped := u.Path // the path has only one encoding: a prefix that split accepts needs none
+	escaped := u.Path // the path has only one encoding, because a prefix that split accepts needs none
 	if u.RawPath != "" {
 		escaped = u.EscapedPath()
 	}
@@ -69,7 +69,7 @@ func MemberOf(r *http.Request) string {
 }
 
 // split returns the target with the prefix of an encoded path. Names must be valid in Kubernetes and have no encoded
-// characters, so that the prefix has the same length decoded.
+// characters, so the decoded prefix has the same length.
 func split(escaped string) (target, bool) {
 	if rest, ok := strings.CutPrefix(escaped, PathLocal); ok {
 		return target{local: true, prefix: PathLocal}, rest == "" || rest[0] == '/'
