@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// revocation is the name of the controller that ends tunnels of agents that a Cluster no longer has.
+// revocation is the name of the controller that closes the tunnels of a Cluster's revoked agents.
 const revocation = "cluster-revocation"
 
 // clusters lists the controllers of Clusters.
@@ -29,7 +29,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 	upgrades := &cluster.Upgrades{
 		Client: s.client, Recorder: s.recorder("drover-cluster"), Pace: s.Config.Agent.Rollout.Pace, Now: time.Now,
 	}
-	// outcome returns a function for the outcome of the one set of a kind in a member.
+	// outcome returns a function that returns the outcome of a member's only set of a kind.
 	outcome := func(id string) func(types.NamespacedName) delivery.Outcome {
 		return func(member types.NamespacedName) delivery.Outcome {
 			return deliveries.Outcomes(id, []types.NamespacedName{member})[0]
@@ -51,7 +51,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Name: revocation, Reconciler: revoker, EveryReplica: true,
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
-				// An agent that was revoked just before its tunnel opened has already had its event.
+				// The event of an agent that was revoked just before its tunnel opened has already been processed.
 				wiring.OnCall(s.Members.OnOpen, 0),
 			},
 		},
@@ -76,7 +76,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 	}
 }
 
-// profiles returns the controller that writes a ClusterProfile for each Cluster, if the hub has the kind.
+// profiles returns the controller that writes a ClusterProfile for each Cluster, if the hub serves that kind.
 func profiles(s shared) wiring.Controller {
 	kind := &inventory.Kind{
 		Mapper: s.mgr.GetRESTMapper(), Scheme: s.mgr.GetScheme(), Cache: s.mgr.GetCache(),

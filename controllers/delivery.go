@@ -30,7 +30,7 @@ func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool
 	}
 }
 
-// readOnly reports whether the spec of a Cluster says ReadOnly. It reads the same cache.
+// readOnly reports whether a Cluster's spec has the profile ReadOnly. It reads the same cache.
 func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bool, error) {
 	return func(ctx context.Context, name types.NamespacedName) (bool, error) {
 		cluster := &v1.Cluster{}
@@ -39,14 +39,14 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 	}
 }
 
-// counter runs the delivery store. When its manager begins to lead, it counts the objects on the hub: no set is removed
-// as unwanted before all objects have been reconciled.
+// counter runs the delivery store. When its manager becomes the leader, it counts the objects on the hub, because no
+// set may be removed as unwanted until all objects have been reconciled.
 type counter struct {
 	*delivery.Store
 	hub client.Reader
 }
 
-// recount is how often objects that were deleted before they were reconciled are taken out of the count.
+// recount is the interval at which objects that were deleted before they were reconciled are removed from the count.
 const recount = 5 * time.Second
 
 // Start sends sets until ctx ends.
@@ -75,7 +75,7 @@ func (c counter) Start(ctx context.Context) error {
 	return c.Store.Start(ctx)
 }
 
-// awaits tells the observer which owners the store is waiting for.
+// awaits notifies the observer of the owners for which the store is waiting.
 func (c counter) awaits() {
 	if c.Observer.Awaited != nil {
 		c.Observer.Awaited(c.Awaited())

@@ -41,9 +41,9 @@ type Options struct {
 	Checkpoints *checkpoint.Recorder
 	// Issuer signs users' tokens. If it is nil, users do not sign in at the hub.
 	Issuer *issuer.Server
-	// Synced reports whether it is known which members other replicas hold. A nil function means that it always is.
+	// Synced reports whether the members of the other replicas are known. If it is nil, they always are.
 	Synced func() bool
-	// Started is when this manager began to accept tunnels. If it is zero, the time of Setup counts.
+	// Started is the time when this manager started to accept tunnels. If it is zero, the time of Setup counts.
 	Started time.Time
 }
 

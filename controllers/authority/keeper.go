@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority reconciles the hub's certificate authority: it creates the first, replaces it without disconnecting
-// clients, and retires the old one.
+// Package authority reconciles the hub's certificate authority: it creates the first authority, replaces it without
+// disconnecting clients, and retires the old one.
 package authority
 
 import (
@@ -31,7 +31,7 @@ const maxNote = 1024
 type Keeper struct {
 	Client   client.Client
 	Recorder events.EventRecorder
-	// Secret is where the authority is kept.
+	// Secret is the name of the Secret that stores the authority.
 	Secret types.NamespacedName
 	// Member returns the state of a connected member.
 	Member func(types.NamespacedName) members.State
@@ -42,13 +42,13 @@ type Keeper struct {
 	lastWait string // the text of the last event of recordWait; used only by the single worker
 }
 
-// Reconcile takes the next step of the authority, if there is one to take. The loader makes a missing Secret.
+// Reconcile takes the authority's next step, if any. The loader creates a missing Secret.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read the hub's CA: %w", err)
 	} else if err != nil {
-		return ctrl.Result{}, nil // its creation wakes this controller
+		return ctrl.Result{}, nil // its creation triggers another reconcile
 	}
 	in, err := k.gather(ctx, secret)
 	if err != nil {
@@ -65,7 +65,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	case trust.StepCreate: // the Secret was emptied; a new authority would strand every agent
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
 	default:
-		return ctrl.Result{}, k.take(ctx, secret, in, decision) // the write wakes us
+		return ctrl.Result{}, k.take(ctx, secret, in, decision) // the write triggers another reconcile
 	}
 }
 
@@ -80,7 +80,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	case trust.StepChange:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
 	case trust.StepRevoke:
-		// the request was for this change, not for the renewal in some years
+		// the request was for this change, not for the renewal years later
 		delete(secret.Annotations, v1.AnnotationRetireNow)
 	default:
 	}
@@ -95,7 +95,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 // errEmptied reports a Secret that no longer contains the authority.
 var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
-// recordWait writes an event about what a due step waits for, once for each text.
+// recordWait emits an event that explains why a due step is waiting, once for each message.
 func (k *Keeper) recordWait(secret *corev1.Secret, in trust.Input, decision trust.Decision) {
 	if (in.Requested || in.Revoked) && decision.Why != k.lastWait {
 		k.lastWait = decision.Why
@@ -124,9 +124,9 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input
 	return in, err
 }
 
-// missing returns the names of the connected members that have not confirmed the bundle with the present authority.
-// That includes Clusters with the trust System: the manifest that was applied in the member decides what an agent
-// trusts, and it may be older than the spec.
+// missing returns the names of the connected members that have not confirmed the bundle with the current authority.
+// This includes Clusters with the trust System, because an agent trusts whatever its manifest specifies, and the
+// manifest may be older than the spec.
 func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Active.Cert) {
@@ -178,7 +178,7 @@ func containsCertificate(bundle string, cert []byte) bool {
 }
 
 func wait(until, now time.Time) time.Duration {
-	const atMost = 24 * time.Hour // look at least once a day
+	const atMost = 24 * time.Hour // check at least once a day
 	if until.IsZero() {
 		return atMost
 	}

@@ -51,7 +51,7 @@ func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, err
 	}
 	if trust.Identify(secret, identity) {
-		return ctrl.Result{}, l.update(ctx, secret) // the write wakes this controller
+		return ctrl.Result{}, l.update(ctx, secret) // the write triggers another reconcile
 	}
 	return ctrl.Result{}, l.Trust.LoadAuthority(secret)
 }
@@ -71,8 +71,8 @@ func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
-// identity returns the hub's identity: the one in memory, or the first one for a hub that has none yet. Agents knew the
-// hub by the first identity before the Secret had it.
+// identity returns the hub's identity in memory, or the first identity for a hub that has none yet. Agents knew the hub
+// by the first identity before it was stored in the Secret.
 func (l *Loader) identity(ctx context.Context) (string, error) {
 	if identity := l.Trust.Identity(); identity != "" {
 		return identity, nil
@@ -92,9 +92,9 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// make creates the missing Secret with the hub's authority. If the Secret was deleted, it contains the authority in
-// memory, since agents would not trust another one. Otherwise the authority is new. If several replicas try, one of
-// them succeeds.
+// make creates the missing Secret with the hub's authority. If the Secret was deleted, it gets the authority in memory,
+// because agents would not trust another one. Otherwise it gets a new authority. If several replicas try, one of them
+// succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

@@ -19,11 +19,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes the hub's addresses, and the certificates that its clients must trust, into a ConfigMap. So
-// Prometheus, the provisioner and others need no right to read the Secret with the authority's keys.
+// Publisher writes the hub's addresses, and the certificates that its clients must trust, into a ConfigMap. This way,
+// Prometheus, the provisioner and other clients need no access to the Secret with the authority's keys.
 type Publisher struct {
 	Client client.Client
-	// ConfigMap has the certificates with the key ca.crt, and the addresses with the key servers, one per line.
+	// ConfigMap is the ConfigMap to write. It contains the certificates in the key ca.crt, and the addresses in the key
+	// servers, one per line.
 	ConfigMap types.NamespacedName
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings

@@ -24,11 +24,11 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// The manager has the rights that it grants here, so it needs no right to escalate or bind.
+// The manager has all rights that it grants here, so it does not need the verbs escalate and bind.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
-// allow lets a principal of the hub see the Clusters that it is bound to, with one Role and one RoleBinding that the
-// binding owns.
+// allow lets a principal view the Clusters that it is bound to. It creates one Role and one RoleBinding, which are
+// owned by the binding.
 func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.NamespacedName) error {
 	meta := metav1.ObjectMeta{Namespace: b.GetNamespace(), Name: "drover:" + r.kind + ":" + b.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
@@ -43,7 +43,7 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	slices.Sort(names)
 	if err := r.keep(ctx, b, role, func() {
 		want := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, ResourceNames: names, Verbs: []string{"get", "list", "watch"}}}
-		if !index.SameRules(role.Rules, want) { // of many names the cache has only a digest
+		if !index.SameRules(role.Rules, want) { // the cache replaces a long list of names with a digest
 			role.Rules = want
 		}
 	}); err != nil {
@@ -55,14 +55,14 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	})
 }
 
-// unauthenticated reports whether a name of the hub means requests without an identity. The hub passes none of these
-// requests to a member.
+// unauthenticated reports whether a name on the hub stands for requests without an identity. The hub forwards no such
+// requests to members.
 func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep creates or updates an object on the hub with change. It does not adopt an object that another user made, because
-// that user could have bound it to anyone while it granted nothing.
+// keep creates an object on the hub or updates it with change. It does not adopt an object created by another user, who
+// could have bound it to anyone while it granted nothing.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	created := apierrors.IsNotFound(err)
@@ -85,7 +85,7 @@ func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, 
 	case err != nil:
 	case created:
 		err = r.Client.Create(ctx, object)
-	case !equality.Semantic.DeepEqual(before, object): // a patch, because the cache has only part of the object
+	case !equality.Semantic.DeepEqual(before, object): // a patch, because the cache holds only part of the object
 		err = r.Client.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	}
 	if err != nil {
@@ -94,8 +94,8 @@ func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, 
 	return nil
 }
 
-// disallow removes the objects that allow made. The RoleBinding goes first, because a Role without a binding grants
-// nothing.
+// disallow removes the objects that allow created. The RoleBinding is removed first, because a Role without a binding
+// grants nothing.
 func (r *Reconciler[T, B]) disallow(ctx context.Context, b B, objects ...client.Object) error {
 	for _, object := range objects {
 		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {

@@ -43,7 +43,7 @@ type Reconciler[T any, B kind[T]] struct {
 	written status.Written[B]
 }
 
-// Deliverer knows where removed sets remain, too. The delivery store implements it.
+// Deliverer delivers sets and also counts the members in which removed sets remain. The delivery store implements it.
 type Deliverer interface {
 	delivery.Deliverer
 	Remains(id string, members []types.NamespacedName) (held, away, unreported int)
@@ -90,11 +90,11 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 type decision struct {
 	set     *set.Set // nil if there is none
 	members []types.NamespacedName
-	// problem is why there is no set, or no member. It is nil if there is none.
+	// problem explains why there is no set or no member. It is nil if there is no problem.
 	problem *index.Problem
-	expires time.Duration // time until it expires, 0 for never
-	// expired is the message of a binding that has ended, and former are the members that had it. Both are empty for a
-	// binding that has not ended.
+	expires time.Duration // time until it expires; 0 if it never does
+	// expired is the message for an expired binding, and former lists the members that had it. Both are empty if the
+	// binding has not expired.
 	expired string
 	former  []types.NamespacedName
 }
@@ -111,8 +111,8 @@ func (d decision) sets() map[types.NamespacedName]*set.Set {
 	return sets
 }
 
-// decide gathers and decides. An error means that reading failed. A mistake in the binding is a problem instead, so
-// that its objects are removed from members.
+// decide reads all objects that the binding depends on and makes a decision. It returns an error only if reading fails.
+// A mistake in the binding is returned as a problem, so its objects are removed from members.
 func (r *Reconciler[T, B]) decide(ctx context.Context, b B) (decision, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {

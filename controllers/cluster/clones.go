@@ -15,11 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// restoredFor is how long the status says that a member was restored. The member's audit log shows for about as long
-// the changes made in the meantime.
+// restoredFor is how long the status shows that a member was restored. Changes made in the meantime can be found in the
+// member's audit log for about as long.
 const restoredFor = 24 * time.Hour
 
-// clonesMessage explains that two clusters have one identity, and how to repair it.
+// clonesMessage explains that two clusters share one identity, and how to fix this.
 func clonesMessage(cluster string, c *members.Clones) string {
 	return fmt.Sprintf("Two clusters have the identity of this Cluster, as when etcd or a machine was copied: "+
 		"agent %s leads in one, agent %s in the other. The hub serves neither. What was delivered stays in force in both; "+
@@ -29,8 +29,8 @@ func clonesMessage(cluster string, c *members.Clones) string {
 		c.Agents[0], c.Agents[1], protocol.AgentNamespace, protocol.AgentName, removeLeft(), cluster)
 }
 
-// writeMaintained reports that no replica of the agent leads. The condition stays as it was while no agent has
-// reported.
+// writeMaintained writes the condition Maintained, which reports that no replica of the agent is the leader. The
+// condition is unchanged as long as no agent has reported.
 func writeMaintained(in *input, update *status.Update) {
 	report, conditions := in.member.Report, &in.cluster.Status.Conditions
 	switch {
@@ -53,7 +53,8 @@ func writeMaintained(in *input, update *status.Update) {
 	set(in, v1.ConditionMaintained, vacant)
 }
 
-// restored returns when the member was restored, or zero if it was not, or too long ago to report.
+// restored returns when the member was restored. It returns zero if it was not, or if it was restored too long ago to
+// report.
 func (in *input) restored() time.Time {
 	if report := in.member.Report; report != nil && in.now.Before(report.Restored.Add(restoredFor)) {
 		return report.Restored
@@ -69,8 +70,8 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous reports that the member was restored to an earlier state, and what that means. An agent that was
-// restarted since then no longer knows it.
+// writeContinuous reports that the member was restored to an earlier state, and the consequences. An agent that was
+// restarted since then no longer knows this.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()
@@ -89,6 +90,6 @@ func writeContinuous(in *input, update *status.Update) {
 		return
 	}
 	update.Event(status.Event{Warning: true, Reason: restored.reason, Action: "Observe", Message: restored.message})
-	meta.RemoveStatusCondition(conditions, v1.ConditionContinuous) // a new condition begins
+	meta.RemoveStatusCondition(conditions, v1.ConditionContinuous) // a new condition starts
 	set(in, v1.ConditionContinuous, restored)
 }

@@ -20,8 +20,8 @@ import (
 // maxCause bounds the text of an external error in a condition, in bytes.
 const maxCause = 1024
 
-// lastChecked tells users where to find the time until which a condition is known to be true. The time is not in the
-// condition, because it would cost writes even for an idle member. The leading manager renews its Lease anyway.
+// lastChecked tells users where to find the time until which a condition is known to be true. The time is not part of
+// the condition, because this would require writes even for idle members. The leading manager renews its Lease anyway.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
@@ -33,14 +33,14 @@ type conditionValue struct {
 	stalled bool
 }
 
-// writeStatus writes the facts into the status, and adds an event for each change that matters to a person.
+// writeStatus writes the facts into the status, and emits an event for each change that users need to know about.
 func writeStatus(in *input, update *status.Update) {
 	registered := decideRegistered(in)
 	connected := decideConnected(in, registered)
 	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// Three changes get no event: an awaited report comes within an instant; a new Cluster that awaits its agent has the
-	// event of its token; and the replica that refused an agent has already written an event.
+	// Three changes cause no event: an awaited report arrives almost immediately, a new Cluster that is waiting for its
+	// agent already has the event of its token, and the replica that refused an agent has already emitted an event.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
@@ -57,7 +57,7 @@ func writeStatus(in *input, update *status.Update) {
 	}
 	in.cluster.Status.ObservedGeneration = in.cluster.Generation
 	if in.member.Clones != nil {
-		return // the reports come from one cluster at one time, and from the other at another
+		return // the reports come alternately from the two clusters
 	}
 	writeAgentUpToDate(in, update)
 	writeWithdrawn(in, update)
@@ -72,7 +72,7 @@ func (in *input) repeats(v conditionValue) bool {
 	return r != nil && v.message == capitalize(r.Message)
 }
 
-// writeRemoving reports that a deleted Cluster waits for its agent.
+// writeRemoving reports that a deleted Cluster is waiting for its agent.
 func writeRemoving(in *input, update *status.Update) {
 	ready := conditionValue{reason: v1.ReasonRemoving, message: fmt.Sprintf(
 		"Waiting until %s for the agent to uninstall itself",
@@ -94,7 +94,7 @@ func set(in *input, kind string, v conditionValue) {
 	})
 }
 
-// decideRegistered returns whether an agent has joined, or what keeps an agent from joining.
+// decideRegistered determines whether an agent has joined or, if not, what prevents it from joining.
 func decideRegistered(in *input) conditionValue {
 	secret := registration.RegistrationSecret(in.name).Name
 	switch {
@@ -140,7 +140,7 @@ func decideRegistered(in *input) conditionValue {
 	return conditionValue{reason: v1.ReasonAwaitingAgent, message: message}
 }
 
-// decideConnected returns whether the agent's tunnel is open, or why not.
+// decideConnected determines whether the agent's tunnel is open or, if not, why.
 func decideConnected(in *input, registered conditionValue) conditionValue {
 	switch {
 	case !registered.ok:
@@ -195,8 +195,8 @@ func decideReady(in *input, registered, connected conditionValue) conditionValue
 	return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
 }
 
-// versionSkew returns a message that says which side to upgrade, or "" if the hub and the agent have a protocol version
-// in common.
+// versionSkew returns a message that names the side to upgrade, or "" if the hub and the agent share a protocol
+// version.
 func versionSkew(report *protocol.Report) string {
 	switch {
 	case report.Protocol < protocol.MinVersion:

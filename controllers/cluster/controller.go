@@ -31,7 +31,7 @@ const fieldOwner = owned.FieldOwner
 // agents connect to it.
 const takeoverTime = 15 * time.Second
 
-// settleTime is how long after its start a manager waits for agents to come back before it calls them lost.
+// settleTime is how long a manager waits after its start before it considers agents that have not come back lost.
 const settleTime = members.ReturnTime
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
@@ -45,15 +45,15 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// Agent has the hub's defaults for spec.agent.
 	Agent v1.Agent
-	// Upgrades decides when an agent gets a change that the hub makes for all agents. If it is nil, agents get the change
-	// at once.
+	// Upgrades decides when an agent gets a change that the hub makes for all agents. If it is nil, agents get such
+	// changes immediately.
 	Upgrades *Upgrades
 	// Places decides which Clusters of a workspace get a join token. If it is nil, all do.
 	Places *Places
 	Sets
-	// Synced reports whether it is known which members other replicas hold. A nil function means that it always is.
+	// Synced reports whether the members of the other replicas are known. If it is nil, they always are.
 	Synced func() bool
-	// Started is when this manager began to accept tunnels.
+	// Started is the time when this manager started to accept tunnels.
 	Started time.Time
 	Now     func() time.Time
 
@@ -63,31 +63,31 @@ type Reconciler struct {
 	written       status.Written[*v1.Cluster]
 }
 
-// Members is what the Reconciler needs of the connected members.
+// Members contains the parts of the registry that the Reconciler needs.
 type Members struct {
 	*members.States
 	*members.Calls
-	// Forget drops all data about a member whose Cluster is gone.
+	// Forget discards all data about a member whose Cluster is gone.
 	Forget func(name types.NamespacedName)
 }
 
-// MembersOf returns these parts of a registry.
+// MembersOf returns the Members of a registry.
 func MembersOf(all *members.Registry) Members {
 	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
 
-// Sets has functions that return the state of sets in members.
+// Sets contains functions that return the state of sets in members.
 type Sets struct {
 	// Guards returns the outcome of the guards of projects in a member. If it is nil, the outcome is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
 	// Direct returns the outcome of the data with which a member's agent serves users without the hub. It is nil if users
 	// do not sign in at the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
-	// Unconfirmed returns the changes in a member that wait for an administrator. If it is nil, there are never any.
+	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
 	Unconfirmed delivery.Unconfirmed
 }
 
-// Lead is called when this manager begins to lead, before the first reconcile.
+// Lead is called when this manager becomes the leader, before the first reconcile.
 func (r *Reconciler) Lead(ctx context.Context) error {
 	var clusters v1.ClusterList
 	if err := r.Client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
@@ -119,7 +119,7 @@ func (r *Reconciler) settled() time.Time {
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile makes the join token and manifest of one Cluster, hands the hub's settings to its agent, and writes its
+// Reconcile creates the join token and manifest of one Cluster, sends the hub's settings to its agent, and writes its
 // status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	cluster := &v1.Cluster{}
@@ -146,7 +146,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err := r.observeAgent(in); err != nil {
 		return ctrl.Result{}, err
 	}
-	if !later.IsZero() { // its labels and finalizer wait, too: they are written together with the labels of its report
+	// its labels and finalizer are delayed as well and written together with the labels of its report
+	if !later.IsZero() {
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
 	deployErr := r.handOver(in)
@@ -154,7 +155,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }
 
-// handOver gives the agent the settings and the Deployment, if it has others. A member that is two clusters gets nothing.
+// handOver sends the settings and the Deployment to the agent if they differ from its own. A member that is two
+// clusters gets nothing.
 func (r *Reconciler) handOver(in *input) error {
 	if in.member.Clones != nil {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// deployed is the state of handing an agent its Deployment. It is zero if there is nothing to hand over.
+// deployed is the state of sending an agent its Deployment. It is zero if there is nothing to send.
 type deployed struct {
 	members.Call
 	digest string // of the Deployment that the agent should have now; empty while it is not needed
@@ -28,31 +28,33 @@ type deployed struct {
 	// the spec alone, or nil if there is none. observeAgent sets them.
 	want registration.Deployment
 	own  *registration.Deployment
-	// waiting reports whether the agent waits for its turn to get want.
+	// waiting is true if the agent is waiting for its turn to get want.
 	waiting bool
 }
 
-// userAlone reports whether the wanted Deployment results from a change of the spec alone, so that the hub's part stays
-// as the agent has it.
+// userAlone is true if the wanted Deployment results from a change of the spec alone and keeps the agent's version of
+// the hub's part.
 func (d deployed) userAlone() bool { return d.own != nil && d.own.Digest == d.want.Digest }
 
-// refused reports whether the agent refuses this Deployment permanently.
+// refused is true if the agent has permanently refused this Deployment.
 func (d deployed) refused() bool {
 	answer := (*members.ResponseError)(nil)
 	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
 }
 
-// profileDiffers reports whether the agent was installed with another profile than the spec's. Then only a person can
-// change it, with the manifest: its ClusterRole has the rights of the profile, and the agent cannot change that.
+// profileDiffers reports whether the agent was installed with a different profile than the one in the spec. Then an
+// administrator has to apply the manifest, because the agent cannot change its own ClusterRole, which contains the
+// rights of the profile.
 func (in *input) profileDiffers() bool {
 	return cmp.Or(in.member.Report.Profile, string(v1.ProfileFull)) != string(in.cluster.Spec.Agent.Profile)
 }
 
-// deploy hands a connected agent the Deployment that results from the spec, unless the agent already has it or has put
-// it back before. Settings go first: an agent that cannot store those should not be restarted either. An agent whose
-// protocol the hub does not speak also gets its Deployment, which may replace it. An agent with
-// another profile gets nothing: an old agent would accept the Deployment, and serve all users with the rights of the
-// wrong profile. Changes that the hub makes for all agents wait for the agent's turn; changes of the spec do not.
+// deploy sends a connected agent the Deployment that results from the spec, unless the agent already has it or has
+// rolled it back before. Settings are sent first, because an agent that cannot store them should not be restarted. An
+// agent with an unsupported protocol version also gets its Deployment, because that may replace the agent. An agent
+// with another profile gets nothing, because an old agent would accept the Deployment and serve all users with the
+// rights of the wrong profile. Changes that the hub makes for all agents wait for the agent's turn. Changes of the spec
+// do not.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -79,7 +81,7 @@ func (r *Reconciler) deploy(in *input) error {
 	return nil
 }
 
-// writeAgentUpToDate writes the condition AgentUpToDate. The condition stays as it was while its value is not known.
+// writeAgentUpToDate writes the condition AgentUpToDate. The condition is unchanged while its value is unknown.
 func writeAgentUpToDate(in *input, update *status.Update) {
 	before := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	now, known := decideAgent(in, before)
@@ -96,11 +98,11 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 
-// decideAgent returns the condition AgentUpToDate, and whether it is known. It is pure.
+// decideAgent returns the condition AgentUpToDate, and whether it is known. It has no side effects.
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
 	if !in.member.Connected() || in.member.ByNodeAgent() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
-		return c, false // the agent is disconnected, the leader has not looked yet, or no replica leads
+		return c, false // the agent is disconnected, its leader has not checked yet, or no replica leads
 	}
 	d, want := report.Deployment, in.deployed.digest
 	answer := (*members.ResponseError)(nil)
@@ -133,14 +135,15 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 			d.NotReady+". See in the member: kubectl -n "+protocol.AgentNamespace+" get pods")
 	case d.RolledOut && d.NodeAgents != "":
 		return condition(metav1.ConditionFalse, v1.ReasonNodeAgentsMissing, "The member has no node agents: "+d.NodeAgents+". Apply "+manifestOf(in)+" in the member")
-	// a pod that is not ready for a while does not change the Deployment
+	// a temporarily unready pod does not change the Deployment
 	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue:
 		return condition(metav1.ConditionTrue, v1.ReasonAgentUpdated, "The agent's Deployment is as spec.agent says")
 	}
 	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, but not all of its pods are ready")
 }
 
-// otherProfile returns a message about an agent with another profile: what to do, and what applies until then.
+// otherProfile returns a message about an agent with another profile, which explains what to do and what applies until
+// then.
 func otherProfile(in *input) string {
 	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile, which only its manifest can change. "+
 		"Apply %s in the member", in.cluster.Spec.Agent.Profile, manifestOf(in))
@@ -155,8 +158,7 @@ func manifestOf(in *input) string {
 	return "the manifest in Secret " + registration.RegistrationSecret(in.name).Name + ", key " + registration.KeyManifest + ","
 }
 
-// unmanaged returns a message about an agent that cannot change itself, with what to do. An older agent gives no
-// reason.
+// unmanaged returns a message about an agent that cannot update itself, with advice. Older agents give no reason.
 func unmanaged(in *input, d *protocol.Deployment) string {
 	message := "The agent cannot change its own Deployment"
 	if d != nil && d.Message != "" {

@@ -13,7 +13,7 @@ import (
 )
 
 // writeDirectAccess writes the condition DirectAccess, and an event when it becomes False for another reason. It
-// removes the condition if the spec does not ask for direct access.
+// removes the condition if the spec does not enable direct access.
 func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	if !in.cluster.Spec.AuthorizedEndpoint.On() {
@@ -35,8 +35,8 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	set(in, v1.ConditionDirectAccess, now) // comes last, because it changes the condition that before points to
 }
 
-// decideDirectAccess returns the condition DirectAccess, and whether it is known. It is not known while the member is
-// being given another list, or is disconnected.
+// decideDirectAccess returns the condition DirectAccess, and whether it is known. It is unknown while another list is
+// being sent to the member or the member is disconnected.
 func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
 	cluster := in.cluster
 	switch {

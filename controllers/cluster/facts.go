@@ -26,7 +26,7 @@ import (
 // minorVersion matches the "v1.36" in "v1.36.3+k3s1".
 var minorVersion = regexp.MustCompile(`^v\d{1,4}\.\d{1,4}`)
 
-// writeFacts writes the agent's report into the status. The facts about a lost member stay.
+// writeFacts writes the agent's report into the status. The facts about a lost member are kept.
 func writeFacts(in *input) {
 	s := &in.cluster.Status
 	if in.identity != nil {
@@ -68,7 +68,7 @@ func writeFacts(in *input) {
 	}
 }
 
-// isAuthority reports whether a text is one certificate of a CA in PEM, and nothing else.
+// isAuthority reports whether a text is exactly one CA certificate in PEM.
 func isAuthority(text string) bool {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 || len(rest) > 0 || string(pem.EncodeToMemory(block)) != text {
@@ -78,8 +78,8 @@ func isAuthority(text string) bool {
 	return err == nil && certificate.IsCA
 }
 
-// factLabels returns the labels with which users can select Clusters. A fact that is not a valid label value is left
-// out.
+// factLabels returns the labels with which users can select Clusters. Facts that are not valid label values are
+// omitted.
 func factLabels(in *input) map[string]string {
 	labels, report := map[string]string{}, in.member.Report
 	if report == nil {
@@ -99,7 +99,7 @@ func factLabels(in *input) map[string]string {
 	return labels
 }
 
-// applyMetadata applies Drover's labels and finalizers, and leaves all others alone.
+// applyMetadata applies Drover's labels and finalizers, and does not touch any others.
 func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, labels map[string]string, finalizers []string) error {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))
@@ -119,7 +119,7 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	return nil
 }
 
-// quantities drops values that are not quantities. A report is bounded when it is received, see protocol.Report.Bound.
+// quantities drops invalid quantities. Reports have already been shortened by protocol.Report.Bound.
 func quantities(raw map[string]string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, value := range raw {

@@ -23,31 +23,31 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// syncRecheck is how often the links to the other replicas are checked.
+// syncRecheck is the interval at which the links to the other replicas are checked.
 const syncRecheck = time.Second
 
-// chosenTokenRecheck is how often the user's Secret is read again while no agent can join with its token. Such Secrets
-// are not watched.
+// chosenTokenRecheck is the interval at which the user's Secret is read again while no agent can join with its token,
+// because such Secrets are not watched.
 const chosenTokenRecheck = 30 * time.Second
 
-// input has everything that a reconcile has read and decided so far.
+// input contains everything that a reconcile has read and decided so far.
 type input struct {
 	cluster *v1.Cluster
 	name    types.NamespacedName
 	now     time.Time
 	settled time.Time // the time from which a missing agent counts as lost
-	synced  bool      // whether it is known which members other replicas hold
+	synced  bool      // set if the members of the other replicas are known
 
 	// secret is the registration Secret, or nil if there is none. Set by gather.
 	secret *corev1.Secret
-	// foreignSecret reports whether a Secret that is not Drover's has its name. Set by register.
+	// foreignSecret is true if a Secret that was not created by Drover has its name. Set by register.
 	foreignSecret bool
 	// chosen is the token in the user's Secret, or the problem with it. Set by gather if the spec names a Secret.
 	chosen struct{ value, problem string }
 	// identity is the identity of the agent that joined, or nil if none has. Set by gather.
 	identity *registration.AgentIdentity
-	// tooMany is the number of Clusters that the workspace may have, if this one is beyond it and nothing was made for it
-	// yet. Otherwise it is 0. Set by gather.
+	// tooMany is the workspace's limit of Clusters, if this Cluster exceeds it and nothing has been created for it yet.
+	// Otherwise it is 0. Set by gather.
 	tooMany int
 	// member is the member's state in the registry. Set by gather.
 	member members.State
@@ -56,11 +56,11 @@ type input struct {
 
 	// token is the token in force. Set by register.
 	token registration.Token
-	// registerErr is why the registration Secret could not be written. Set by Reconcile.
+	// registerErr is the error from writing the registration Secret. Set by Reconcile.
 	registerErr error
-	// announced is the call that hands over the settings. It is zero if the agent already has them. Set by announce.
+	// announced is the call that sends the settings. It is zero if the agent already has them. Set by announce.
 	announced members.Call
-	// deployed is the agent's Deployment that results from the spec, and the call that hands it over. Set by deploy.
+	// deployed contains the agent's Deployment that results from the spec, and the call that sends it. Set by deploy.
 	deployed deployed
 }
 
@@ -85,7 +85,7 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	if in.identity, err = identify(ctx, r.Client, cluster); err != nil {
 		return nil, err
 	}
-	if !in.peersRightful() { // the cache may be older than a join a moment ago
+	if !in.peersRightful() { // the cache may not reflect a join from a moment ago
 		if in.identity, err = identify(ctx, r.Live, cluster); err != nil {
 			return nil, err
 		}
@@ -96,8 +96,8 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	return in, r.gatherChosenToken(ctx, in)
 }
 
-// gatherSecret reads the registration Secret. The cache has only Drover's Secrets, and may not have one yet that was
-// just made.
+// gatherSecret reads the registration Secret. The cache contains only Drover's Secrets, and may lack a Secret that was
+// just created.
 func gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
 	in.secret, in.foreignSecret = nil, false
 	secret, err := owned.ReadSecret(ctx, reader, registration.RegistrationSecret(in.name))
@@ -143,8 +143,8 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	return nil
 }
 
-// settling reports whether it is too early to change the status of an agent that joined before this manager started: it
-// has not come back, or has not reported yet, and the status says that it is Ready, or nothing so far.
+// settling reports whether it is too early to change the status of an agent that joined before this manager started.
+// This is the case if the agent has not come back or has not reported yet, and the status is still Ready or empty.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
 	if in.identity == nil || !silent || in.synced && !in.member.LastSeen.IsZero() || !in.now.Before(in.settled) {
@@ -154,15 +154,15 @@ func (in *input) settling() bool {
 	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady)
 }
 
-// movingTime is how long an agent that disconnected may take to appear at another replica. It opens the new tunnel
-// first, but this manager may see the end of the old one before that.
+// movingTime is how long a disconnected agent may take to appear at another replica. Agents open the new tunnel first,
+// but this manager may learn of the end of the old tunnel before that.
 const movingTime = time.Second
 
-// arrivalTime is how long an agent that has joined may take to connect, and then to report, before the status says that
-// it has not yet. It usually takes milliseconds, and then the status is written only once.
+// arrivalTime is how long an agent that has joined may take to connect, and then to report, before this delay appears
+// in the status. It usually takes milliseconds, so the status is written only once.
 const arrivalTime = 2 * time.Second
 
-// arriving returns until when an agent that has just joined, or connected, may take to report, or zero if it has
+// arriving returns the time by which an agent that has just joined or connected has to report, or zero if it has
 // reported.
 func (in *input) arriving() time.Time {
 	switch {
@@ -180,12 +180,12 @@ func (in *input) arriving() time.Time {
 	return time.Time{}
 }
 
-// replicaTime is how long a node agent must be the only way into a member before the status says so. When a hub comes
-// back, the node agents of many members may connect some seconds before the replicas.
+// replicaTime is how long a member must be connected only through node agents before the status shows this. When a hub
+// comes back, the node agents of many members may connect some seconds before the replicas.
 const replicaTime = 20 * time.Second
 
-// awaitingReplica returns until when a replica of an agent that is connected according to the status may take to
-// connect beside a node agent, or zero if none is awaited.
+// awaitingReplica returns the time by which a replica of an agent has to connect in addition to a node agent, if the
+// status shows the agent as connected. It returns zero if no replica is awaited.
 func (in *input) awaitingReplica() time.Time {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
 	if !in.member.ByNodeAgent() || was == nil || was.Status != metav1.ConditionTrue || was.Reason == v1.ReasonConnectedByNodeAgent {
@@ -198,18 +198,18 @@ func (in *input) awaitingReplica() time.Time {
 	return time.Unix(0, first).Add(replicaTime)
 }
 
-// cloned reports whether the status says that two clusters have the Cluster's identity. A manager that has just started
-// does not know this yet.
+// cloned reports whether, according to the status, two clusters share the Cluster's identity. A manager that has just
+// started does not know this otherwise.
 func (in *input) cloned() bool {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)
 	return in.member.Connected() && in.member.Clones == nil && was != nil && was.Reason == v1.ReasonIdentityMismatch
 }
 
-// tooEarly returns until when the member's status cannot be decided, or zero if it can.
+// tooEarly returns the time until which the member's status cannot be determined, or zero if it can be determined now.
 func (in *input) tooEarly() time.Time {
 	arrived := in.member.LastSeen.Add(movingTime)
 	switch {
-	// its tunnel ended here: it is lost as soon as the other replicas were heard
+	// its tunnel ended here, so it is lost once the other replicas have reported
 	case in.settling() && !in.member.LastSeen.IsZero():
 		return in.now.Add(syncRecheck)
 	case in.settling(), in.cloned() && in.now.Before(in.settled):
@@ -240,7 +240,7 @@ func (in *input) tunnelExpected() time.Time {
 	return in.settled
 }
 
-// lookAgain returns when the passing of time alone will change the status, or zero if it will not.
+// lookAgain returns the time at which the status will change without any event, or zero if it will not.
 func (in *input) lookAgain() time.Duration {
 	var moments []time.Time
 	switch {

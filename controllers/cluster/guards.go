@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeGuardsApplied writes the condition GuardsApplied, and an event when the guards fail or are back.
+// writeGuardsApplied writes the condition GuardsApplied, and emits an event when the guards fail or recover.
 func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	before := meta.FindStatusCondition(*conditions, v1.ConditionGuardsApplied)
@@ -30,8 +30,8 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	set(in, v1.ConditionGuardsApplied, now) // comes last, because it changes the condition that before points to
 }
 
-// decideGuards returns the condition GuardsApplied, and whether it is known. It is not known while guards are being
-// sent or the member is disconnected.
+// decideGuards returns the condition GuardsApplied, and whether it is known. It is unknown while guards are being sent
+// or the member is disconnected.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:
@@ -46,7 +46,7 @@ func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	return conditionValue{}, false
 }
 
-// guarded returns the outcome of the guards in a member. It is not known without a delivery store.
+// guarded returns the outcome of the guards in a member. It is unknown without a delivery store.
 func (r *Reconciler) guarded(in *input) delivery.Outcome {
 	if r.Guards == nil {
 		return delivery.Outcome{Stage: delivery.Pending}

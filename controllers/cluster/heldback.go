@@ -25,9 +25,9 @@ type stop struct {
 	allowed   int      // how many may fail
 }
 
-// holdBack returns the agents of the workspaces that are not held back by their own failures, and where the upgrade has
-// stopped: in all workspaces, which is then the first stop, or in some. An administrator of a member can make its
-// upgrade fail, and must not be able to stop the upgrades of others.
+// holdBack returns the agents in workspaces that are not held back by their own failures. It also returns where the
+// upgrade has stopped: in some workspaces, or in all of them, which is then the first stop. A member's administrator
+// can make its upgrade fail, but must not be able to stop the upgrades of others.
 func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, stops []stop) {
 	groups, failed := map[string]rollout.Group{}, map[string][]string{}
 	for _, c := range all {
@@ -58,7 +58,8 @@ func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, sto
 		workspace, _, _ := strings.Cut(c.Name, "/")
 		if !held[workspace] {
 			going = append(going, c)
-		} else if c.Claim != nil && c.Claim.Complete == nil && c.Claim.Failed == nil { // it takes a place until it ends
+			// it occupies a slot until it ends
+		} else if c.Claim != nil && c.Claim.Complete == nil && c.Claim.Failed == nil {
 			c.Selected = false
 			going = append(going, c)
 		}
@@ -66,7 +67,7 @@ func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, sto
 	return going, stops
 }
 
-// report reports once where the upgrade has stopped: in the log, and as an event of the first Cluster that failed
+// report reports once where the upgrade has stopped, both in the log and as an event of the first Cluster that failed
 // there.
 func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []stop) {
 	u.mu.Lock()
@@ -87,7 +88,7 @@ func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []st
 	}
 }
 
-// message says what happened and what to do. An event in a workspace names no Cluster of another workspace.
+// message describes what happened and what to do. An event in a workspace never names a Cluster of another workspace.
 func (s stop) message() string {
 	where, named := "of agents has stopped in all workspaces", ""
 	if s.workspace != "" {

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Places decides which Clusters of a workspace are within its limit: the oldest.
+// Places decides which Clusters of a workspace are within its limit. The oldest Clusters have precedence.
 type Places struct {
 	most int // of one workspace; 0 means no limit
 
@@ -26,7 +26,7 @@ type Places struct {
 	workspaces map[string][]place
 }
 
-// NewPlaces returns the places of workspaces that may have this many Clusters each. Zero means no limit.
+// NewPlaces returns the Places for workspaces that may each have this many Clusters. Zero means no limit.
 func NewPlaces(most int) *Places { return &Places{most: most} }
 
 // place orders the Clusters of a workspace.

@@ -17,15 +17,15 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register writes the registration Secret with the token in force and its manifest. If an agent is on its way back, the
-// manifest waits until it is connected: no agent needs the manifest before, and comparing it is half the work of a
-// reconcile.
+// register writes the registration Secret with the token in force and its manifest. If an agent is about to come back,
+// the manifest is not written until it is connected, because no agent needs it before then, and comparing it is half
+// the work of a reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
 		return nil // the status reports it
 	}
 	made := false
-	// the cache may not have the token that was made a moment ago
+	// the cache may not contain a token that was created a moment ago
 	if in.token, made = decideToken(in); in.secret == nil || made {
 		if err := gatherSecret(ctx, in, r.Live); err != nil || in.foreignSecret {
 			return err // the status reports the foreign Secret
@@ -42,7 +42,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if err != nil || in.secret != nil && registration.UpToDate(in.secret, want) {
 		return err
 	}
-	// If the Secret was made or changed in the meantime, that is an error, and the next reconcile finds it.
+	// If the Secret was created or changed in the meantime, this returns an error, and the next reconcile reads it.
 	if err := owned.WriteSecret(ctx, r.Client, in.secret, want, fieldOwner); err != nil {
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
@@ -61,19 +61,20 @@ func tokenCreated(in *input, update *status.Update) {
 		registration.RegistrationSecret(in.name).Name)})
 }
 
-// decideToken returns the token in force, and whether it is new. It is pure, except for the randomness of a new token.
+// decideToken returns the token in force, and whether it is new. It has no side effects, and is deterministic except
+// for new tokens.
 //
-// A token stays in force until it is replaced: by the user in the Secret that the spec names, or by deleting the
-// registration Secret. Once an agent has joined, or while one joins, only the deletion counts: an agent that joins with
-// another token takes the first agent's place, and no field of the spec requires that right. A token that was used by
-// an agent that has been revoked since is useless, and is replaced here.
+// A token stays in force until the user replaces it, either in the Secret that the spec names or by deleting the
+// registration Secret. Once an agent has joined or is joining, only the deletion counts, because an agent that joins
+// with another token replaces the first agent, and changing the spec does not require the right to do that. A token
+// that was used by an agent that has since been revoked is useless, and is replaced here.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: ttl}
 	}
 	token := registration.Token{}
-	// after a restore it may have no owner, and then no agent can join with it
+	// after a restore, it may lack an owner, and then no agent can join with it
 	if in.secret != nil && registration.Owned(in.secret, in.cluster, v1.SecretKindRegistration) {
 		token = registration.ReadToken(in.secret, ttl)
 	}

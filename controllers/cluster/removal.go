@@ -20,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removalPatience is how long a deleted Cluster waits for its agent to be reached and to uninstall itself.
+// removalPatience is how long a deleted Cluster waits for its agent to connect and uninstall itself.
 const removalPatience = 20 * time.Second
 
-// cleanupHint tells what a person can do about a member that was not reached.
+// cleanupHint tells users how to clean up a member that could not be reached.
 const cleanupHint = "to remove what Drover left there, run with the kubeconfig of that cluster: kubectl drover uninstall"
 
 // remove handles a deleted Cluster. It waits for the agent at most removalPatience.
@@ -42,25 +42,25 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	if neverThere(in) || cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
-	// An agent that has removed itself is gone, and its tunnel with it. So its answer counts before its connection.
+	// An agent that has removed itself no longer has a tunnel. Therefore its response is checked before its connection.
 	call := r.Members.StartUninstall(in.name)
 	// a node agent cannot uninstall the agent
 	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent())
 	if undecided && in.now.Before(deadline) {
 		writeRemoving(in, update)
-		// the end of the call, or a tunnel, wakes this controller before
+		// the end of the call or a new tunnel triggers a reconcile before that
 		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil
 	}
 	update.Event(uninstalled(call))
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
-// neverThere reports whether no agent can have put anything into the member.
+// neverThere reports whether no agent can have installed anything in the member.
 func neverThere(in *input) bool {
 	return in.identity == nil && !in.member.Connected() && in.synced && in.cluster.Status.ClusterUID == ""
 }
 
-// uninstalled returns an event with the result of the uninstallation. No result delays the deletion.
+// uninstalled returns an event with the result of the uninstallation. The deletion continues regardless of the result.
 func uninstalled(call members.Call) status.Event {
 	switch {
 	case errors.Is(call.Err, members.ErrNotConnected):
@@ -83,8 +83,8 @@ func uninstalled(call members.Call) status.Event {
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }
 
-// release removes the finalizer. The Cluster's Secrets are removed through their owner references, and its tunnels end
-// when the Cluster is seen to be gone.
+// release removes the finalizer. The Cluster's Secrets are removed through their owner references, and its tunnels are
+// closed once the Cluster is gone.
 func (r *Reconciler) release(ctx context.Context, in *input) error {
 	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {
 		return err

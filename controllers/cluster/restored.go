@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeUnconfirmed shows what the hub, which was restored, does not change in the member before that is confirmed. While
-// that is not known, the status stays as it is.
+// writeUnconfirmed shows the changes that a restored hub does not make in the member until they are confirmed. The
+// status is unchanged while they are unknown.
 func (r *Reconciler) writeUnconfirmed(in *input, update *status.Update) {
 	if r.Unconfirmed == nil {
 		return

@@ -20,16 +20,16 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// Revoker ends the tunnels at this replica that do not, or no longer, belong to their Cluster's agent. It runs on every
-// replica, including a replica that the others cannot reach.
+// Revoker closes the tunnels at this replica that do not belong to their Cluster's agent, or no longer do. It runs on
+// every replica, including a replica that the others cannot reach.
 type Revoker struct {
-	// Client reads from the cache, Live from the API server, so that no tunnel is ended because of an outdated cache.
+	// Client reads from the cache and Live from the API server, so no tunnel is closed because of an outdated cache.
 	Client  client.Reader
 	Live    client.Reader
 	Tunnels *members.Tunnels
 }
 
-// Reconcile ends the tunnels of one Cluster that its present agent does not own.
+// Reconcile closes those of a Cluster's tunnels that its current agent does not own.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	name := req.NamespacedName
 	for _, reader := range []client.Reader{r.Client, r.Live} {
@@ -45,8 +45,8 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{}, nil
 }
 
-// dismiss ends tunnels of agents that are not the Cluster's. If the whole workspace is being deleted, the agent's
-// Secret may be deleted before the Cluster; then the tunnel is still needed to uninstall the agent.
+// dismiss closes tunnels of agents that do not belong to the Cluster. If the whole workspace is being deleted, the
+// agent's Secret may be deleted before the Cluster; then the tunnel is still needed to uninstall the agent.
 func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	name := client.ObjectKeyFromObject(cluster)
 	peers := r.Tunnels.Local(name)
@@ -80,8 +80,8 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	return nil
 }
 
-// identify reads the identity of a Cluster's agent. It returns nil if there is none. A Secret that cannot be read, that
-// Drover did not make, or that belongs to a former Cluster of this name, identifies no agent.
+// identify reads the identity of a Cluster's agent. It returns nil if there is none. A Secret that cannot be parsed,
+// was not created by Drover, or belongs to a former Cluster of this name identifies no agent.
 func identify(ctx context.Context, reader client.Reader, cluster *v1.Cluster) (*registration.AgentIdentity, error) {
 	secret, err := owned.ReadSecret(ctx, reader, registration.AgentSecret(client.ObjectKeyFromObject(cluster)))
 	if err != nil || secret == nil || !registration.Ours(secret, cluster.Name, v1.SecretKindAgent) {

@@ -3,8 +3,8 @@
 
 package cluster
 
-// announce hands the hub's settings to a connected agent that reports others. The agent confirms them with its next
-// report. If it does not, it is asked again after a pause.
+// announce sends the hub's settings to a connected agent that reports different ones. The agent confirms them with its
+// next report. If it does not, they are sent again after a pause.
 func (r *Reconciler) announce(in *input) {
 	report := in.member.Report
 	if report == nil || versionSkew(report) != "" || report.SettingsDigest == in.settings.Digest() {

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// upgradeTime is how long an agent may take to be back with a new Deployment. The agent itself restores the former one
-// after two minutes for each replica.
+// upgradeTime is how long an agent may take to come back with a new Deployment. The agent itself restores the former
+// Deployment after two minutes per replica.
 const upgradeTime = 15 * time.Minute
 
 // hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in its configuration, and
@@ -34,8 +34,8 @@ func (r *Reconciler) image(in *input) string {
 	return protocol.WithRegistry(in.settings.Registry, cmp.Or(in.cluster.Spec.Agent.Image, r.Agent.Image))
 }
 
-// observeAgent records the progress of the agent's upgrade in the status, and tells Upgrades the state of the agent. It
-// comes before deploy.
+// observeAgent records the progress of the agent's upgrade in the status, and reports the agent's state to Upgrades. It
+// must be called before deploy.
 func (r *Reconciler) observeAgent(in *input) error {
 	if r.Upgrades == nil {
 		return nil
@@ -68,7 +68,8 @@ func (r *Reconciler) observeAgent(in *input) error {
 	return nil
 }
 
-// look makes the Deployments that the agent may be given, and writes the agent's report about its own into the status.
+// look builds the Deployments that may be sent to the agent, and writes the agent's report about its own Deployment
+// into the status.
 func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	agent := in.cluster.Status.Agent
 	said := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
@@ -122,8 +123,8 @@ func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	return &d, err
 }
 
-// agent returns the agent's part of the status, and creates it if there is none. The Cluster and its former status
-// share no memory with it.
+// agent returns the agent's part of the status, and creates it if necessary. It shares no memory with the Cluster or
+// its former status.
 func (in *input) agent() *v1.AgentStatus {
 	if in.cluster.Status.Agent == nil {
 		in.cluster.Status.Agent = &v1.AgentStatus{}
@@ -146,7 +147,7 @@ func fail(up *v1.AgentUpgrade, now time.Time) {
 	}
 }
 
-// stamp returns a time in the form of a status.
+// stamp converts a time to the form used in a status.
 func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
 
 // upgradeDue returns when an agent that is being upgraded counts as failed, or zero if it is not being upgraded.
@@ -157,8 +158,8 @@ func (in *input) upgradeDue() time.Time {
 	return time.Time{}
 }
 
-// mayUpgrade reports whether an agent may have the hub's present part of its Deployment. If its turn has come, that is
-// recorded in the status. An agent that the hub cannot work with need not wait: it serves no request that an upgrade
+// mayUpgrade reports whether an agent may get the hub's current part of its Deployment. If its turn has come, this is
+// recorded in the status. An incompatible agent does not have to wait, because it serves no requests that an upgrade
 // could interrupt.
 func (r *Reconciler) mayUpgrade(in *input) bool {
 	agent := in.cluster.Status.Agent

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// lookedAtRecheck is how often to look whether all Clusters have been reconciled by this leader.
+	// lookedAtRecheck is the interval at which to check whether this leader has reconciled all Clusters.
 	lookedAtRecheck = time.Second
 	// maxFailedNamed is the maximum number of Clusters that an event names.
 	maxFailedNamed = 5
@@ -47,21 +47,21 @@ type Upgrades struct {
 	revision string
 	settled  time.Time // no agent begins before this time
 	agents   map[types.NamespacedName]agentState
-	turns    map[types.NamespacedName]v1.AgentUpgrade // turns that were given, and are in no status yet
+	turns    map[types.NamespacedName]v1.AgentUpgrade // turns that have been assigned but are not in any status yet
 	stopped  map[string]bool                          // the workspaces, "" for all, for which the event was sent
 	changed  func()
 	begin    func(types.NamespacedName)
 }
 
-// agentState has the facts about an agent from one reconcile of its Cluster.
+// agentState contains the facts about an agent from one reconcile of its Cluster.
 type agentState struct {
-	// away says why the agent cannot be upgraded now. It is empty if it can.
+	// away explains why the agent cannot be upgraded now. It is empty if it can be.
 	away string
-	// out reports whether the hub cannot change the agent at all, or its user decides on its image and that failed.
+	// out is true if the hub cannot change the agent at all, or if its image is set by the user and has failed.
 	out bool
-	// waits reports whether the agent has another Deployment than it should have.
+	// waits is true if the agent's Deployment differs from the wanted one.
 	waits bool
-	// upgrade is its part in the present upgrade, or nil if it has none.
+	// upgrade is its part in the current upgrade, or nil if it has none.
 	upgrade *v1.AgentUpgrade
 }
 
@@ -84,8 +84,8 @@ func (u *Upgrades) OnTurn(f func(types.NamespacedName)) {
 	u.begin = f
 }
 
-// lead begins a leadership. No agent begins before settled, because the agents of the former manager may still be on
-// their way.
+// lead starts a leadership. No agent starts before settled, because the agents of the former manager may still be
+// reconnecting.
 func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.mu.Lock()
 	u.revision, u.settled, u.agents, u.turns = revision, settled, map[types.NamespacedName]agentState{}, map[types.NamespacedName]v1.AgentUpgrade{}
@@ -93,7 +93,7 @@ func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.wake()
 }
 
-// begun reports whether an agent has started the present upgrade.
+// begun reports whether an agent has started the current upgrade.
 func (u *Upgrades) begun(agent *v1.AgentStatus) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -138,7 +138,7 @@ func (u *Upgrades) forget(name types.NamespacedName) {
 	}
 }
 
-// turn returns the turn that an agent was given, or nil if it has to wait.
+// turn returns the turn that was assigned to an agent, or nil if it has to wait.
 func (u *Upgrades) turn(name types.NamespacedName) *v1.AgentUpgrade {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -148,7 +148,7 @@ func (u *Upgrades) turn(name types.NamespacedName) *v1.AgentUpgrade {
 	return nil
 }
 
-// Reconcile gives their turn to as many agents as may begin now.
+// Reconcile assigns a turn to as many agents as may start now.
 func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	var list v1.ClusterList
 	if err := u.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -177,8 +177,8 @@ func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
 	}
 }
 
-// decide gives agents their turn, and returns their names, why no other has its turn, and where the upgrade has
-// stopped.
+// decide assigns turns to agents. It returns their names, the reason why no other agent has its turn, and where the
+// upgrade has stopped.
 func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.NamespacedName, why rollout.Wait, stops []stop) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

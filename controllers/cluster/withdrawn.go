@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removeLeft returns the command that removes all delivered objects, and leaves the agent as it is. Namespaces stay,
-// and a member need not have the kind Plan.
+// removeLeft returns the command that removes all delivered objects, but not the agent. Namespaces are kept, and the
+// member does not need to have the kind Plan.
 func removeLeft() string {
 	var resources []string
 	for _, kind := range protocol.SetKinds() {
@@ -27,7 +27,7 @@ func removeLeft() string {
 }
 
 // writeWithdrawn lists the objects that are still in force in a member whose agent may not remove them. The condition
-// stays as it was until the leader has reported.
+// is unchanged until the leader has reported.
 func writeWithdrawn(in *input, update *status.Update) {
 	report := in.member.Report
 	if report == nil || !report.Leader {

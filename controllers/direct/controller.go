@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package direct gives members the data with which their agents verify the tokens of users who do not come through the
-// hub: the issuer's keys, and the list of ended sessions.
+// Package direct delivers the issuer's keys and the list of ended sessions to members, whose agents use them to verify
+// the tokens of users who do not connect through the hub.
 package direct
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin"
 )
 
-// keepLimit bounds the time to write the Secret of a session that someone has deleted.
+// keepLimit is the time limit for restoring a deleted session Secret.
 const keepLimit = 10 * time.Second
 
 // Deliverer brings sets to members. The delivery store implements it.
@@ -54,8 +54,7 @@ type Reconciler struct {
 	denials denials
 }
 
-// Reconcile delivers the data for the member of one Cluster, after each change, and before the member's data is too
-// old.
+// Reconcile delivers the data to one Cluster's member, after each change and before the member's data expires.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Direct, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}
@@ -68,7 +67,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	access, again, err := r.access(ctx, cluster)
-	// without keys no token is valid; their Secret wakes this controller
+	// no token is valid without keys, and the creation of their Secret triggers a reconcile
 	if errors.Is(err, errNoURL) || apierrors.IsNotFound(err) {
 		r.Deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
@@ -83,11 +82,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
-// errNoURL is returned for a Cluster whose endpoint has a server that is not a URL. The schema refuses such a server,
-// but an object may be older than the schema.
+// errNoURL is returned for a Cluster whose endpoint has a server that is not a URL. The schema rejects such a server,
+// but the object may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 
-// access returns the data that a member must have now, and when it must have newer data.
+// access returns the data that a member must have now, and the time when it needs newer data.
 func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.DirectAccess, time.Time, error) {
 	endpoint := cluster.Spec.AuthorizedEndpoint
 	server, err := url.Parse(endpoint.Server)
@@ -119,9 +118,9 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 	return access, again, nil
 }
 
-// validity returns until when a member may use its present data, and when it gets newer data. Data is valid for at
-// least as long as users should be able to work without the hub, and a quarter longer. Times are whole quarters, so
-// that a manager that begins to lead delivers nothing again.
+// validity returns the time until which a member may use its current data, and the time when it gets newer data. Data
+// is valid for at least as long as users should be able to work without the hub, and a quarter longer. Times are
+// rounded to whole quarters, so a new leader does not deliver the same data again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
 	begun := now.UTC().Truncate(quarter)
@@ -150,7 +149,7 @@ func content(access protocol.DirectAccess) (*set.Set, error) {
 // denials is the list of ended sessions, which is the same for all Clusters. The zero value is an empty list.
 type denials struct {
 	changes atomic.Int64 // changes that may affect the list
-	waking  atomic.Bool  // whether all Clusters are about to be woken
+	waking  atomic.Bool  // set if all Clusters will soon be queued
 
 	mu    sync.Mutex // guards the rest, and makes one caller build the list
 	made  int64      // the value of changes when the list was built, plus 1; 0 if it was not

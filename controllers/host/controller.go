@@ -55,7 +55,7 @@ type Reconciler struct {
 	written status.Written[*v1.Host]
 }
 
-// Members is what the Reconciler needs of the connected members.
+// Members contains the parts of the registry that the Reconciler needs.
 type Members struct {
 	*members.States
 	*members.Calls
@@ -63,7 +63,7 @@ type Members struct {
 	Forget func(name types.NamespacedName)
 }
 
-// MembersOf returns these parts of a registry.
+// MembersOf returns the Members of a registry.
 func MembersOf(all *members.Registry) Members {
 	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
@@ -94,7 +94,7 @@ func Handler() handler.EventHandler {
 	})
 }
 
-// input has everything that a reconcile has read and decided so far.
+// input contains everything that a reconcile has read and decided so far.
 type input struct {
 	host   *v1.Host
 	member types.NamespacedName
@@ -173,7 +173,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	if err == nil {
 		in.identity, err = Identify(ctx, r.Client, host)
 	}
-	if err == nil && in.identity == nil { // the cache may be older than a join a moment ago
+	if err == nil && in.identity == nil { // the cache may not reflect a join from a moment ago
 		in.identity, err = Identify(ctx, r.Live, host)
 	}
 	if err != nil {
@@ -200,7 +200,7 @@ func (r *Reconciler) gatherSecret(ctx context.Context, in *input, reader client.
 // register writes the Secret with the join token and the command.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
 	made := false
-	// the cache may not have the token that was made a moment ago
+	// the cache may not contain a token that was created a moment ago
 	if in.token, made = decideToken(in); in.secret == nil || made {
 		if err := r.gatherSecret(ctx, in, r.Live); err != nil || in.foreign {
 			return err // the status reports the foreign Secret
@@ -317,7 +317,7 @@ func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change fun
 	return owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, change)
 }
 
-// lookAgain returns when the passing of time alone will change the status, or zero if it will not.
+// lookAgain returns the time at which the status will change without any event, or zero if it will not.
 func (in *input) lookAgain() time.Duration {
 	switch {
 	case in.identity == nil && in.now.Before(in.token.Expires()):

@@ -91,7 +91,7 @@ func (r *Reconciler) release(ctx context.Context, in *input) error {
 // Revoker ends the tunnels at this replica that do not, or no longer, belong to their Host's agent. It runs on every
 // replica.
 type Revoker struct {
-	// Client reads from the cache, Live from the API server, so that no tunnel is ended because of an outdated cache.
+	// Client reads from the cache and Live from the API server, so no tunnel is closed because of an outdated cache.
 	Client  client.Reader
 	Live    client.Reader
 	Tunnels *members.Tunnels

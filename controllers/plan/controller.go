@@ -33,7 +33,7 @@ type Reconciler struct {
 	Deliveries delivery.Deliverer
 	// State returns the state of a plan in a member, as its agent reported it.
 	State func(plan string, member types.NamespacedName) MemberState
-	// Unconfirmed returns the changes in a member that wait for an administrator. If it is nil, there are never any.
+	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
 	Unconfirmed delivery.Unconfirmed
 	// Channel returns what a release channel leads to, and asks it for a workspace if that is due.
 	Channel func(workspace, url string) release.Result

@@ -51,7 +51,7 @@ func (k *Keys) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, erro
 		}
 		set = append(set, key)
 	}
-	return ctrl.Result{}, k.write(ctx, secret, set) // the write wakes this controller
+	return ctrl.Result{}, k.write(ctx, secret, set) // the write triggers another reconcile
 }
 
 func (k *Keys) write(ctx context.Context, secret *corev1.Secret, set keys.Set) error {
