@@ -25,7 +25,8 @@ const (
 	maxToken = 4 << 10
 )
 
-// unit is the systemd unit of the agent. With KillMode=process, an instruction goes on while the agent restarts.
+// unit is the systemd unit of the agent. With KillMode=process, a running instruction continues while the agent
+// restarts.
 const unit = `[Unit]
 Description=Drover host agent
 Wants=network-online.target

@@ -22,12 +22,12 @@ import (
 	"github.com/drover-dev/drover/agent/host/instructions"
 )
 
-// version is set when the program is linked.
+// version is set by the linker.
 var version = "v0.1.0-dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "drover-host-agent:", err)
 		os.Exit(1)
@@ -47,7 +47,7 @@ func command() *cobra.Command {
 		&cobra.Command{
 			Use: "instruction FOLDER", Short: "Run one instruction of the journal", Hidden: true, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				// the instruction goes on if the agent ends
+				// the instruction continues if the agent exits
 				return instructions.Supervise(context.WithoutCancel(cmd.Context()), args[0])
 			},
 		},

@@ -37,7 +37,7 @@ import (
 // version is set at build time.
 var version = "v0.1.0-dev"
 
-// commands returns the commands of the plugin. They share the flags that lead to the hub.
+// commands returns the commands of the plugin. They share the flags that select the hub.
 func commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{
 		// who may do what in a member, and why
@@ -86,11 +86,11 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 	return cli.Run(ctx, version, commands, args, out, complaints)
 }
 
-// completerName is the name of the program that kubectl runs to complete the arguments of this plugin.
+// completerName is the name of the executable that kubectl runs to complete this plugin's arguments.
 const completerName = "kubectl_complete-drover"
 
 // argumentsOf returns the arguments of a command line. If the program was called as completerName, it completes the
-// arguments. For this, kubectl only needs a link of that name in the PATH.
+// arguments. kubectl only needs a link with that name in the PATH.
 func argumentsOf(line []string) []string {
 	if name := strings.TrimSuffix(filepath.Base(line[0]), ".exe"); name == completerName {
 		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)

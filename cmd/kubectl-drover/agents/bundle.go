@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// bundled returns the kinds of objects in a bundle. It must never have Secrets or ConfigMaps.
+// bundled returns the kinds of objects in a bundle. It must never include Secrets or ConfigMaps.
 func bundled() []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
 	for _, kind := range []string{
@@ -128,9 +128,9 @@ func (b *bundle) addKind(ctx context.Context, h *cli.Hub, kind schema.GroupVersi
 // redacted takes the place of a text in a bundle.
 const redacted = "(removed)"
 
-// withoutTexts returns an object for a bundle. It keeps numbers, truth values and times, and only those texts that
-// identify objects or come from a fixed set. A text that someone wrote may have a secret in it, even a message or a
-// label, so everything else is removed.
+// withoutTexts returns an object for a bundle. It keeps numbers, booleans, times, and only those strings that identify
+// objects or come from a fixed set. Any string that a user wrote may contain a secret, even a message or a label, so
+// all others are removed.
 func withoutTexts(object map[string]any) map[string]any {
 	kept := map[string]any{}
 	for key, value := range object {
@@ -155,7 +155,7 @@ func identityOf(metadata any) map[string]any {
 	return kept
 }
 
-// plainKeys returns the keys whose texts are kept: names of objects, and values that the hub or an API server chooses
+// plainKeys returns the keys whose strings are kept: names of objects, and values that the hub or an API server selects
 // from a fixed set.
 func plainKeys() []string {
 	return []string{
@@ -193,7 +193,7 @@ func withoutText(key string, value any) any {
 	return value
 }
 
-// freeMaps returns the fields that hold maps whose keys someone wrote.
+// freeMaps returns the fields with maps whose keys are written by users.
 func freeMaps() []string {
 	return []string{
 		"labels", "annotations", "matchLabels", "nodeSelector", "data", "limits", "requests", "resourceQuota",
@@ -204,7 +204,7 @@ func freeMaps() []string {
 // maxPlain is the maximum length of a text in a bundle.
 const maxPlain = 253
 
-// isFieldName reports whether a key may be the name of a field, as opposed to the key of a map that a person filled.
+// isFieldName reports whether a key may be the name of a field, as opposed to a user-defined map key.
 func isFieldName(key string) bool {
 	for _, r := range key {
 		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {

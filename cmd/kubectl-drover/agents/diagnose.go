@@ -33,7 +33,7 @@ const (
 	logLines, logBytes = 50, 64 << 10
 )
 
-// diagnosis reads in a member why its agent does not connect.
+// diagnosis inspects a member to find out why its agent does not connect.
 type diagnosis struct {
 	pods        coreclient.PodInterface
 	deployments appsclient.DeploymentInterface
@@ -51,7 +51,7 @@ func newDiagnosis(config *rest.Config) (*diagnosis, error) {
 	return &diagnosis{core.Pods(protocol.AgentNamespace), apps.Deployments(protocol.AgentNamespace)}, nil
 }
 
-// explain returns why the agent does not connect, or "" as long as nothing is known.
+// explain returns the reason why the agent does not connect, or "" while it is unknown.
 func (d *diagnosis) explain(ctx context.Context) string {
 	deployment, err := d.deployments.Get(ctx, protocol.AgentName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -100,9 +100,10 @@ type importer struct {
 	last string
 	// joined is the UID of the cluster that has already joined, or empty.
 	joined string
-	// away is true while the hub does not answer.
+	// away is true while the hub is unavailable.
 	away bool
-	// inMember says why the agent does not connect, if the agent was applied in the member. looked is when it last did.
+	// inMember explains why the agent does not connect, if the agent was installed in the member. looked is the time of
+	// the last check.
 	inMember *diagnosis
 	looked   time.Time
 	why      string
@@ -163,8 +164,8 @@ func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config)
 	return i.ready(ctx)
 }
 
-// memberToBe returns the client configuration of a context. It refuses a context that leads through a hub, because an
-// agent there would be the agent of another Cluster.
+// memberToBe returns the client configuration of a context. It refuses a context that connects through a hub, because
+// an agent installed there would belong to another Cluster.
 func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 	if err != nil {
@@ -328,7 +329,7 @@ func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc)
 	return err
 }
 
-// look reads the Cluster. It tolerates a hub that does not answer for a while.
+// look reads the Cluster. It tolerates a temporarily unavailable hub.
 func (i *importer) look(ctx context.Context, cluster *v1.Cluster) error {
 	err := i.hub.Get(ctx, i.key, cluster)
 	i.away = err != nil
@@ -341,12 +342,12 @@ func (i *importer) look(ctx context.Context, cluster *v1.Cluster) error {
 	return nil
 }
 
-// show prints what the Cluster waits for if that has changed.
+// show prints what the Cluster is waiting for, if this has changed.
 func (i *importer) show(cluster *v1.Cluster) {
 	said := "the hub has not reconciled the Cluster yet"
 	if c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); c != nil {
 		said = c.Reason + ": " + cli.Plain(c.Message)
-		if c.Reason == v1.ReasonAwaitingAgent && i.inMember != nil { // its message says what this command has done
+		if c.Reason == v1.ReasonAwaitingAgent && i.inMember != nil { // its message describes what this command has done
 			said = c.Reason + ": the agent has not connected yet"
 		}
 	}
@@ -356,10 +357,10 @@ func (i *importer) show(cluster *v1.Cluster) {
 	i.tell(said)
 }
 
-// diagnoseInterval is how often the member is asked why its agent does not connect.
+// diagnoseInterval is the interval at which the member is inspected to find out why its agent does not connect.
 const diagnoseInterval = 2 * time.Second
 
-// diagnose asks the member why its agent does not connect.
+// diagnose inspects the member to find out why its agent does not connect.
 func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	if meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionReady) {
 		i.why = ""

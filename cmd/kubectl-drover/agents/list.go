@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agents has the commands that import clusters, list agents, tell the state of the hub, and uninstall an agent
-// that the hub cannot reach.
+// Package agents contains the commands that import clusters, list agents, show the state of the hub, and uninstall an
+// agent that the hub cannot reach.
 package agents
 
 import (
@@ -37,7 +37,7 @@ type agentList struct {
 	Agents []agentRow `json:"agents"`
 	// Counts has the number of agents in each state.
 	Counts map[string]int `json:"counts"`
-	// Warning says that no manager leads, so that the states are out of date.
+	// Warning is set if no manager leads, so the states are out of date.
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -85,7 +85,7 @@ The state of an agent is one of:
 	})
 }
 
-// staleness returns a warning if no manager leads, as far as the user may know.
+// staleness returns a warning if no manager leads, as far as the user's rights allow it to be determined.
 func staleness(ctx context.Context, h *cli.Hub, namespace string) string {
 	lease := &coordinationv1.Lease{}
 	if coordinationv1.AddToScheme(h.Scheme()) != nil ||
@@ -141,7 +141,7 @@ func agentOf(c *v1.Cluster) agentRow {
 	if row.State == agentCurrent {
 		row.Message = ""
 	}
-	row.State = cmp.Or(row.State, agentUpgrading) // the reason is one of a newer hub
+	row.State = cmp.Or(row.State, agentUpgrading) // the reason comes from a newer hub
 	return row
 }
 

@@ -24,7 +24,7 @@ type hubStatus struct {
 	Providers    []provider    `json:"signInProviders"`
 	// Approvals are Clusters and Hosts in which nothing changes until an administrator confirms it.
 	Approvals []string `json:"pendingApprovals"`
-	// Problems are reasons to act. Unread are parts of the hub that the user may not read.
+	// Problems require action. Unread lists the parts of the hub that the user may not read.
 	Problems []string `json:"problems"`
 	Unread   []string `json:"unread,omitempty"`
 }
@@ -42,7 +42,7 @@ type hubState struct {
 type leaderState struct {
 	Holder  string    `json:"holder,omitempty"`
 	Renewed time.Time `json:"renewed,omitzero"`
-	// Alive reports whether the Lease has not run out.
+	// Alive is true if the Lease has not expired.
 	Alive bool `json:"alive"`
 }
 

@@ -35,9 +35,9 @@ import (
 const (
 	// managerName is the name of the manager's Deployment and Lease.
 	managerName = "drover-manager"
-	// soon is how long before its end a certificate is a problem. The hub renews its certificates earlier.
+	// soon is how long before its expiry a certificate counts as a problem. The hub renews its certificates earlier.
 	soon = 14 * 24 * time.Hour
-	// dialLimit is how long the hub's proxy may take to answer.
+	// dialLimit is how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
 )
 
@@ -50,7 +50,7 @@ type statusReader struct {
 	status    hubStatus
 }
 
-// read gathers everything. A part that the user may not read does not fail the others.
+// read gathers everything. Parts that the user may not read do not affect the others.
 func (r *statusReader) read(ctx context.Context) error {
 	s := &r.status
 	s.Certificates, s.Providers, s.Approvals, s.Problems = []certificate{}, []provider{}, []string{}, []string{}
@@ -101,7 +101,8 @@ func (r *statusReader) kubernetes(ctx context.Context) error {
 	return nil
 }
 
-// clockOf returns the time of an API server's clock, or of this computer's clock if the API server does not tell.
+// clockOf returns the time of an API server's clock, or of this computer's clock if the API server does not report its
+// time.
 func clockOf(ctx context.Context, config *rest.Config) time.Time {
 	now := time.Now()
 	c, err := rest.HTTPClientFor(config)
@@ -149,7 +150,7 @@ func (r *statusReader) manager(ctx context.Context) error {
 	return nil
 }
 
-// leader reads the Lease. A Lease that has run out means that no manager watches the fleet.
+// leader reads the Lease. An expired Lease means that no manager is running the fleet.
 func (r *statusReader) leader(ctx context.Context) error {
 	lease := &coordinationv1.Lease{}
 	err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: managerName}, lease)
@@ -171,7 +172,7 @@ func (r *statusReader) leader(ctx context.Context) error {
 	return nil
 }
 
-// leaderOf returns the leader that a Lease names. A leader that stops gives its Lease up.
+// leaderOf returns the leader named in a Lease. A stopping leader releases its Lease.
 func leaderOf(lease *coordinationv1.Lease, now time.Time) leaderState {
 	l, spec := leaderState{}, lease.Spec
 	if spec.RenewTime == nil {
@@ -240,7 +241,7 @@ func (r *statusReader) hosts(ctx context.Context) error {
 	return err
 }
 
-// approval notes an object in which nothing changes until an administrator confirms it.
+// approval records an object in which nothing changes until an administrator confirms it.
 func (r *statusReader) approval(kind string, object client.Object, conditions []metav1.Condition) {
 	if meta.IsStatusConditionFalse(conditions, v1.ConditionRestoreConfirmed) {
 		r.status.Approvals = append(r.status.Approvals, fmt.Sprintf("%s %s: confirm with \"kubectl drover restored\"", kind,
@@ -269,7 +270,7 @@ func (r *statusReader) providers(ctx context.Context) error {
 	return nil
 }
 
-// certificates reads when the CA and the certificate of the hub's proxy end, without any right on the hub.
+// certificates reads when the CA and the certificate of the hub's proxy expire, which requires no rights on the hub.
 func (r *statusReader) certificates(ctx context.Context) {
 	if r.status.Hub.URL == "" {
 		r.status.Unread = append(r.status.Unread, "certificates: the address of the hub's proxy is not in the kubeconfig: "+
@@ -316,7 +317,7 @@ func agentStateOrder() []string {
 	return []string{agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentUnmanaged, agentAway, agentAbsent}
 }
 
-// counted returns counts as text, in an order or else by name.
+// counted formats counts in the given order, or otherwise by name.
 func counted(counts map[string]int, order []string) string {
 	if order == nil {
 		order = slices.Sorted(maps.Keys(counts))

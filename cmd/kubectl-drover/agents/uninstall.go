@@ -141,7 +141,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 	return nil
 }
 
-// remove carries out one removal. It does not delete an object again that is already being deleted.
+// remove carries out one removal. It skips objects that are already being deleted.
 func (u *uninstaller) remove(ctx context.Context, r removal) error {
 	if u.dryRun {
 		u.say(r.String() + " " + r.done + " (dry run)")
@@ -158,7 +158,7 @@ func (u *uninstaller) remove(ctx context.Context, r removal) error {
 		background := metav1.DeletePropagationBackground
 		err = objects.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.uid)), PropagationPolicy: &background})
 	}
-	// the next round sees a new object of the same name
+	// a new object with the same name is handled in the next round
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("%s: %w", r, err)
 	}
@@ -166,7 +166,7 @@ func (u *uninstaller) remove(ctx context.Context, r removal) error {
 	return nil
 }
 
-// say prints a line the first time that it is called with it.
+// say prints each line only once.
 func (u *uninstaller) say(line string) {
 	if !u.said[line] {
 		u.said[line] = true

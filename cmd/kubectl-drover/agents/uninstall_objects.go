@@ -105,8 +105,8 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 	return rights, rest, nil
 }
 
-// delivered returns the objects of a kind that sets delivered. Namespaces belong to users. They only lose the fields
-// that Drover applied.
+// delivered returns the objects of a kind that sets have delivered. Namespaces belong to users, so only the fields that
+// Drover applied are removed from them.
 func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]removal, error) {
 	selector := v1.LabelSet
 	if k.Name == "Namespace" {
@@ -135,14 +135,15 @@ func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]r
 	return all, nil
 }
 
-// applied reports whether the given field manager applied an object. A copy that a person created has the labels only.
+// applied reports whether the given field manager applied an object. A user's copy of an object has only the labels.
 func applied(o *metav1.PartialObjectMetadata, manager string) bool {
 	return slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
 	})
 }
 
-// nodes finds the nodes that plans worked on. They lose the marks of plans, and are uncordoned if a plan cordoned them.
+// nodes finds the nodes that plans have worked on. The plans' marks are removed from them, and nodes that a plan has
+// cordoned are uncordoned.
 func (u *uninstaller) nodes(ctx context.Context) ([]removal, error) {
 	k := protocol.ObjectKind{Name: "Node", APIVersion: "v1", Resource: "nodes"}
 	found, err := u.list(ctx, k, "")
@@ -180,14 +181,14 @@ func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed b
 		}
 	}
 	for key, value := range node.Labels {
-		if strings.HasPrefix(key, v1.LabelPlanPrefix+"/") && value != v1.PlanDisabled { // a person set this value
+		if strings.HasPrefix(key, v1.LabelPlanPrefix+"/") && value != v1.PlanDisabled { // a user set this value
 			labels[key] = nil
 		}
 	}
 	return patch, len(annotations)+len(labels) > 0
 }
 
-// plans returns the objects that the agent installed for plans. If a person has Plans of their own, it returns none,
+// plans returns the objects that the agent installed for plans. If users have created their own Plans, it returns none,
 // because deleting the kind would delete those Plans.
 func (u *uninstaller) plans(ctx context.Context) ([]removal, error) {
 	hub, err := u.isHub(ctx)

@@ -58,11 +58,11 @@ func (ch *Change) check() error {
 	return nil
 }
 
-// Local reports whether nothing may be sent to the hub that changes an object.
+// Local reports whether the command must not send any changes to the hub.
 func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 
-// Make carries out a change of an object, unless it is a client's dry run, and prints the object. done is the word for
-// the change, such as "created". do gets the hub with the flags of the change applied.
+// Make makes a change to an object, unless it is a client-side dry run, and prints the object. done describes the
+// change, for example "created". do is called with the hub, with the flags of the change applied.
 func (ch *Change) Make(h *Hub, out io.Writer, object client.Object, done string, do func(client.Client) error) error {
 	if !ch.Local() {
 		c := client.WithFieldOwner(h, FieldManager)
@@ -117,8 +117,7 @@ func (ch *Change) print(kinds *runtime.Scheme, out io.Writer, object client.Obje
 	return nil
 }
 
-// Manifest returns an object as a Git repository should hold it: without its status and without metadata that the hub
-// sets.
+// Manifest returns an object in the form for a Git repository, without its status and the metadata that the hub sets.
 func Manifest(object client.Object) (map[string]any, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

@@ -32,7 +32,7 @@ func Offer(choices ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// Beginning returns the names that begin with start, and tells the shell not to offer files.
+// Beginning returns the names that start with start, and prevents the shell from completing file names.
 func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective) {
 	names = slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(name string) bool {
 		return !strings.HasPrefix(name, start)

@@ -20,8 +20,8 @@ func BindYes(c *cobra.Command, yes *bool) {
 	c.Flags().BoolVar(yes, "yes", false, "Do not ask for confirmation")
 }
 
-// Confirm asks a person at a terminal whether to go on. question says what is lost, and names the target. Without a
-// terminal it returns an error, so that a script has to use --yes.
+// Confirm asks the user at a terminal whether to continue. question describes the loss and names the target. Without a
+// terminal, Confirm returns an error, so scripts have to use --yes.
 func Confirm(c *cobra.Command, yes bool, question string) error {
 	if yes {
 		return nil
@@ -33,7 +33,7 @@ func Confirm(c *cobra.Command, yes bool, question string) error {
 	return fmt.Errorf("nothing was changed: %s? Confirm with --yes", question)
 }
 
-// ErrDeclined means that the user did not confirm a command.
+// ErrDeclined is returned when the user does not confirm a command.
 var ErrDeclined = errors.New("nothing was changed")
 
 func ask(in io.Reader, out io.Writer, question string) error {

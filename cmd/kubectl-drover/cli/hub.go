@@ -33,7 +33,7 @@ type Hub struct {
 	Workspace string
 }
 
-// Hub connects to the hub, whatever the current context of the kubeconfig is. See HubContext.
+// Hub connects to the hub, regardless of the kubeconfig's current context. See HubContext.
 func (o *Options) Hub() (*Hub, error) {
 	loaded, workspace, err := o.hubKubeconfig()
 	if err != nil {
@@ -61,7 +61,7 @@ func (o *Options) Hub() (*Hub, error) {
 }
 
 // hubKubeconfig returns the kubeconfig with the hub's context as the current one. It also returns the workspace of the
-// Cluster that the user's current context leads to, if the hub's context has no namespace.
+// Cluster that the user's current context points to, if the hub's context has no namespace.
 func (o *Options) hubKubeconfig() (loaded clientcmd.ClientConfig, workspace string, err error) {
 	loaded = o.Kubeconfig()
 	raw, err := loaded.RawConfig()
@@ -69,7 +69,7 @@ func (o *Options) hubKubeconfig() (loaded clientcmd.ClientConfig, workspace stri
 		return nil, "", fmt.Errorf("read kubeconfig: %w: select the hub with --kubeconfig", err)
 	}
 	if len(raw.Contexts) == 0 {
-		return loaded, "", nil // it may be a pod's own cluster
+		return loaded, "", nil // it may be the cluster in which this pod is running
 	}
 	name, err := o.HubContext(&raw)
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
@@ -103,8 +103,8 @@ func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.C
 	return do(ctx, h)
 }
 
-// MadeByDrover returns an error unless Drover created the Secret for this Cluster or Host. The content of the Secret is
-// applied with all rights in a cluster, or is run as root on a machine.
+// MadeByDrover returns an error unless Drover created the Secret for this Cluster or Host. The content of such a Secret
+// is applied in a cluster with full rights, or is run as root on a machine.
 func MadeByDrover(secret *corev1.Secret, owner client.Object, kind string) error {
 	if found := registration.Foreign(secret, owner, kind); found != "" {
 		return fmt.Errorf("secret %s was not created by Drover: %s: its content is not applied or shown. "+

@@ -21,7 +21,7 @@ import (
 // markName is the name of the kubeconfig extension that holds a Mark.
 const markName = "drover.dev"
 
-// Mark is what the plugin remembers about a context, in an extension of the kubeconfig. It has no secrets.
+// Mark is the plugin's own data about a context, which is stored in a kubeconfig extension. It contains no secrets.
 type Mark struct {
 	// Selected is when "login" or "use" last selected this context as the hub. It is zero for a context of a member.
 	Selected time.Time `json:"selected,omitzero"`
@@ -41,7 +41,7 @@ func MarkOf(c *clientcmdapi.Context) Mark {
 		return m
 	}
 	if held, ok := c.Extensions[markName].(*runtime.Unknown); ok && json.Unmarshal(held.Raw, &m) != nil {
-		return Mark{} // of another program, or damaged
+		return Mark{} // written by another program, or damaged
 	}
 	return m
 }
@@ -75,7 +75,7 @@ func BaseOf(raw *clientcmdapi.Config, name string) string {
 	return MarkOf(raw.Contexts[name]).URL
 }
 
-// Proxy returns the address of the hub's proxy and its CA in PEM, or "" if the kubeconfig does not tell it.
+// Proxy returns the address of the hub's proxy and its CA in PEM, or "" if they are not in the kubeconfig.
 func (o *Options) Proxy() (base string, ca []byte) {
 	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {
@@ -92,8 +92,8 @@ func (o *Options) Proxy() (base string, ca []byte) {
 	return mark.URL, mark.CA
 }
 
-// HubContext returns the context of the hub: the value of --context or --hub, or else the hub that belongs to the
-// current context, or else the hub that "login" or "use" selected last, or else the current context.
+// HubContext returns the context of the hub: the value of --context or --hub, otherwise the hub that belongs to the
+// current context, otherwise the hub that "login" or "use" selected last, and otherwise the current context.
 func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "" {
@@ -133,7 +133,7 @@ func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {
 // PathLocal is the path at which a hub serves its own Kubernetes API.
 const PathLocal = "/k8s/local"
 
-// hubContexts returns the contexts that are known to lead to a hub, the one that was selected last first.
+// hubContexts returns the contexts that are known to point to a hub, most recently selected first.
 func hubContexts(raw *clientcmdapi.Config) []string {
 	hubs := slices.Sorted(maps.Keys(raw.Contexts))
 	hubs = slices.DeleteFunc(hubs, func(name string) bool { return MarkOf(raw.Contexts[name]).Selected.IsZero() })
@@ -163,10 +163,10 @@ func namedHub(raw *clientcmdapi.Config, hubs []string, name string) (string, err
 		Visible(name))
 }
 
-// ErrNoHub means that a command needs a hub, and none is known.
+// ErrNoHub is returned when a command needs a hub and none is known.
 var ErrNoHub = errors.New("no hub is known")
 
-// workspaceOf returns the workspace of the Cluster that a context leads to through the hub, or "".
+// workspaceOf returns the workspace of the Cluster that a context reaches through the hub, or "".
 func workspaceOf(raw *clientcmdapi.Config, name string) string {
 	u, err := url.Parse(ServerOf(raw, name))
 	if err != nil {

@@ -3,7 +3,7 @@
 
 // Package cli is shared by all commands of the plugin.
 //
-// It has the flags, the client of the hub, the output formats, the exit codes, and functions that make text safe to
+// It contains the flags, the hub client, the output formats, the exit codes, and functions that make text safe to
 // print.
 package cli
 
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// CommandLimit is how long a command may take. A member that is away must not block a terminal.
+	// CommandLimit is how long a command may take. A disconnected member must not block a terminal.
 	CommandLimit = time.Minute
 	// requestLimit is how long one request may take without --request-timeout.
 	requestLimit = 15 * time.Second
@@ -28,7 +28,7 @@ const (
 	LookInterval = 500 * time.Millisecond
 )
 
-// Options holds the values of flags that several commands have.
+// Options holds the values of flags that several commands share.
 type Options struct {
 	// Loading and Overrides select the kubeconfig and the hub, as in kubectl.
 	Loading   *clientcmd.ClientConfigLoadingRules
@@ -37,11 +37,11 @@ type Options struct {
 	// Workspace is the value of --workspace. If it is empty, the workspace is the namespace of the hub's context.
 	Workspace string
 	Output    string
-	// HubName is the value of --hub: the URL of a hub, or a context of the kubeconfig that leads to its API server.
+	// HubName is the value of --hub: the URL of a hub, or a kubeconfig context that points to its API server.
 	HubName string
 
 	version string
-	// says receives the name of the hub if the current context does not lead to it. It is nil while words are completed.
+	// says receives the name of the hub if the current context does not point to it. It is nil during shell completion.
 	says io.Writer
 }
 
@@ -114,7 +114,7 @@ func (o *Options) Kubeconfig() clientcmd.ClientConfig {
 }
 
 // ConfigOf returns the client configuration of a kubeconfig's context. Errors use whose to name the server that the
-// context should lead to, such as "hub" or "member".
+// context should point to, such as "hub" or "member".
 func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
@@ -126,7 +126,7 @@ func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error)
 	return config, nil
 }
 
-// Patient limits the time of each request, but not the rate of requests.
+// Patient limits the duration of each request, but not the request rate.
 func (o *Options) Patient(config *rest.Config) {
 	config.QPS = -1
 	config.UserAgent = o.UserAgent()

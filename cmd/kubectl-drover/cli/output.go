@@ -40,7 +40,7 @@ func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 		raw = append(raw, '\n')
 	case OutputYAML:
 		if raw, err = json.Marshal(answer); err == nil {
-			raw, err = yaml.JSONToYAML([]byte(Visible(string(raw)))) // YAML allows some characters only as escapes
+			raw, err = yaml.JSONToYAML([]byte(Visible(string(raw)))) // YAML allows some characters only in escaped form
 		}
 	default:
 		raw = []byte(text())

@@ -14,11 +14,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Exit codes. A denied action is an answer, not an error.
+// Exit codes. A denied action is a result, not an error.
 const (
 	ExitAllowed     = 0
 	ExitDenied      = 1
-	ExitError       = 2   // also if there is no answer
+	ExitError       = 2   // also used if there is no answer
 	ExitInterrupted = 130 // as shells exit after Ctrl-C
 )
 
@@ -82,7 +82,7 @@ in /k8s/clusters/NAMESPACE/NAME, or the context that --member-context names.`,
 	return root
 }
 
-// suggest has all commands with subcommands name similar ones for an unknown one.
+// suggest makes all commands with subcommands suggest similar ones for an unknown subcommand.
 func suggest(c *cobra.Command) {
 	if !c.HasSubCommands() {
 		return
@@ -107,5 +107,5 @@ func suggest(c *cobra.Command) {
 	}
 }
 
-// suggestedDistance is the number of edits by which a suggestion differs from an unknown command at most.
+// suggestedDistance is the maximum edit distance between a suggestion and an unknown command.
 const suggestedDistance = 2

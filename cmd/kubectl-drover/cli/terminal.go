@@ -14,8 +14,8 @@ import (
 )
 
 // Terminal writes a command's output without characters that control a terminal or that change how other characters
-// look. Members, and people with fewer rights than the reader, choose some of that text. All output of the plugin goes
-// through a Terminal, except the codes with which "plan watch" redraws its picture.
+// look. Some of this text comes from members, or from users with fewer rights than the reader. All output of the plugin
+// goes through a Terminal, except the codes with which "plan watch" redraws its picture.
 type Terminal struct{ Out io.Writer }
 
 // Write writes the text that Visible returns.
@@ -53,8 +53,8 @@ func Visible(text string) string {
 // controls reports whether a character is neither printable nor a line break or tab.
 func controls(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// Plain returns a text on one line, with a space in place of each character that is not printable. The author of the
-// text cannot add a line to an answer.
+// Plain returns a text on one line, with a space in place of each non-printable character. This prevents the author of
+// the text from adding lines to the output.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

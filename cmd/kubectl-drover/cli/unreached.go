@@ -10,7 +10,7 @@ import (
 	"net/url"
 )
 
-// Unreached turns an error of net/http or client-go into a message that names the server that was not reached and gives
+// Unreached converts an error of net/http or client-go into a message that names the unreachable server and gives
 // advice. It returns other errors unchanged.
 func Unreached(err error) error {
 	failed, untrusted := (*url.Error)(nil), (*tls.CertificateVerificationError)(nil)

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package export reads a Rancher server and writes a folder of Drover's objects.
+// Package export reads a Rancher server's objects and writes them to a folder as Drover's objects.
 //
 // Package rancher does the conversion.
 package export
@@ -160,8 +160,8 @@ func (e *exporter) readPrincipals() error {
 	return nil
 }
 
-// write writes the folder. Secrets go into a folder of their own, with its own digests, because digests of their values
-// must not be committed to Git either.
+// write writes the folder. Secrets are written to a separate folder with its own digests, because digests of their
+// values must not be committed to Git either.
 func (e *exporter) write(result rancher.Result) error {
 	files, err := result.Files()
 	if err != nil {

@@ -19,15 +19,15 @@ import (
 	"strings"
 )
 
-// sumsFile has the digests of all files that an export wrote, in the format of sha256sum. It tells which files belong
-// to the export.
+// sumsFile contains the digests of all files that an export has written, in the format of sha256sum. It identifies the
+// files that belong to the export.
 const sumsFile = "SHA256SUMS"
 
 // sumsLimit bounds sumsFile, in bytes.
 const sumsLimit = 64 << 20
 
-// folder is the folder of an export. The export leaves a file alone if it did not write the file or if the file has
-// changed since. It does not follow symbolic links.
+// folder is the folder of an export. The export does not touch a file that it did not write or that has changed since.
+// It does not follow symbolic links.
 type folder struct {
 	dir               string
 	given             string // a file that may be overwritten, because the export has read it
@@ -112,8 +112,8 @@ func (f folder) check(root *os.Root, name string, content []byte, sums map[strin
 	return name + " was not written by an export: move it, export into another folder, or use --force to overwrite it"
 }
 
-// replace writes and removes the files that check admitted. It first writes the new digests beside the old ones, so
-// that the next export recognizes the files of an interrupted one.
+// replace writes and removes the files that check admitted. It first adds the new digests to the old ones, so the next
+// export recognizes the files of an interrupted one.
 func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, sums map[string][]string) error {
 	var now bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -93,8 +93,8 @@ func (s source) pages(ctx context.Context, list client.ObjectList, kind, selecto
 	return meta.EachListItem(all, each)
 }
 
-// listInto lists one of Rancher's kinds. It notes objects that cannot be read and goes on. It returns an error only if
-// the context ends.
+// listInto lists one of Rancher's kinds. It records objects that cannot be read and continues. It returns an error only
+// if the context ends.
 func listInto[T any](ctx context.Context, s source, kind schema.GroupVersionKind, into *[]T) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -120,7 +120,7 @@ func (s source) note(what, why string) {
 	*s.unread = append(*s.unread, rancher.Unread{What: what, Why: why})
 }
 
-// failed notes why a kind could not be read. A kind that the server does not serve has no objects.
+// failed records why a kind could not be read. A kind that the server does not serve has no objects.
 func (s source) failed(ctx context.Context, plural string, err error) error {
 	switch {
 	case err == nil || meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
@@ -198,7 +198,7 @@ func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objec
 	return s.failed(ctx, "secrets", err)
 }
 
-// readMembers reads from the members which project each namespace belongs to, and reads their Plans.
+// readMembers reads the members' Plans, and the project that each namespace belongs to.
 func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.Objects) error {
 	e.Members = map[string]rancher.Member{}
 	sources := map[string]source{}
@@ -229,7 +229,7 @@ func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.O
 	return nil
 }
 
-// readMember reads which project each namespace of the cluster belongs to, and reads the cluster's Plans.
+// readMember reads the cluster's Plans, and the project that each of its namespaces belongs to.
 func readMember(ctx context.Context, s source, id string) (rancher.Member, error) {
 	m := rancher.Member{Namespaces: map[string][]string{}}
 	list := &metav1.PartialObjectMetadataList{}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grants has the commands that give roles in members to users and groups, and take them away.
+// Package grants contains the commands that grant and revoke users' and groups' roles in members.
 package grants
 
 import (
@@ -156,7 +156,7 @@ func (o *options) target() (v1.ClusterTarget, error) {
 	return v1.ClusterTarget{ClusterSelector: chosen}, nil
 }
 
-// binding returns the binding that grants what the flags ask for.
+// binding returns the binding that the flags describe.
 func (o *options) binding(workspace string) (client.Object, error) {
 	place := metav1.ObjectMeta{Namespace: workspace, Name: o.bindingName()}
 	end, err := o.ending(time.Now())
@@ -177,8 +177,8 @@ func (o *options) binding(workspace string) (client.Object, error) {
 
 var unnamed = regexp.MustCompile(`[^a-z0-9]+`)
 
-// bindingName returns --name, or a name that tells the user, the role and the target. A digest keeps names different
-// whose parts differ only in characters that a name cannot have.
+// bindingName returns --name, or a name that consists of the user, the role and the target. A digest distinguishes
+// names that differ only in characters that names cannot contain.
 func (o *options) bindingName() string {
 	if o.name != "" {
 		return o.name
@@ -223,7 +223,7 @@ func lasting(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// grant creates the binding, or changes the end of an existing one.
+// grant creates the binding, or changes the expiry of an existing one.
 func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error {
 	wanted, err := o.binding(h.Workspace)
 	if err != nil {
@@ -269,7 +269,7 @@ func (o *options) explain(h *cli.Hub, err error) error {
 	return err
 }
 
-// revoke deletes all bindings that grant exactly what the flags say.
+// revoke deletes all bindings that grant exactly the rights that the flags describe.
 func (o *options) revoke(ctx context.Context, c *cobra.Command, h *cli.Hub) error {
 	found, err := o.bindings(ctx, h)
 	if err != nil {

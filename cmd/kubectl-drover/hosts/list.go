@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts has the commands that list Hosts, join machines as Hosts, and release them.
+// Package hosts contains the commands that list Hosts, join machines as Hosts, and release them.
 package hosts
 
 import (

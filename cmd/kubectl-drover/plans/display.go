@@ -70,7 +70,7 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	return done, verdict
 }
 
-// ended reports whether a plan is complete or needs a person, and returns the error to exit with.
+// ended reports whether a plan is complete or requires manual action, and returns the error to exit with.
 func ended(p *v1.Plan) (bool, error) {
 	current := p.Status.ObservedGeneration == p.Generation
 	switch {
@@ -91,8 +91,9 @@ func (d *display) unreadable(err error) error {
 	return d.write(text, false)
 }
 
-// write writes a line, or draws a picture in place of the last one, unless nothing has changed. The terminal cuts the
-// lines of a picture at its edge, so that the next picture finds its place. The lines of the last picture are not cut.
+// write writes a line or replaces the last picture, unless nothing has changed. The terminal cuts the lines of a
+// picture at its edge, so the next picture can be drawn at the same position. The lines of the last picture are not
+// cut.
 func (d *display) write(text string, last bool) error {
 	if text == d.last {
 		return nil

@@ -33,7 +33,7 @@ const (
 	maxNodes = 5000
 	// maxSimulated bounds the simulated nodes of all clusters. More would take gigabytes of memory and hours of time.
 	maxSimulated = 50_000
-	// fromInput is the file name that means standard input.
+	// fromInput is the file name that stands for standard input.
 	fromInput = "-"
 )
 

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plans has the commands that show the progress of plans and simulate them.
+// Package plans contains the commands that show the progress of plans and simulate them.
 package plans
 
 import (
@@ -58,14 +58,14 @@ minute.`,
 }
 
 const (
-	// watchAgain is the pause before an ended watch is started again.
+	// watchAgain is the pause before a watch is restarted.
 	watchAgain = 500 * time.Millisecond
 	// redraw is how often the display is updated as time passes.
 	redraw = time.Second
 )
 
-// watchPlan shows a plan until it is complete. It returns ErrDenied if the plan is stalled. After the hub has answered
-// once, it may be away for up to CommandLimit.
+// watchPlan shows a plan until it is complete. It returns ErrDenied if the plan is stalled. Once the hub has responded,
+// it may be unavailable for up to CommandLimit.
 func watchPlan(ctx context.Context, h *cli.Hub, name string, show *display) error {
 	var answered time.Time
 	for {

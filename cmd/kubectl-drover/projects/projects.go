@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package projects has the commands for Projects, which are namespaces of members with common owners and quotas.
+// Package projects contains the commands for Projects, which are namespaces of members with common owners and quotas.
 package projects
 
 import (
@@ -93,7 +93,7 @@ func (f creating) project(workspace, name string) (*v1.Project, error) {
 	return p, nil
 }
 
-// check returns an error for a Cluster that does not exist, since the hub accepts such a Project.
+// check returns an error for a Cluster that does not exist, because the hub would accept such a Project.
 func (f creating) check(ctx context.Context, h *cli.Hub, local bool) error {
 	if f.cluster == "" || local {
 		return nil

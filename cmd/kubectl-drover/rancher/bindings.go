@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// pending is a binding that is exported after the name of its subject in Drover is known.
+// pending is a binding that is exported once the name of its subject in Drover is known.
 type pending struct {
 	principal string
 	build     func(v1.Subject)
@@ -125,7 +125,7 @@ func (c *conversion) again(seen map[string]bool, what string, where, role string
 	return found
 }
 
-// principalOf returns the principal of a binding. If it returns "", the report has the reason.
+// principalOf returns the principal of a binding. If it returns "", it has added the reason to the report.
 func (c *conversion) principalOf(s Subject, what string) string {
 	switch {
 	case s.several():
