@@ -153,12 +153,12 @@ func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified
 	return fresh, nil
 }
 
-// user returns the user of a token, if the token is valid at present and neither its user nor its session is disabled
-// or ended.
+// user returns the user of a token, if the token is currently valid, its user is not disabled and its session has not
+// ended.
 func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, error) {
 	if err := t.Current(v.now()); err != nil {
 		groups, ended := v.inSession(ctx, t)
-		switch { // ErrEnded also ends requests that began before the token expired
+		switch { // ErrEnded also ends requests that started before the token expired
 		case errors.Is(ended, identity.ErrEnded):
 			return identity.Identity{}, ended
 		case ended == nil && len(groups) < len(t.Groups):
@@ -194,7 +194,7 @@ func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) 
 	case err == nil && s.Revoked():
 		return nil, ended.Because(identity.ErrEnded)
 	case apierrors.IsNotFound(err) && !strings.HasPrefix(t.Subject, v1.PrincipalPrefixLocal):
-		// The provider is no longer asked about this user. Without ErrEnded, an open request would never end.
+		// The provider is no longer queried for this user. Without ErrEnded, an open request would never end.
 		return nil, ended.Because(identity.ErrEnded)
 	case apierrors.IsNotFound(err), err == nil && (s.UID() != t.UID || s.Principal() != t.Subject):
 		return nil, ended

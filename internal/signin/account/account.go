@@ -29,7 +29,7 @@ import (
 // Local is used in place of a provider's name for local Users.
 const Local = "local"
 
-// ErrNotStanding means that a user or their provider is disabled, was deleted, or was recreated.
+// ErrNotStanding is returned when a user or their provider is disabled, was deleted, or was recreated.
 var ErrNotStanding = errors.New("the user is disabled or no longer exists")
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=users;authproviders,verbs=get;list;watch
@@ -102,7 +102,7 @@ func (a *Accounts) Enabled(ctx context.Context, principal string) error {
 	return err
 }
 
-// Welcome returns the Claims of a user whom a provider describes. It returns err if the provider failed, and
+// Welcome returns the Claims of a user as described by a provider. It returns err if the provider failed, and
 // connector.ErrRefused if the hub does not let the user in.
 func (a *Accounts) Welcome(ctx context.Context, p *v1.AuthProvider, u connector.User, err error) (Claims, error) {
 	if err != nil {
@@ -113,14 +113,14 @@ func (a *Accounts) Welcome(ctx context.Context, p *v1.AuthProvider, u connector.
 		return Claims{}, err
 	}
 	err = a.Enabled(ctx, claims.Principal())
-	audit.From(ctx).Identified(claims.Audited(), nil) // also records a user whom the hub refuses
+	audit.From(ctx).Identified(claims.Audited(), nil) // also set for a user whom the hub refuses
 	if errors.Is(err, ErrNotStanding) {
 		err = fmt.Errorf("%w: the hub refuses the user", connector.ErrRefused)
 	}
 	return claims, err
 }
 
-// Claim returns the Claims of a user whom a provider describes. It returns connector.ErrRefused if the user's name is
+// Claim returns the Claims of a user as described by a provider. It returns connector.ErrRefused if the user's name is
 // not valid in a principal.
 func (a *Accounts) Claim(p *v1.AuthProvider, u connector.User) (Claims, error) {
 	if _, err := Principal(p.Name, u.Name); err != nil {

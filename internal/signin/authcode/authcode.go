@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authcode has the authorization codes that login pages issue and the token endpoint redeems.
+// Package authcode defines the authorization codes that login pages issue and the token endpoint redeems.
 package authcode
 
 import (
@@ -15,7 +15,7 @@ import (
 // redeemed.
 type Code struct {
 	account.Claims
-	// ID is the ID of the session that begins when the code is redeemed.
+	// ID is the ID of the session that starts when the code is redeemed.
 	ID        string    `json:"i"`
 	Redirect  string    `json:"r"`
 	Nonce     string    `json:"n"`

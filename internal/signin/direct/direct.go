@@ -68,8 +68,9 @@ func (a *Access) PublishedKeys(ctx context.Context) ([]byte, error) {
 	return json.Marshal(current.Set.JWKS())
 }
 
-// Denied returns the sorted IDs of the sessions whose tokens for direct access members must refuse before the tokens
-// expire. It also returns the time when the first of these sessions can be removed from the list, or the zero time.
+// Denied returns the sorted IDs of the sessions whose tokens for direct access must be refused by members even before
+// they expire. It also returns the time when the first of these sessions can be removed from the list, or the zero
+// time.
 func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, err error) {
 	all, err := a.Sessions.All(ctx)
 	if err != nil {

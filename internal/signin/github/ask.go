@@ -162,7 +162,7 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 	return e
 }
 
-// limited returns how long to wait according to the headers of a response, or "" if they contain no limit.
+// limited returns how long to wait, according to a response's headers, or "" if they contain no limit.
 func (c *Connector) limited(resp *http.Response) string {
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		return ""

@@ -112,7 +112,7 @@ func (c *Connector) Check(ctx context.Context) error {
 		case status.code == http.StatusUnauthorized:
 			return fmt.Errorf("GitHub refuses the client ID or the client secret of the OAuth app: compare them with the app's "+
 				"page at %s", c.host)
-		// a server of which the administrator turned rate limits off
+		// a server whose administrator has disabled rate limits
 		case status.code == http.StatusNotFound && status.message != "":
 			return nil
 		}

@@ -68,7 +68,7 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 	return groups, notice, nil
 }
 
-// headerSSO is the header in which GitHub tells that a list omits organizations, or that an organization refuses the
+// headerSSO is the header by which GitHub signals that a list omits organizations, or that an organization refuses the
 // request, because the user has not authorized this app with the organization's SAML single sign-on.
 const headerSSO = "X-GitHub-SSO"
 
@@ -83,7 +83,7 @@ func (c *Connector) counts(org string) bool {
 }
 
 // list calls each with the items of all pages. It takes only the number of the next page from the Link header, and uses
-// the known address. A response of GitHub never decides where the token is sent. list reports whether GitHub omitted
+// the known address. GitHub's responses never determine where the token is sent. list reports whether GitHub omitted
 // items because of single sign-on.
 func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool,
 	err error) {

@@ -47,7 +47,7 @@ func (s *Server) redeem(ctx context.Context, keys *keyring.Keys, fields url.Valu
 	return s.give(keys, begun, c.Nonce, refresh)
 }
 
-// proves reports whether a challenge is the digest of a verifier (PKCE, RFC 7636).
+// proves reports whether a verifier matches a challenge (PKCE, RFC 7636).
 func proves(verifier, challenge string) bool {
 	foreign := func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._~", c)
@@ -58,7 +58,7 @@ func proves(verifier, challenge string) bool {
 	return subtle.ConstantTimeCompare([]byte(oauth.Digest(verifier)), []byte(challenge)) == 1
 }
 
-// Begin begins the session of a code. It returns the session with its refresh token, if the client requested one. If a
+// Begin starts the session of a code. It returns the session with its refresh token, if the client requested one. If a
 // code is redeemed twice, one of the two clients has stolen it, so Begin revokes the session.
 func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c authcode.Code) (session.Session, string, error) {
 	none := session.Session{}

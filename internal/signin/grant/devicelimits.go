@@ -13,7 +13,7 @@ import (
 )
 
 // Bounds of the codes that devices may request at one replica: the rate per second and the burst, for all addresses and
-// for one address. With many codes, an attacker could hope that a user types one of them by chance.
+// for one address. With many codes, an attacker could wait for a user to type one of them by chance.
 const (
 	codesPerSecond, codesAtOnce              = 20, 100
 	codesPerSecondOfSource, codesOfOneAtOnce = 0.5, 10

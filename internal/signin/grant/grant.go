@@ -42,7 +42,8 @@ const (
 	grantExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
 )
 
-// contended bounds how often a write to a session is retried after another replica wrote the session.
+// contended is the maximum number of times that a write to a session is retried because another replica wrote the
+// session.
 const contended = 4
 
 // Types returns the grant types that the issuer supports.

@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session. This is also desired for a
-// token that was found.
+// revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session. This is also desirable for
+// a lost token that someone has found.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	serve(s, w, r, func(r *http.Request, fields url.Values) (struct{}, error) {
 		return struct{}{}, s.end(r, fields) // no error for an invalid token, as the RFC says

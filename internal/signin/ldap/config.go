@@ -20,8 +20,8 @@ import (
 
 // Config is the configuration of a directory.
 type Config struct {
-	// Servers are tried in turn: ldaps://host[:port], or ldap://host[:port], where TLS begins with StartTLS. Connections
-	// always use TLS.
+	// Servers are tried in order. They have the form ldaps://host[:port], or ldap://host[:port] to use StartTLS.
+	// Connections always use TLS.
 	Servers []string
 	// Roots verify the certificates of the servers. If it is nil, the system's roots are used.
 	Roots *x509.CertPool
@@ -33,10 +33,10 @@ type Config struct {
 	BindPassword func(context.Context) (string, error)
 	Users        Users
 	Groups       Groups
-	// AllowedGroups lists the groups that may sign in. A user must be in at least one of them. If it is empty, every user
-	// may sign in.
+	// AllowedGroups lists the groups whose members may sign in. A user must be in at least one of them. If it is empty,
+	// every user may sign in.
 	AllowedGroups []string
-	// Timeout bounds a whole login, refresh or check. 0 means 10 s.
+	// Timeout limits a whole login, refresh or check. 0 means 10 s.
 	Timeout time.Duration
 }
 
@@ -44,8 +44,8 @@ type Config struct {
 type Users struct {
 	// Base is the DN below which users are searched.
 	Base string
-	// Filter finds a user. {name} is replaced by the typed name, escaped: (&(objectClass=person)(uid={name})). With any
-	// name in its place, the filter limits which users may refresh.
+	// Filter finds a user. {name} is replaced by the typed name, escaped: (&(objectClass=person)(uid={name})). For a
+	// refresh, {name} matches any name, so the filter determines which users may refresh.
 	Filter string
 	// ID is an attribute whose value is never assigned to another user: entryUUID, ipaUniqueID, objectGUID.
 	ID string
@@ -53,13 +53,13 @@ type Users struct {
 	Name string
 }
 
-// Source tells where the groups of a user are read.
+// Source determines how a user's groups are read.
 type Source string
 
 const (
 	// TokenGroups reads the SIDs that Active Directory computes for a user: all security groups, including nested ones.
 	TokenGroups Source = "TokenGroups"
-	// MemberOf reads the attribute of the user, which FreeIPA and OpenLDAP with the overlay memberof have.
+	// MemberOf reads the user's memberOf attribute, which FreeIPA and OpenLDAP with the overlay memberof provide.
 	MemberOf Source = "MemberOf"
 	// Search searches for groups that name the user.
 	Search Source = "Search"
@@ -77,8 +77,8 @@ type Groups struct {
 	// Name is the attribute whose value, in lower case, is the name of a group. It is unique below Base. With MemberOf, it
 	// is the first part of the DN.
 	Name string
-	// Depth is the number of levels of nested groups. 0 means only the groups that name the user. TokenGroups always has
-	// all levels.
+	// Depth is the number of levels of nested groups. 0 means only groups that contain the user directly. TokenGroups
+	// always includes all levels.
 	Depth int
 }
 

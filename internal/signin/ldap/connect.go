@@ -46,7 +46,7 @@ type session struct {
 	release, stopped func()
 }
 
-// connect returns a session with the first server that responds. It begins with the server that was used last.
+// connect returns a session with the first server that responds, starting with the server that was used last.
 func (c *Connector) connect(ctx context.Context) (*session, error) {
 	secret, err := c.BindPassword(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		failures = append(failures, err)
-		// All servers would answer the same about the service account. Trying the others could lock it out.
+		// All servers would give the same response for the service account, and trying the others could lock it.
 		if ctx.Err() != nil || !unavailable(err) {
 			break
 		}
@@ -109,7 +109,7 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 	return s, nil
 }
 
-// handshake begins TLS. Before that, it only sends the request to begin TLS.
+// handshake starts TLS. The StartTLS request is all that it sends unencrypted.
 func handshake(ctx context.Context, conn net.Conn, to server, config *tls.Config) (*goldap.Conn, error) {
 	deadline, _ := ctx.Deadline()
 	what := "begin TLS"

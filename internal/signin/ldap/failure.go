@@ -56,7 +56,7 @@ func (f *failure) reason() string {
 	return bounded(text)
 }
 
-// advice returns what to do about an answer.
+// advice returns advice on a server's response.
 func (f *failure) advice() string {
 	switch f.code() {
 	case goldap.LDAPResultNoSuchObject:
@@ -93,8 +93,8 @@ func (s *session) failed(what string, err error, secrets ...string) error {
 	return &failure{server: s.server, what: what, err: err, secrets: secrets}
 }
 
-// unavailable reports whether another server may be able to serve the request: this server did not answer, or answered
-// that it cannot serve it at present.
+// unavailable reports whether another server may be able to serve the request: this server did not respond, or
+// responded that it currently cannot serve it.
 func unavailable(err error) bool {
 	var f *failure
 	if !errors.As(err, &f) {
@@ -107,7 +107,7 @@ func unavailable(err error) bool {
 	return false
 }
 
-// refusesUser reports whether the answer to a user's bind is about the user or the password. Directories use several
+// refusesUser reports whether the response to a user's bind concerns the user or the password. Directories use several
 // codes for a locked user.
 func refusesUser(err error) bool {
 	return goldap.IsErrorAnyOf(err, goldap.LDAPResultInvalidCredentials, goldap.LDAPResultUnwillingToPerform,
@@ -115,7 +115,7 @@ func refusesUser(err error) bool {
 		goldap.LDAPResultInappropriateAuthentication, goldap.LDAPResultNoSuchObject, goldap.LDAPResultInsufficientAccessRights)
 }
 
-// refuse returns an error which means that the directory answered and does not let the user in.
+// refuse returns the error for a user whom the directory does not let in.
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{connector.ErrRefused}, args...)...)
 }

@@ -49,7 +49,7 @@ func parseTemplate(text string, places ...string) (template, error) {
 	return t, nil
 }
 
-// compared counts the marks in values that are compared and not negated.
+// compared counts the marks in values of comparisons that are not negated.
 func compared(packet *ber.Packet) int {
 	count := 0
 	switch packet.Tag {

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// maxGroups bounds the groups of a user. A user in more groups is refused. A part of the groups, in the order of a
-	// server, would give different rights each time.
+	// maxGroups bounds the groups of a user. A user in more groups is refused, because an arbitrary subset of the
+	// groups would grant different rights each time.
 	maxGroups = 20_000
 	// batch is the number of groups in one filter.
 	batch = 100
@@ -66,9 +66,10 @@ type finder struct {
 	directory *Connector
 	session   *session
 	names     map[string]bool
-	// seen has the DNs of the groups that were found. It stops the search if groups contain each other.
+	// seen contains the DNs of the groups that have been found. It prevents endless searches if groups contain each
+	// other.
 	seen map[string]bool
-	// last has the DNs that were added at the last level.
+	// last contains the DNs that were added at the last level.
 	last []string
 }
 

@@ -25,8 +25,8 @@ const (
 )
 
 // Connector is the connector for one directory. Each call uses its own connection, at most maxConnections at the same
-// time. A login binds as the user in between, and with an idle connection a user would be the first to notice that it
-// is dead. A connection costs one TLS handshake at a login and at each refresh.
+// time. Connections are not shared, because a login binds as the user in between, and not kept idle, because a user
+// would be the first to notice a dead connection. The cost is one TLS handshake per login and refresh.
 type Connector struct {
 	*parsed
 	seats *semaphore.Weighted
@@ -128,7 +128,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	return nil
 }
 
-// ask returns the user of the account that find returns, if the directory lets the user in.
+// ask returns the user for the account that find returns, if the directory lets the user in.
 func (c *Connector) ask(ctx context.Context, find func(*session) (account, error)) (connector.User, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()

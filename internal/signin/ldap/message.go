@@ -18,8 +18,8 @@ import (
 // groups has as many elements.
 const maxElements = 24 << 10
 
-// counted is a connection that reads whole messages. It only passes messages to the library whose number of elements is
-// within the bounds.
+// counted is a connection that reads whole messages. It passes a message to the library only if the number of its
+// elements is within bounds.
 type counted struct {
 	net.Conn
 	message bytes.Reader
@@ -106,10 +106,10 @@ func count(raw []byte, content, depth int, room *int) error {
 	return nil
 }
 
-// oidStartTLS identifies the request to begin TLS (RFC 4511, section 4.14.1).
+// oidStartTLS identifies the StartTLS request (RFC 4511, section 4.14.1).
 const oidStartTLS = "1.3.6.1.4.1.1466.20037"
 
-// startTLS asks the server to begin TLS. The library's own function would use a connection that does not count
+// startTLS requests the server to start TLS. The library's own function would use a connection that does not count
 // elements.
 func startTLS(conn net.Conn) error {
 	request := ber.Encode(ber.ClassUniversal, ber.TypeConstructed, ber.TagSequence, nil, "message")

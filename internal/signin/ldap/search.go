@@ -23,7 +23,7 @@ const (
 // none requests no attributes. An empty list would request all attributes, including up to 100,000 members of a group.
 func none() []string { return []string{"1.1"} }
 
-// errMany means that more entries match than the request allows.
+// errMany is returned if more entries match than the request allows.
 var errMany = errors.New("more entries than allowed")
 
 // request is a search. If more than most entries match, the error is errMany.

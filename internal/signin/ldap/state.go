@@ -12,8 +12,7 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Attributes with the state of an account. Attributes of other directories do not exist, and servers ignore requests
-// for them.
+// Attributes with the state of an account. Servers ignore requests for attributes that they do not have.
 const (
 	// Active Directory.
 	attributeControl = "userAccountControl"
@@ -49,12 +48,11 @@ func changed(entry *goldap.Entry) string {
 	return ""
 }
 
-// refusal returns the reason why an account may not be used at present, or "". A value that cannot be parsed is a
-// reason.
+// refusal returns the reason why an account currently may not be used, or "". An unparsable value counts as a reason.
 //
-// A lock because of wrong passwords is not a reason. Anyone can type wrong passwords, and could end the user's
-// sessions. Such a lock ends after a time that only the directory knows, and its attributes stay until the next bind.
-// When a user gives a password, the bind fails while the lock lasts.
+// A lock because of wrong passwords is no reason, because anyone could end a user's sessions by entering wrong
+// passwords. Such a lock expires after a time that only the directory knows, and its attributes remain until the next
+// bind. Binds with the user's password fail while the lock lasts.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {

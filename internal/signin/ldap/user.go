@@ -47,7 +47,7 @@ func (c *Connector) locate(s *session, filter string) (string, error) {
 // bindUser binds as a user. If it succeeds, the password is correct.
 func (s *session) bindUser(dn, password string) error {
 	s.limit()
-	// With this control, OpenLDAP and FreeIPA tell whether the password must be changed first.
+	// With this control, OpenLDAP and FreeIPA report whether the password must be changed first.
 	ask := goldap.NewSimpleBindRequest(dn, password, []goldap.Control{goldap.NewControlBeheraPasswordPolicy()})
 	result, err := s.conn.SimpleBind(ask)
 	if refusesUser(err) {
@@ -96,7 +96,7 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	if a.name, err = normalize(a.raw); err != nil {
 		return account{}, fmt.Errorf("%s: %s of %s: %w", s.server, c.Users.Name, bounded(dn), err)
 	}
-	// If the attribute could not be read, a disabled user would be let in.
+	// Otherwise a disabled user would be let in if the attribute could not be read.
 	if strings.EqualFold(c.Users.ID, objectGUID) && a.entry.GetEqualFoldAttributeValue(attributeControl) == "" {
 		return account{}, fmt.Errorf("%s: %s of %s cannot be read: give the service account the right to", s.server,
 			attributeControl, bounded(dn))

@@ -109,7 +109,7 @@ func parseAuthorization(q url.Values, hub string) (a authorization, redirect boo
 	return a, true, nil
 }
 
-// loopback reports whether a redirect URI leads to the user's own computer (RFC 8252) and has the only form that all
+// loopback reports whether a redirect URI points to the user's own computer (RFC 8252), in the only form that all
 // parsers interpret in the same way.
 func loopback(raw string) bool {
 	if len(raw) > maxRedirect || strings.ContainsFunc(raw, func(c rune) bool {

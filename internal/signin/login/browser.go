@@ -24,9 +24,9 @@ import (
 const (
 	// pageCookie binds login pages to the browser that opened them.
 	pageCookie = "__Host-drover-sign-in"
-	// knownCookie tells which user has signed in with the browser. It proves nothing else. It keeps an attacker who
-	// guesses the user's password elsewhere from slowing down the user's own logins. Browsers also send it when a page of
-	// a provider leads back to the hub.
+	// knownCookie identifies the user who has signed in with the browser. It proves nothing else. It prevents an
+	// attacker who guesses the user's password elsewhere from slowing down the user's own logins. Browsers also send it
+	// when a provider's page redirects back to the hub.
 	knownCookie = "__Host-drover-device"
 )
 
@@ -53,7 +53,7 @@ type knownBrowser struct {
 	UID  types.UID `json:"d"`
 }
 
-// bind returns the digest of the browser's pageCookie. It extends the cookie for as long as the page may stay open. Two
+// bind returns the digest of the browser's pageCookie. It extends the cookie's lifetime to cover that of the page. All
 // open pages share one cookie.
 func bind(w http.ResponseWriter, r *http.Request) string {
 	var raw [sha256.Size]byte

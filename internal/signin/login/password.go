@@ -41,8 +41,8 @@ const (
 // passwords limits password guessing and the cost of checking passwords.
 type passwords struct {
 	attempts *attempts.Log
-	// Logins wait at known if their user has signed in with the browser before, and otherwise at strangers. Password
-	// guessing elsewhere does not delay a user with a known browser.
+	// Logins wait in the queue known if their user has signed in with the browser before, and otherwise in strangers.
+	// Password guessing elsewhere does not delay a user with a known browser.
 	known, strangers *limit.Gate
 }
 
@@ -65,7 +65,7 @@ func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	}
 	user, hash, err := p.Accounts.Password(ctx, a.user)
 	claims := account.Claims{}
-	if user != nil { // the digest of the checked hash, because the User may get another password in the meantime
+	if user != nil { // the digest of the checked hash, because the User's password may change in the meantime
 		claims = account.Claims{User: user.Name, UID: user.UID, Password: oauth.Digest(hash)}
 		a.record.Claimed(claims.Principal())
 	}
@@ -151,7 +151,7 @@ func (p *Pages) askDirectory(ctx context.Context, a attempt) outcome {
 	return outcome{claims: claims, browser: known}
 }
 
-// errNoPassword means that a provider does not accept passwords.
+// errNoPassword is returned for a provider that does not accept passwords.
 var errNoPassword = errors.New("the provider does not accept passwords")
 
 // directory returns an AuthProvider that accepts passwords, and its connector.

@@ -69,7 +69,7 @@ func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider
 	return nil, nil
 }
 
-// leave sends the browser to a provider. The sealed authorization request is part of the state, so the hub stores
+// leave redirects the browser to a provider. The sealed authorization request is part of the state, so the hub stores
 // nothing.
 func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	keys := p.keys(w, r)
@@ -103,7 +103,7 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Referrer-Policy", "no-referrer")
-	// The address is the configured provider's and does not depend on the request.
+	// The address comes from the provider's configuration and does not depend on the request.
 	w.Header().Set("Location", address)
 	w.WriteHeader(http.StatusSeeOther)
 }
@@ -133,8 +133,8 @@ func (d departure) begin(
 }
 
 // failsTooOften reports whether too many logins have failed to query a provider again. In that case, it writes the
-// response. An attacker can invent any number of provider answers. A provider that the hub queries again and again
-// would block the hub.
+// response. An attacker can forge any number of provider responses, and a provider that the hub queries too often would
+// block the hub.
 func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from browser) bool {
 	if p.upstreams.failed.Of(from.counted()).TokensAt(p.Now()) >= 1 {
 		return false
@@ -146,7 +146,7 @@ func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from brows
 	return true
 }
 
-// callback handles the answer of a provider in an address.
+// callback handles a provider's response in a URL.
 func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	if len(r.URL.RawQuery) > maxAnswer {
 		page.WriteError(w, http.StatusBadRequest, "The provider's response is too long. Start again in the terminal.")
@@ -165,7 +165,7 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, answer.Get(stateField))
 }
 
-// postedCallback handles the answer of a provider in a form. Browsers send no cookies with a form from another site, so
+// postedCallback handles a provider's response in a form. Browsers send no cookies with a form from another site, so
 // the hub sends the fields back in its own form, which the user submits.
 func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	provider, redirect := p.chosen(w, r)
@@ -197,7 +197,8 @@ func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, state)
 }
 
-// take finishes the login of an answer. Only the browser that was sent to the provider may deliver the answer.
+// take finishes a login with a provider's response. Only the browser that was redirected to the provider may deliver
+// it.
 func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys, answer url.Values, state string) {
 	var d departure
 	from := browserOf(r, keys)
@@ -211,7 +212,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	if provider == nil {
 		return
 	}
-	if provider.UID != d.Provider { // also refuses an answer of one provider at the path of another
+	if provider.UID != d.Provider { // also refuses a response of one provider at another provider's path
 		page.WriteError(w, http.StatusBadRequest,
 			"The login was started at another provider. Start again in the terminal.")
 		return
@@ -225,7 +226,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	}))
 }
 
-// finish queries a provider for the user of its answer.
+// finish queries a provider for the user that its response identifies.
 func (p *Pages) finish(
 	ctx context.Context, a attempt, provider *v1.AuthProvider, ask func(context.Context) (connector.User, error),
 ) outcome {

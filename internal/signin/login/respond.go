@@ -72,7 +72,7 @@ func tooManyAttempts(user string, wait time.Duration) outcome {
 	}}
 }
 
-// turnedAway returns the outcome for a user whom a provider did not let in.
+// turnedAway returns the outcome for a user whom a provider has refused.
 func turnedAway(provider *v1.AuthProvider, err error) outcome {
 	f := failure{
 		status: http.StatusBadGateway, reason: "Unavailable",
@@ -92,8 +92,8 @@ func unavailable(err error) outcome {
 	return outcome{failure: &failure{page: unavailablePage, cause: err, log: "sign-in request not served"}}
 }
 
-// answer writes the response to an attempt. If the user has signed in, it stores the known browser's cookie and gives
-// the client or device its code or session.
+// answer writes the response to an attempt. If the user has signed in, it sets knownCookie and gives the client its
+// code or the device its session.
 func (p *Pages) answer(w http.ResponseWriter, r *http.Request, a attempt, o outcome) {
 	if o.failure != nil {
 		p.fail(w, r, a, *o.failure)
@@ -201,7 +201,7 @@ func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	return nil
 }
 
-// asks returns HTML that tells who asks the user to sign in.
+// asks returns HTML that names the client that asks the user to sign in.
 func (p *Pages) asks(a authorization) string {
 	switch {
 	case a.Device != "":
@@ -224,7 +224,7 @@ func (p *Pages) redirect(w http.ResponseWriter, r *http.Request, a authorization
 	http.Redirect(w, r, a.Redirect+"?"+result.Encode(), http.StatusSeeOther)
 }
 
-// approve begins the session that a device waits for. The user has signed in on a page that shows the code.
+// approve starts the session that a device is waiting for. The user has signed in on a page that shows the code.
 func (p *Pages) approve(w http.ResponseWriter, r *http.Request, a attempt, claims account.Claims) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), session.WriteLimit)
 	defer cancel()

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oauth has the parts of OAuth 2.0 that all endpoints of the issuer share: the client, forms, responses, and
-// errors.
+// Package oauth contains the parts of OAuth 2.0 that all endpoints of the issuer share: the client, forms, responses,
+// and errors.
 package oauth
 
 import (
@@ -51,7 +51,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Code + ": " + e.Description }
 
-// Later is an Error that goes away after some time.
+// Later is a temporary Error.
 type Later struct {
 	After time.Duration
 	Err   Error

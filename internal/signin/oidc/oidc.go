@@ -54,8 +54,8 @@ type Config struct {
 	// NameClaim and GroupsClaim are the claims with the name and the groups of a user. The defaults are preferred_username
 	// and groups.
 	NameClaim, GroupsClaim string
-	// AllowedGroups lists the groups that may sign in. A user must be in at least one of them. If it is empty, every user
-	// may sign in.
+	// AllowedGroups lists the groups whose members may sign in. A user must be in at least one of them. If it is empty,
+	// every user may sign in.
 	AllowedGroups []string
 }
 
