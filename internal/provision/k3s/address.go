@@ -3,9 +3,9 @@
 
 package k3s
 
-// pinAddresses makes each node keep the address that its machine reported when it became a node. Hosts send the token
-// of the cluster to the address of a server. So neither this machine nor another one in its place may change the
-// address by a later report. Only spec.internalAddress of the Host changes it.
+// pinAddresses fixes each node's address to the one that its machine reported when it became a node. Hosts send the
+// cluster's token to the address of a server, so neither this machine nor a replacement may change the address with a
+// later report. Only spec.internalAddress of the Host changes it.
 func (in *Input) pinAddresses() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

@@ -10,7 +10,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// begin chooses the host that begins the cluster, and reports whether hosts may have instructions. The choice is stored
+// begin selects the host that starts the cluster, and reports whether hosts may get instructions. The choice is stored
 // before that host gets instructions.
 func (d *decision) begin() bool {
 	s, etcd := &d.Stored, d.with(provisionv1.RoleEtcd)
@@ -21,7 +21,7 @@ func (d *decision) begin() bool {
 	if s.Begun {
 		return d.hasData() || d.stop()
 	}
-	// There is no cluster yet from which a node would have to be removed.
+	// There is no cluster yet, so no node has to be removed from it.
 	for _, host := range d.leave {
 		d.release(host)
 	}
@@ -43,8 +43,8 @@ func (d *decision) begin() bool {
 	return false
 }
 
-// stop leaves everything as it is, since none of the hosts that stay has the cluster's data. Hosts that are being
-// deleted are let go. It returns false.
+// stop changes nothing, because none of the remaining hosts has the cluster's data. It releases hosts that are being
+// deleted, and returns false.
 func (d *decision) stop() bool {
 	why := "a decision: no host has the cluster's data any more"
 	d.out.Unselected = slices.ContainsFunc(d.leave, func(h Host) bool { return isEtcd(&h) && !h.Leaving && !d.isOld(&h) })

@@ -80,8 +80,8 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	return nil
 }
 
-// rejoin returns the URL at which a host that is restarted anyway finds the cluster. It is a new one if the server
-// through which the host joined is gone. A member of etcd finds the others through etcd.
+// rejoin returns the URL at which a restarting host finds the cluster. It differs from the host's previous URL if the
+// server through which the host joined is gone. Members of etcd find each other through etcd.
 func (d *decision) rejoin(m *member) string {
 	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
 	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {
@@ -91,8 +91,8 @@ func (d *decision) rejoin(m *member) string {
 	return cmp.Or(url, m.Held.Join)
 }
 
-// mayChange returns what a host waits for before it is restarted, or "" if it need not wait. A host that does not work
-// has nothing to lose.
+// mayChange returns what a host is waiting for before it is restarted, or "" if it does not have to wait. A host that
+// is not working does not have to.
 func (d *decision) mayChange(m *member, now *turns) (why string) {
 	switch {
 	case !m.Connected:
@@ -107,7 +107,7 @@ func (d *decision) mayChange(m *member, now *turns) (why string) {
 		return fmt.Sprintf("server %s: this change has broken it, and no other server is changed before that is repaired, "+
 			"or the spec is changed back", d.broken(m))
 	case m.is(provisionv1.RoleControlPlane) && d.out.stuck:
-		return "" // a moment without a quorum is better than no server that can remove dead members
+		return "" // losing the quorum for a moment is better than having no server that can remove dead members
 	case m.is(provisionv1.RoleEtcd) && !d.canSpareOne():
 		return "the other servers with etcd to be up: without it etcd would have no quorum"
 	case m.server():

@@ -3,12 +3,12 @@
 
 package k3s
 
-// clean is a script that runs its arguments, as far as they exist, and fails if k3s or RKE2 still runs afterwards. An
-// installer may have left its script at another place, and then a host that looks clean would still be a node.
+// clean is a script that runs those of its arguments that exist, and fails if k3s or RKE2 is still running afterwards.
+// An installer may have put its script in another place, and then a host that looks clean would still be a node.
 //
-// It also removes what these scripts leave: the password of the node, and data in a directory of the user's choice,
-// which scripts from before July 2024 do not know. RKE2's script fails if that directory is a mount point, after it has
-// emptied it.
+// It also removes data that these scripts leave behind: the node's password, and data in a user-defined directory,
+// which scripts from before July 2024 do not remove. RKE2's script fails if that directory is a mount point, after it
+// has emptied it.
 const clean = `ran=
 for script in "$@"; do
 	test -x "$script" || continue

@@ -1,13 +1,14 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package k3s decides which Hosts belong to a cluster of k3s or RKE2, and what each of them does now.
+// Package k3s decides which Hosts belong to a cluster of k3s or RKE2, and which instructions each of them has to carry
+// out.
 //
-// The package is pure. The caller first stores the decisions that must not be made twice, then takes and gives back
-// Hosts, and then writes their instructions. After that it calls Decide again.
+// The package has no side effects. The caller first stores the decisions that must not be made twice, then takes and
+// releases Hosts, and then writes their instructions. After that, it calls Decide again.
 //
-// Decide is the table of contents. The roster says which hosts are in the cluster and how they work, and changes
-// nothing. The writer makes the instructions of a host. Each step of a decision has a file: restore, begin, leave,
+// Decide lists all steps. The roster determines which hosts are in the cluster and how they work, without changing
+// anything. The writer creates the instructions of a host. Each step of a decision has a file: restore, begin, leave,
 // task, change and join.
 package k3s
 
@@ -17,7 +18,7 @@ import (
 	"slices"
 )
 
-// Decision says what to do now.
+// Decision lists the actions to take now.
 type Decision struct {
 	// Stored must be stored before anything else is done, if it has changed.
 	Stored Stored
@@ -25,15 +26,15 @@ type Decision struct {
 	Take, Release []string
 	// Instructions are the instructions that hosts must have now, by the hosts' names.
 	Instructions map[string]*Instructions
-	// Waiting says what hosts that are not ready wait for, by the hosts' names.
+	// Waiting maps the names of hosts that are not ready to what they are waiting for.
 	Waiting map[string]string
 	// Hosts and Ready count the hosts of the cluster, including hosts that are leaving.
 	Hosts, Ready int
-	// Missing is how many more Hosts the pools need, without any that are free.
+	// Missing is the number of Hosts that the pools need in addition to the free ones.
 	Missing int
-	// Lost reports whether no host has the cluster's data any more.
+	// Lost is true if no host has the cluster's data anymore.
 	Lost bool
-	// Unselected reports whether hosts have the cluster's data, but no pool selects any of them.
+	// Unselected is true if some hosts have the cluster's data, but no pool selects any of them.
 	Unselected bool
 	// Task is the ID of the task that TaskHost carries out now. It is empty if there is none.
 	Task, TaskHost string
@@ -42,7 +43,7 @@ type Decision struct {
 	// Configure is the spec that the caller must write back now; its generation must be noted in Stored.Restore. It is nil
 	// if there is none.
 	Configure []byte
-	// stuck reports whether members of etcd must be removed, but no server can do that before it is changed.
+	// stuck is true if members of etcd must be removed, but no server can do so before it is changed.
 	stuck bool
 }
 
@@ -79,7 +80,7 @@ func Decide(in Input) (Decision, error) {
 	return d.out, nil
 }
 
-// steps runs the steps in order, as far as they can be taken now.
+// steps runs the steps in order, as far as currently possible.
 func (d *decision) steps() error {
 	if restores, err := d.restore(); restores || err != nil {
 		return err
@@ -109,7 +110,7 @@ func (d *decision) give(m *member, join string) error {
 	return err
 }
 
-// release gives a host back, or lets go a host that is being deleted.
+// release releases a host, which may be about to be deleted.
 func (d *decision) release(host Host) {
 	d.out.Waiting[host.Name] = "leaves, and is cleaned"
 	d.out.Release = append(d.out.Release, host.Name)

@@ -13,19 +13,19 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// distribution makes a cluster out of machines. The decisions are the same for every distribution; the files and
-// commands on hosts come only from these methods. Commands are complete, and each can be repeated after an
+// distribution turns machines into a cluster. The decisions are the same for every distribution. Only the files and
+// commands on hosts, which come from these methods, differ. Commands are complete, and each can be repeated after an
 // interruption.
 type distribution interface {
 	// checkConfig reads the user's configuration. Its errors name the field.
 	checkConfig(field string, raw []byte) (map[string]any, error)
-	// checkKeys refuses a rotation of keys that the cluster does not have.
+	// checkKeys refuses to rotate keys that the cluster does not have.
 	checkKeys(spec Spec) error
 	// checkSnapshots refuses a schedule of snapshots together with configuration that turns snapshots off.
 	checkSnapshots(spec Spec) error
 
-	// files returns the files that are on a host before anything runs. Join is empty for the host that begins the cluster.
-	// A change of the files takes effect when the host is restarted.
+	// files returns the files that are written to a host before anything runs. Join is empty for the host that starts
+	// the cluster. A change of the files takes effect when the host is restarted.
 	files(in *Input, host *member, join string) ([]protocol.HostFile, error)
 	// manifest returns the path of the file whose content the servers apply in the cluster.
 	manifest(in *Input) string
@@ -49,14 +49,15 @@ type distribution interface {
 	rotateCertificates(in *Input, host *member) []string
 	rotateKeys(in *Input) []string
 
-	// snapshot returns the command that makes a snapshot of etcd. The name of its file begins with the given name.
+	// snapshot returns the command that takes an etcd snapshot. The name of the snapshot's file starts with the given
+	// name.
 	snapshot(in *Input, name string) []string
-	// find returns a command that fails unless the host has the file of a restore. restore returns the command that then
-	// makes the file the data of etcd, and keeps the former data.
+	// find returns a command that fails unless the host has the file of a restore. restore returns the command that
+	// then replaces etcd's data with the file and keeps the former data.
 	find(in *Input, r *Restoring) []string
 	restore(in *Input, r *Restoring) []string
-	// keep, resume and rejoin are for a host during a restore. With keep it starts with the restored data, with resume
-	// with its former data, and with rejoin without data of its own.
+	// keep, resume and rejoin prepare a host's start during a restore: keep with the restored data, resume with its
+	// former data, and rejoin without any data of its own.
 	keep(in *Input) []string
 	resume(in *Input) []string
 	rejoin(in *Input, epoch string) []string
@@ -69,8 +70,8 @@ type distribution interface {
 	// leave makes a server leave etcd. clean removes the distribution from a machine.
 	leave(in *Input, node string) []string
 	clean(in *Input, host *member) protocol.HostInstruction
-	// remove returns the command that removes the distribution from a machine that may have it, no matter who installed
-	// it.
+	// remove returns the command that removes the distribution from a machine, if it is installed, regardless of who
+	// installed it.
 	remove() []string
 	// kubeconfig is the file with which an administrator of a server reaches the cluster. programs are the directories
 	// with kubectl that are not in PATH.
@@ -78,14 +79,15 @@ type distribution interface {
 	programs() []string
 }
 
-// distributions has all distributions that can be installed. A new one needs a file in this package and a row here.
+// distributions contains all distributions that can be installed. A new one requires a file in this package and an
+// entry here.
 var distributions = map[provisionv1.Distribution]distribution{
 	provisionv1.DistributionK3s:  k3s,
 	provisionv1.DistributionRKE2: rke2,
 }
 
-// distributionOf returns the distribution with a name. An unknown name is an error: nothing else is installed in its
-// place.
+// distributionOf returns the distribution with a name. It returns an error for an unknown name, so no other
+// distribution is installed in its place.
 func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	if found, ok := distributions[name]; ok {
 		return found, nil
@@ -93,8 +95,8 @@ func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	return nil, fmt.Errorf("spec.distribution: there is no distribution %q, only %q", name, slices.Sorted(maps.Keys(distributions)))
 }
 
-// CheckConfig reads spec.config or spec.serverConfig, as the distribution accepts it. field says which of the two it
-// is. The error says which option is not allowed, and contains no value.
+// CheckConfig reads spec.config or spec.serverConfig, as the distribution accepts it. field is the name of the field.
+// The error names the forbidden option but contains no values.
 func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[string]any, error) {
 	dist, err := distributionOf(name)
 	if err != nil {
@@ -103,7 +105,7 @@ func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[s
 	return dist.checkConfig(field, raw)
 }
 
-// CheckKeys refuses a rotation of keys that the cluster does not have.
+// CheckKeys refuses to rotate keys that the cluster does not have.
 func CheckKeys(spec Spec) error {
 	dist, err := distributionOf(spec.Distribution)
 	if err != nil || spec.EncryptionKeyRotation == 0 {

@@ -27,7 +27,7 @@ func (r *roster) lost() bool {
 	return true
 }
 
-// etcd counts the members of etcd, and the working members. A host that is gone without having been removed from the
+// etcd counts all members of etcd, and those members that work. A host that is gone but has not been removed from the
 // cluster is still a member. A host that could not join is not.
 func (r *roster) etcd() (members, work int) {
 	for name, node := range r.Stored.Nodes {
@@ -50,7 +50,7 @@ func (r *roster) etcd() (members, work int) {
 func quorum(members int) int { return members/2 + 1 }
 
 // canSpareOne reports whether etcd keeps its quorum while a member is restarted. If there are only one or two members,
-// all must work first: the remaining one has no quorum in any case.
+// all of them must work first, because the remaining one has no quorum in any case.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()
 	if members <= 2 {
@@ -115,7 +115,7 @@ func (r *roster) changing() string {
 }
 
 // unavailable counts the workers that are being changed, and the workers that failed or disconnected because of this
-// change, which must not break them all. Nothing waits for other workers that do not work.
+// change. This prevents a change from breaking all workers. Other workers that do not work are ignored.
 func (r *roster) unavailable() (n int) {
 	for _, m := range r.stay {
 		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {
@@ -128,8 +128,8 @@ func (r *roster) unavailable() (n int) {
 	return n
 }
 
-// broken returns a server that was broken by the change which another server is about to get, or "" if there is none. A
-// server that is about to leave counts as a warning, too.
+// broken returns a server that was broken by the change that is about to be made to another server, or "" if there is
+// none. A leaving server counts as well.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Input has everything that a decision depends on.
+// Input contains everything that a decision depends on.
 type Input struct {
 	Spec   Spec
 	Stored Stored
@@ -20,18 +20,18 @@ type Input struct {
 	Registries []byte
 	// Manifest installs the agent of the Cluster. It is nil once an agent has joined.
 	Manifest []byte
-	// S3 has the credentials of spec.etcd.s3.
+	// S3 contains the credentials for spec.etcd.s3.
 	S3 S3Credentials
 	// Snapshots that were requested or have been made, in the order in which they are made.
 	Snapshots []Snapshot
-	// Now is the time in seconds since 1970. Numbers that become part of IDs are not smaller, so that a hub that was
-	// restored from a backup does not use a number a second time.
+	// Now is the time in seconds since 1970. Numbers that become part of IDs are never smaller than Now, so a hub that
+	// was restored from a backup does not use a number twice.
 	Now int64
 	// Restores that were requested or have ended, in the order in which they are carried out.
 	Restores []Restore
 	// Generation of the spec.
 	Generation int64
-	// Refused reports whether the spec cannot be applied. Then only restores are carried out.
+	// Refused is true if the spec cannot be applied. Then only restores are carried out.
 	Refused bool
 }
 
@@ -50,20 +50,21 @@ type Spec struct {
 	Selectors []labels.Selector
 }
 
-// Stored has the decisions that must not be made twice, and the tokens with which hosts join. It is kept in a Secret.
+// Stored contains the decisions that must not be made twice, and the tokens with which hosts join. It is stored in a
+// Secret.
 type Stored struct {
 	Token      string `json:"token"`
 	AgentToken string `json:"agentToken"`
-	// First is the host that begins the cluster. If two hosts did, there would be two clusters.
+	// First is the host that starts the cluster. If two hosts did, there would be two clusters.
 	First string `json:"first,omitempty"`
-	// Begun is true once that host was up. From then on no host begins the cluster again.
+	// Begun is true once that host has been up. From then on, no host starts the cluster again.
 	Begun bool `json:"begun,omitempty"`
 	// Nodes are the hosts that were given instructions to join, by name, until their nodes were removed.
 	Nodes map[string]Node `json:"nodes,omitempty"`
 	// Joins counts the joins of nodes.
 	Joins int64 `json:"joins,omitempty"`
-	// Keys is the last rotation of encryption keys that succeeded, and KeysFailed the last that failed. KeysProblem tells
-	// people why.
+	// Keys is the last rotation of encryption keys that succeeded, and KeysFailed is the last that failed. KeysProblem
+	// explains why it failed.
 	Keys        int64  `json:"keys,omitempty"`
 	KeysFailed  int64  `json:"keysFailed,omitempty"`
 	KeysProblem string `json:"keysProblem,omitempty"`
@@ -74,14 +75,14 @@ type Stored struct {
 
 // Node is a host that was given instructions to join.
 type Node struct {
-	// UID is the UID of the Host: another Host with the same name is another machine.
+	// UID is the UID of the Host, because another Host with the same name is another machine.
 	UID string `json:"uid"`
 	// Join is the number of the join.
 	Join int64 `json:"join"`
 	// Etcd reports whether the node is a member of etcd.
 	Etcd bool `json:"etcd,omitempty"`
-	// Planned reports whether the host had instructions. A host whose instructions were taken away is being cleaned. The
-	// name is part of the stored format.
+	// Planned is true if the host had instructions. A host whose instructions were removed is being cleaned. The name
+	// is part of the stored format.
 	Planned bool `json:"planned,omitempty"`
 	// Address is the address that the machine reported when it became a node.
 	Address string `json:"address,omitempty"`
@@ -98,14 +99,14 @@ type Host struct {
 	NodeIPs []string
 	// NodeLabels and NodeTaints come from the host's join command.
 	NodeLabels, NodeTaints []string
-	// Taken reports whether the host is taken for this cluster; otherwise it is free.
+	// Taken is true if the host is taken for this cluster. Otherwise it is free.
 	Taken bool
-	// Leaving reports whether the Host is being deleted. It is cleaned once it is given back.
+	// Leaving is true if the Host is being deleted. It is cleaned once it has been released.
 	Leaving bool
-	// Gone reports whether the Host is being deleted and has not been connected since. Nothing waits for it.
+	// Gone is true if the Host is being deleted and has not been connected since. Nothing waits for it.
 	Gone      bool
 	Connected bool
-	// Lost reports whether the host has not been connected for so long that its work is given up.
+	// Lost is true if the host has been disconnected for so long that its work is abandoned.
 	Lost bool
 	// Held is remembered with the host's instructions. It is nil if the host has none.
 	Held *Held
@@ -123,8 +124,8 @@ func (in *Input) poolOf(host Host) *provisionv1.HostPool {
 	return nil
 }
 
-// assumeUnreadable treats each host whose instructions cannot be read as a disconnected member of its pool. It keeps
-// its part in the cluster, and other hosts do not wait for it longer than for a lost one.
+// assumeUnreadable treats each host with unreadable instructions as a disconnected member of its pool. The host keeps
+// its role in the cluster, and other hosts do not wait for it longer than for a lost host.
 func (in *Input) assumeUnreadable() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

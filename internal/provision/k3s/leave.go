@@ -24,9 +24,9 @@ type removal struct {
 // id returns the ID of the instruction. It changes whenever the node has joined again.
 func (r removal) id() string { return "remove-" + digest(r.Node, r.Join) }
 
-// leaves finds the nodes that must be removed from the cluster, gives back the hosts whose nodes were removed, and
-// returns the removals that can be made now. A node is removed before its host is cleaned, because otherwise etcd would
-// count a member that is gone.
+// leaves finds the nodes that must be removed from the cluster, releases the hosts whose nodes have been removed, and
+// returns the removals that can be made now. A node is removed before its host is cleaned, because etcd would otherwise
+// count a member that no longer exists.
 func (d *decision) leaves() []removal {
 	operator := d.operator()
 	told, failed := d.told()
@@ -38,8 +38,8 @@ func (d *decision) leaves() []removal {
 			id = removal{Node: name, Join: node.Join}.id()
 		}
 		stays := m != nil && m.UID == node.UID
-		// The host was going to leave, but stays. If the removal has already run, it would not run again later. A removal
-		// that has failed runs again only under another ID.
+		// The host was going to leave but stays. A removal that has already run would not run again later, and a failed
+		// one runs again only with another ID.
 		if stays && told.Has(id) || failed.Has(id) {
 			node.Join = d.nextJoin()
 		}

@@ -40,8 +40,8 @@ func (m *member) up() bool {
 	return m.Connected && m.Held != nil && m.State == progress.Up && m.Held.Stopped == "" && m.Held.Finds == ""
 }
 
-// startOptions returns options for systemctl. A server with only etcd is not up before a server with an API server has
-// joined, which in turn waits for it.
+// startOptions returns options for systemctl. A server with only etcd is not up until a server with an API server has
+// joined, which in turn waits for the first.
 func (m *member) startOptions() []string {
 	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
 		return []string{"--no-block"}
@@ -49,7 +49,7 @@ func (m *member) startOptions() []string {
 	return nil
 }
 
-// taints returns the taints of a server that is not a worker. Rancher sets the same ones.
+// taints returns the taints of a server that is not a worker. They are the same as in Rancher.
 func (m *member) taints() (taints []string) {
 	if m.is(provisionv1.RoleWorker) {
 		return nil
@@ -63,8 +63,8 @@ func (m *member) taints() (taints []string) {
 	return taints
 }
 
-// working reports whether a host does its part in the cluster. This includes a host that removes a node or has a task,
-// because it is not restarted for that.
+// working reports whether a host fulfills its role in the cluster. This includes a host that is removing a node or has
+// a task, because it is not restarted for that.
 func (h *Host) working() bool {
 	if !h.Connected || h.Held == nil || h.Held.Stopped != "" {
 		return false

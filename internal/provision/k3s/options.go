@@ -21,7 +21,7 @@ func reserved() []string {
 		"cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
 		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent",
 		"datastore-endpoint", "config", "private-registry",
-		"write-kubeconfig", // nodes are removed with that file
+		"write-kubeconfig", // nodes are removed with the help of that file
 		// Hosts join at these ports and addresses, and the probes use them on the loopback interface.
 		"https-listen-port", "bind-address", "supervisor-port", "apiserver-port", "apiserver-bind-address",
 		// spec.etcd
@@ -37,10 +37,11 @@ func shortOptions() map[string]string {
 }
 
 // reservedArguments returns the arguments of components that Drover or the distribution sets, by the option that passes
-// them on. With other values, no probe would ever succeed, a node would have another name, or etcd other members.
+// them on. With other values, probes would never succeed, nodes would have other names, or etcd would have other
+// members.
 func reservedArguments() map[string][]string {
 	return map[string][]string{
-		// With a configuration file of its own, the kubelet would ignore the distribution's settings, such as the port for
+		// With its own configuration file, the kubelet would ignore the distribution's settings, such as the port for
 		// the probes.
 		"kubelet-arg": {"healthz-port", "healthz-bind-address", "hostname-override", "register-node", "kubeconfig", "config", "config-dir"},
 		"etcd-arg": {

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// ended returns how a snapshot or restore has ended. If stored is false, this decision has ended it: that counts only
-// once it is stored.
+// ended returns how a snapshot or restore has ended. If stored is false, it was ended by this decision, which takes
+// effect only once it is stored.
 func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
 	if o, stored = in.Stored.Outcomes[id]; stored {
 		return o, true, true

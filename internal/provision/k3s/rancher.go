@@ -15,19 +15,19 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// alwaysEncrypted is RKE2, which encrypts Secrets whatever its configuration says.
+// alwaysEncrypted is RKE2, which always encrypts Secrets, regardless of its configuration.
 type alwaysEncrypted struct{ rancher }
 
 func (alwaysEncrypted) checkKeys(Spec) error { return nil }
 
-// rancher is k3s or RKE2, which accept the same configuration. Its fields have the differences between the two,
+// rancher is k3s or RKE2, which accept the same configuration. Its fields contain the differences between the two,
 // according to their documentation at docs.k3s.io and docs.rke2.io.
 type rancher struct {
 	// name is used in the names of directories and programs.
 	name string
 	// script is the distribution's own installer.
 	script string
-	// installs returns the variables, in addition to the version, that tell the installer what kind of node a host is.
+	// installs returns the variables that, in addition to the version, specify the kind of node for the installer.
 	installs func(kind string) []string
 	// joinPort is the port at which servers let other hosts join.
 	joinPort int
@@ -35,16 +35,16 @@ type rancher struct {
 	server, agent string
 	// cleanServer and cleanAgent are the scripts that remove the distribution.
 	cleanServer, cleanAgent []string
-	// dataDirVariable tells these scripts where the data is.
+	// dataDirVariable is the variable with the data directory for these scripts.
 	dataDirVariable string
 	// kubectl is the command line of kubectl on a server, and config is its kubeconfig.
 	kubectl, config string
 	// folders are directories with programs that are not in PATH.
 	folders []string
-	// stopPods are scripts that end what continues to run without a server's service: etcd and the API server, if they are
-	// pods. The first existing script is run.
+	// stopPods are scripts that stop the processes that continue without a server's service, which are etcd and the API
+	// server if they run as pods. The first existing script is run.
 	stopPods []string
-	// begins is the option of the host that begins a cluster with etcd. It is empty if all clusters have etcd.
+	// begins is the option for the host that starts a cluster with etcd. It is empty if all clusters have etcd.
 	begins string
 }
 
@@ -136,8 +136,8 @@ func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 // paths are the directories in which the distributions' installers put programs, and the usual directories.
 const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
 
-// run returns a command that runs a script with arguments. Values come as arguments and not as variables of the
-// instruction, because a host treats variables as secrets and would cut their values out of its reports.
+// run returns a command that runs a script with arguments. Values are passed as arguments rather than as variables of
+// the instruction, because a host treats variables as secrets and would redact their values in its reports.
 func (r rancher) run(in *Input, words ...string) []string { return r.runWith(in, nil, words...) }
 
 // runWith is like run, with additional variables and their values.
@@ -229,7 +229,7 @@ func (r rancher) clean(in *Input, host *member) protocol.HostInstruction {
 	}
 }
 
-// remove removes both distributions. Each leaves the other's files alone.
+// remove removes both distributions. Neither touches the other's files.
 func (rancher) remove() []string {
 	var all []string
 	for _, name := range []string{"rke2-uninstall.sh", "k3s-uninstall.sh", "k3s-agent-uninstall.sh"} {

@@ -29,10 +29,9 @@ type Instructions struct {
 	Held
 }
 
-// Held is remembered with the instructions of a host. It is stored with them as the note of a Secret, and is not
-// secret.
+// Held is stored with a host's instructions, as the note of a Secret. It is not secret.
 type Held struct {
-	// Unreadable reports whether the host has instructions whose note cannot be read. Such a host is left alone.
+	// Unreadable is true if the note of the host's instructions cannot be read. Such a host is not changed.
 	Unreadable bool `json:"-"`
 	// Roles are the roles of the host, sorted and separated by commas.
 	Roles string `json:"roles"`
@@ -43,10 +42,10 @@ type Held struct {
 	// Install identifies what is installed. Start identifies everything for which the host is restarted.
 	Install string `json:"install"`
 	Start   string `json:"start"`
-	// Installs and Starts number these. A state that was there before and comes again gets a new instruction.
+	// Installs and Starts number these states. A state that recurs gets a new instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
-	// Changed reports whether the host was part of the cluster before it was given these instructions.
+	// Changed is true if the host was part of the cluster before it got these instructions.
 	Changed bool `json:"changed,omitempty"`
 	// Task is the ID of the task among the instructions. It is empty if there is none.
 	Task string `json:"task,omitempty"`
@@ -55,7 +54,7 @@ type Held struct {
 	Part
 }
 
-// writer makes the instructions of hosts.
+// writer creates the instructions of hosts.
 type writer struct {
 	*Input
 	dist distribution
@@ -123,8 +122,8 @@ func (w *writer) startOf(p *Instructions, host *member) string {
 	return digest(takesEffect...)
 }
 
-// number numbers installs and starts. A state that differs from the host's last instructions gets a number that was
-// never used.
+// number assigns numbers to installs and starts. A state that differs from the host's last instructions gets an unused
+// number.
 func (w *writer) number(p *Instructions, held *Held) {
 	before := Held{}
 	if held != nil {

@@ -14,19 +14,19 @@ import (
 
 // Restore is an EtcdRestore, which may have ended.
 type Restore struct {
-	// ID is unique to the restore, and Name is for people.
+	// ID is unique to the restore, and Name is shown to users.
 	ID   string `json:"id"`
 	Name string `json:"name"`
 	// Host has the file on its disk. If it is empty, the file is in the object store.
 	Host string `json:"host,omitempty"`
-	// File is the name of the snapshot's file, or with Begins the beginning of its name.
+	// File is the name of the snapshot's file, or its prefix if Begins is set.
 	File   string `json:"file"`
 	Begins bool   `json:"begins,omitempty"`
 	// Configuration is the spec that must be written back before data is replaced, or nil if there is none.
 	Configuration []byte `json:"configuration,omitempty"`
-	// Cancel ends the restore if no data was replaced yet.
+	// Cancel ends the restore if no data has been replaced yet.
 	Cancel bool `json:"-"`
-	// Problem says why the restore cannot be carried out. It is empty if it can.
+	// Problem explains why the restore cannot be carried out. It is empty if it can be.
 	Problem string `json:"-"`
 }
 
@@ -58,10 +58,10 @@ type Restoring struct {
 	Configured int64 `json:"configured,omitempty"`
 }
 
-// Replacing reports whether data may have been replaced, so that it is too late to cancel.
+// Replacing is true if data may have been replaced, so it is too late to cancel.
 func (r *Restoring) Replacing() bool { return r.Step != StepFind && r.Step != StepStop }
 
-// joins reports whether data was replaced, and servers now join the restored server.
+// joins reports whether data has been replaced and servers are joining the restored server.
 func (r *Restoring) joins() bool { return r.Step == StepJoin || r.Step == StepNodes }
 
 // CurrentRestore is the next restore or the one in progress, with its progress.
@@ -70,11 +70,11 @@ type CurrentRestore struct {
 	ID, Name string
 	// Step is empty if the restore has not started.
 	Step Step
-	// Host is the host that restores the data. It is empty if none is chosen yet.
+	// Host is the host that restores the data. It is empty if none has been selected yet.
 	Host string
-	// Waits tells people what the restore waits for.
+	// Waits describes what the restore is waiting for.
 	Waits string
-	// Away reports whether the restore waits for a host that is not connected.
+	// Away is true if the restore is waiting for a disconnected host.
 	Away bool
 }
 
@@ -145,7 +145,7 @@ func next(step Step) Step {
 	return all[min(slices.Index(all, step)+1, len(all)-1)]
 }
 
-// end records how the restore has ended. The steps after it start the stopped servers again.
+// end records how the restore has ended. The following steps restart the stopped servers.
 func (r restoration) end(o Outcome) {
 	d := r.d
 	o.Host, o.Restored = r.By, d.Stored.Epoch == r.ID
@@ -155,7 +155,7 @@ func (r restoration) end(o Outcome) {
 	clear(d.out.Waiting)
 }
 
-// beginRestore begins the next restore if possible, and reports whether nothing else may be done during it.
+// beginRestore starts the next restore if possible, and reports whether nothing else may be done during it.
 func (d *decision) beginRestore() bool {
 	for _, wanted := range d.Restores {
 		if _, ended := d.Stored.Outcomes[wanted.ID]; ended || wanted.Problem != "" && !wanted.Cancel {
@@ -189,8 +189,8 @@ func (d *decision) beginRestore() bool {
 	return false
 }
 
-// takeRestorer sets what a restore waits for if no host can carry it out. If the cluster has lost all hosts with its
-// data, it takes free Hosts.
+// takeRestorer sets what a restore is waiting for if no host can carry it out. If the cluster has lost all hosts with
+// its data, it takes free Hosts.
 func (d *decision) takeRestorer(wanted Restore) bool {
 	d.out.Restore.Waits = "a connected server with etcd"
 	if wanted.Host != "" {
@@ -224,10 +224,10 @@ func (r restoration) find() (bool, error) {
 // stopServers stops all servers at the same time.
 func (r restoration) stopServers() (bool, error) {
 	d := r.d
-	d.Stored.Stops = r.ID // servers that are started from now on are started again, whatever they were started for before
+	d.Stored.Stops = r.ID // servers that start from now on are restarted, regardless of why they were started before
 	waits := d.serverAway()
 	d.out.Restore.Away = waits != ""
-	for _, host := range d.leave { // its membership of etcd no longer matters
+	for _, host := range d.leave { // it no longer matters whether it is a member of etcd
 		if host.Leaving && host.Held != nil && host.Held.Roles != string(provisionv1.RoleWorker) {
 			d.release(host)
 			if !host.Gone {
@@ -323,8 +323,7 @@ func (r *roster) restorer(wanted Restore) *member {
 	return best
 }
 
-// serverAway returns the server that is not connected, and would continue with the old data. It is empty if all are
-// connected.
+// serverAway returns a disconnected server, which would continue with the old data, or "" if all are connected.
 func (r *roster) serverAway() string {
 	for _, m := range r.servers() {
 		if !m.Connected {

@@ -15,7 +15,7 @@ const (
 	restoreTimeout = 3600
 )
 
-// Part is a host's part in restores of etcd.
+// Part describes a host's part in etcd restores.
 type Part struct {
 	// Epoch is the restore from which the host's data comes, or after which it joins without data.
 	Epoch string `json:"epoch,omitempty"`
@@ -24,10 +24,10 @@ type Part struct {
 	Stopped string `json:"stopped,omitempty"`
 	// Restores is the restore for which the host replaces its data, until it is up again.
 	Restores string `json:"restores,omitempty"`
-	// Resumes reports whether the host brings back the data that it had before it was stopped. It stays set until the host
-	// is up again.
+	// Resumes is true if the host restores the data that it had before it was stopped. It stays set until the host is
+	// up again.
 	Resumes bool `json:"resumes,omitempty"`
-	// Rejoins reports whether the host moves its data away before it starts. It stays set until the host is up again.
+	// Rejoins is true if the host moves its data away before it starts. It stays set until the host is up again.
 	Rejoins bool `json:"rejoins,omitempty"`
 }
 
@@ -38,12 +38,12 @@ type StoredRestores struct {
 	// Epoch is the last restore that has replaced the data of etcd. A server with data of another epoch does not start
 	// with that data.
 	Epoch string `json:"epoch,omitempty"`
-	// Stops is the last restore for which the servers were stopped. They are started again after it.
+	// Stops is the last restore for which the servers were stopped. They are restarted after it.
 	Stops string `json:"stops,omitempty"`
 }
 
-// renderPart returns the instructions for a host's part in a restore. The host keeps its files and its note, and does
-// only one thing.
+// renderPart returns the instructions for a host's part in a restore. The host keeps its files and its note, and
+// carries out only one task.
 func (w *writer) renderPart(host *member, part Part, does protocol.HostInstruction) (*Instructions, error) {
 	p, err := w.render(host, host.Held.Join, duties{})
 	if err != nil {
@@ -81,7 +81,7 @@ func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error
 	install := p.Instructions[:2] // with its check
 	p.Held, p.Probes = held, nil
 	p.Instructions = append([]protocol.HostInstruction{w.stopServer(r.ID)}, install...)
-	// it has restored the present data, and has not been started since
+	// it has restored the current data, and has not been started since
 	if host.Held != nil && host.Held.Restores != "" && host.Held.Restores == w.Stored.Epoch {
 		p.Instructions = append(p.Instructions, onDisk("keep-"+w.Stored.Epoch, w.dist.keep(w.Input)))
 	}
@@ -108,8 +108,8 @@ func (w *writer) restored(host *member) string {
 // noEpoch is the epoch of a host that had no data before a restore.
 const noEpoch = "none"
 
-// beforeStart returns what a host does before its first start after a restore. The note remembers this until the host
-// is up.
+// beforeStart returns the instructions for a host before its first start after a restore. The note records them until
+// the host is up.
 func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstruction {
 	p.Epoch = w.Stored.Epoch
 	held := host.Held
@@ -120,7 +120,7 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	case held.Restores != "" && held.Restores == p.Epoch:
 		p.Restores = held.Restores
 		return []protocol.HostInstruction{onDisk("keep-"+held.Restores, w.dist.keep(w.Input))}
-	case held.Epoch != p.Epoch || held.Rejoins: // only its disk knows whether the data was already moved away
+	case held.Epoch != p.Epoch || held.Rejoins: // only its disk shows whether the data has already been moved away
 		p.Rejoins = true
 		return []protocol.HostInstruction{onDisk("rejoin-"+digest(p.Epoch, p.Start), w.dist.rejoin(w.Input, p.Epoch))}
 	case host.is(provisionv1.RoleEtcd) && held.Epoch == p.Epoch && (held.Stopped != "" || held.Resumes):
@@ -130,8 +130,8 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	return nil
 }
 
-// afterStart returns what a server does after its first start with the data of a snapshot, which also contains the
-// server's own node.
+// afterStart returns the instructions for a server after its first start with the data of a snapshot, which also
+// contains the server's own node.
 func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstruction {
 	if p.Restores == "" && !p.Rejoins || !host.is(provisionv1.RoleControlPlane) {
 		return nil
@@ -140,7 +140,7 @@ func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstru
 		ID: "password-" + digest(p.Epoch, p.Start), Command: w.dist.forget(w.Input, host.Name), TimeoutSeconds: removeTimeout}}
 }
 
-// removeNodes returns the instruction that removes nodes that are in the snapshot, but no longer in the cluster.
+// removeNodes returns the instruction that removes nodes that are in the snapshot but no longer belong to the cluster.
 func (w *writer) removeNodes(id string, keep []string) protocol.HostInstruction {
 	return protocol.HostInstruction{
 		ID: id, Command: w.dist.keepNodes(w.Input, keep), TimeoutSeconds: removeTimeout}

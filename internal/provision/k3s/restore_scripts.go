@@ -6,7 +6,7 @@ package k3s
 // Scripts of a restore, according to the documentation of the distributions. A disk has at most one copy of the
 // replaced data, in etcd-replaced.
 const (
-	// findSnapshot finds the file of a snapshot by its name, or by the beginning of its name.
+	// findSnapshot finds the file of a snapshot by its name or by a prefix of its name.
 	findSnapshot = `db="$DATA/server/db"
 if test -n "$BEGINS"; then set -- "$db/snapshots/$FILE"*; else set -- "$db/snapshots/$FILE"; fi
 if test $# != 1 || ! test -f "$1"; then echo "$# files in $db/snapshots have the name $FILE, or none can be read" >&2; exit 1; fi
@@ -16,8 +16,8 @@ if test $# != 1 || ! test -f "$1"; then echo "$# files in $db/snapshots have the
 	stop = `if systemctl cat "$0" >/dev/null 2>&1; then systemctl stop "$0" && systemctl disable "$0" || exit; fi
 for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
 	// replace replaces the data with the snapshot's. The former data stays in etcd-before-restore until the outcome is
-	// known: if it already exists, the last attempt was interrupted. The reset also replaces keys and certificates, which
-	// are copied first.
+	// known. If that directory already exists, the last attempt was interrupted. The reset also replaces keys and
+	// certificates, so they are copied first.
 	replace = `if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd"; else
 	for part in cred tls; do
 		rm -rf "$DATA/server/$part-before-restore" || exit
@@ -33,9 +33,9 @@ rm -f "$db/reset-flag"
 	keep = `db="$DATA/server/db"
 if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi || exit
 rm -rf "$DATA/server/cred-before-restore" "$DATA/server/tls-before-restore"`
-	// resume brings back the former data, if there is any, with its keys and certificates. A snapshot's keys and
-	// certificates are older than those in etcd, and no server starts if the files on the disk are newer. Without any
-	// data, the host that began the cluster would begin another one.
+	// resume restores the former data, if any, with its keys and certificates. A snapshot's keys and certificates are
+	// older than those in etcd, and no server starts if the files on the disk are newer. Without any data, the host
+	// that started the cluster would start another one.
 	resume = `db="$DATA/server/db"; rm -f "$db/reset-flag"
 if test -e "$db/etcd-before-restore"; then
 	for part in cred tls; do
@@ -45,9 +45,10 @@ if test -e "$db/etcd-before-restore"; then
 	rm -rf "$db/etcd" && mv "$db/etcd-before-restore" "$db/etcd" || exit
 fi
 test -d "$db/etcd/member" || { echo "$db/etcd has no data to start with: make another EtcdRestore, or delete the Host" >&2; exit 1; }`
-	// rejoin moves away the data that was replaced elsewhere, once for each restore: data that a later attempt finds
-	// belongs to the restored cluster. Keys and certificates are moved away with the data, because no server starts with
-	// keys that are newer than the snapshot's, as after a rotation. It gets the cluster's keys with its token.
+	// rejoin moves away the data that was replaced elsewhere. It does so only once for each restore, because any data
+	// that a later attempt finds belongs to the restored cluster. Keys and certificates are moved away with the data,
+	// because no server starts with keys that are newer than the snapshot's, as after a rotation. The server gets the
+	// cluster's keys with its token.
 	rejoin = `db="$DATA/server/db" mark="$DATA/server/db/joins-$0"; if test -e "$mark"; then exit 0; fi
 mkdir -p "$db" && rm -rf "$db/etcd-before-restore" "$db/reset-flag" "$db"/joins-* "$DATA"/server/*-before-restore || exit
 for part in cred tls db/etcd; do
@@ -57,9 +58,9 @@ done
 touch "$mark"`
 )
 
-// cleanNodesScript removes the nodes that $NODES does not name, and the passwords of all nodes. A machine that was
-// reinstalled since the snapshot has another password, and would be refused forever. The server accepts the next
-// password that a node presents. The API server may be unavailable for a moment.
+// cleanNodesScript removes the nodes that are not listed in $NODES, and the passwords of all nodes. A machine that was
+// reinstalled since the snapshot has another password and would be refused forever. Afterwards, the server accepts the
+// next password that a node presents. The API server may be unavailable for a moment.
 func cleanNodesScript(r rancher) string {
 	return `for i in $(seq 60); do all=$(` + r.kubectl + ` get nodes -o name) && break; sleep 5; done
 test -n "$all" || exit 1

@@ -20,7 +20,7 @@ func (in *Input) isOld(h *Host) bool {
 	return isEtcd(h) && h.Held.Epoch != in.Stored.Epoch && h.Held.Restores != in.Stored.Epoch
 }
 
-// startAgain starts a server that was stopped for a restore. Servers whose data was not replaced start at the same
+// startAgain restarts a server that was stopped for a restore. Servers whose data was not replaced start at the same
 // time, since no server is up without a quorum. The others join one after another.
 func (d *decision) startAgain(m *member) error {
 	url, why := m.Held.Join, ""
@@ -49,7 +49,7 @@ func (d *decision) startAgain(m *member) error {
 	return err
 }
 
-// wayBack returns the URL at which a server joins the restored cluster, or what it waits for.
+// wayBack returns the URL at which a server joins the restored cluster, or what it is waiting for.
 func (d *decision) wayBack(m *member) (url, why string) {
 	for _, s := range d.ordered() {
 		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {
@@ -87,7 +87,7 @@ func (d *decision) resume(removes []removal) error {
 	return nil
 }
 
-// problem returns why a host has failed, with the end of the output.
+// problem returns the reason why a host has failed, with the end of the output.
 func (h *Host) problem() string {
 	text := protocol.Cut(h.Message, 256)
 	if output := strings.TrimSpace(h.Output); output != "" {

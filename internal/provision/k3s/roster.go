@@ -12,11 +12,11 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// roster says which hosts are in the cluster and how they work. It changes nothing: the steps of a decision change the
-// input's Stored, and the roster's answers follow from it.
+// roster determines which hosts are in the cluster and how they work. It changes nothing. The steps of a decision
+// change the input's Stored, and the roster is derived from it.
 type roster struct {
 	*Input
-	// write makes the instructions of hosts. The roster uses it to find hosts whose instructions are out of date.
+	// write creates the instructions of hosts. The roster uses it to find hosts with outdated instructions.
 	write *writer
 	// stay are the members, and leave are the taken hosts that must leave the cluster. Both are sorted by name.
 	stay  []*member

@@ -18,7 +18,7 @@ import (
 // person.
 const attempts = 2
 
-// Input has everything that a decision depends on.
+// Input contains everything that a decision depends on.
 type Input struct {
 	// Machines of the control plane, sorted by name.
 	Machines []Machine
@@ -108,7 +108,7 @@ const (
 	ReleaseAll
 )
 
-// Decision says what to do now.
+// Decision lists the actions to take now.
 type Decision struct {
 	// Tasks are all tasks that each machine must have, by the machine's name. They include tasks that it already has.
 	Tasks map[string][]Task
