@@ -21,7 +21,7 @@ type Ahead struct {
 	Plan string `json:"plan"`
 }
 
-// ahead reports whether nodes of a member whose claim is complete have a revision that this hub never gave to the
+// ahead reports whether, in a member whose claim is complete, nodes have a revision that this hub never gave to the
 // member. A revision with the hash of the current plan, or with the hash in the Cluster's label, does not count. It is
 // false for a member at work, which may still report an earlier revision.
 func (f *Fleet) ahead(c *Cluster) bool {
@@ -40,8 +40,8 @@ func (f *Fleet) ahead(c *Cluster) bool {
 	return f.current(c) || s.Reason == v1.ReasonComplete
 }
 
-// unlooked reports whether a member's claim is complete but the member reports another revision. Such a member first
-// receives the plan paused, and then reports whether its nodes have it.
+// unlooked reports whether a member's claim is complete although the member reports another revision. Such a member
+// first receives the plan paused, and then reports whether its nodes have it.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision
 }
@@ -69,8 +69,8 @@ func (f *Fleet) halted() Wait {
 		Clusters(len(names)), which, v1.AnnotationResume, f.plan.Revision)}
 }
 
-// asked returns the reason to wait while members with a claim have yet to report the state of the plan. No member
-// begins until then, because these members may be ahead.
+// asked returns the reason to wait while members with a claim have yet to report the state of the plan. Until then, no
+// member starts, because these members may be ahead.
 func (f *Fleet) asked() Wait {
 	n := 0
 	for i := range f.clusters {

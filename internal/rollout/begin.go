@@ -28,7 +28,7 @@ type tally struct {
 	first             obstacles
 }
 
-// obstacles has the name of the first node or plan of each kind that keeps nodes from beginning.
+// obstacles contains the name of the first node or plan for each kind of obstacle that prevents nodes from starting.
 type obstacles struct {
 	failedNode, unreadyNode string
 	lostNode                string // complete, but no longer ready
@@ -154,7 +154,7 @@ func (v *view) otherExclusive(n *Node) string {
 	return ""
 }
 
-// begin returns the next node to begin, or the reason why no node can begin.
+// begin returns the next node to start, or the reason why no node can start.
 func (v *view) begin() (*Node, Wait) {
 	t := v.count()
 	limit := concurrency(v.plan.Spec.Concurrency, t.total)
@@ -231,7 +231,7 @@ func concurrency(spec *intstr.IntOrString, total int) int {
 	}
 	limit, err := intstr.GetScaledValueFromIntOrPercent(spec, total, false)
 	if err != nil {
-		return 1 // the schema refuses it, and one is the safest value
+		return 1 // the schema rejects it, and one is the safest value
 	}
 	return max(limit, 1)
 }

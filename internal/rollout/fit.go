@@ -64,7 +64,7 @@ func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	return false
 }
 
-// untolerated returns a message that names the taint that keeps a node from beginning, and the remedy.
+// untolerated returns a message that names the taint that prevents a node from starting, and the remedy.
 func (v *view) untolerated(t *tally) string {
 	what := "node " + t.first.taintedNode + " has"
 	if t.tainted > 1 {

@@ -16,7 +16,7 @@ import (
 // Rest is the name of the wave of members that no other wave selects.
 const Rest = "rest"
 
-// FleetPlan is a Plan of the hub with its hash and revision: the work for the members, and the pace.
+// FleetPlan is a Plan on the hub with its hash and revision. It specifies the work for the members, and the pace.
 type FleetPlan struct {
 	Name string
 	Pace Pace
@@ -50,10 +50,10 @@ type Cluster struct {
 	Labels map[string]string
 	// Selected reports whether the plan selects the member.
 	Selected bool
-	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan never began there.
+	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan never started there.
 	Claim *ClusterClaim
-	// Away is the reason why the member cannot receive anything, such as AgentTooOld or AgentReadOnly, or that it is not
-	// connected. It is empty if the member can.
+	// Away is the reason why the member cannot receive anything, for example that it is disconnected, AgentTooOld or
+	// AgentReadOnly. It is empty if the member can.
 	Away string
 	// AwaySince is the latest time at which the member can have gone away. It is zero if that is not known.
 	AwaySince time.Time
@@ -61,22 +61,22 @@ type Cluster struct {
 	Hold string
 	// Status is the member's status as its agent last reported it, for any revision. It is nil before the first report.
 	Status *Status
-	// Unreported reports whether the agent has yet to report the state of the plan, or that it has no such plan.
+	// Unreported is true if the agent has yet to report the state of the plan, or that it has no such plan.
 	Unreported bool
-	// Ask reports whether the agent must first report that it takes part, before the member begins.
+	// Ask is true if the agent must report that it takes part before the member starts.
 	Ask bool
 }
 
-// ClusterClaim records that a plan is or was at work in a member. It is the annotation v1.PlanLabel(plan) of the
-// Cluster, as JSON.
+// ClusterClaim records that a plan is being or has been carried out in a member. It is the annotation
+// v1.PlanLabel(plan) of the Cluster, as JSON.
 type ClusterClaim struct {
 	// Revision is the revision of the plan with which the member began.
 	Revision string `json:"revision"`
 	// Since is when the member began.
 	Since time.Time `json:"since"`
-	// Complete is when all nodes of the member had the plan.
+	// Complete is the time when all nodes of the member had the plan.
 	Complete *time.Time `json:"complete,omitempty"`
-	// Failed is when a node of the member had no attempt left.
+	// Failed is the time when a node of the member had no attempts left.
 	Failed *time.Time `json:"failed,omitempty"`
 	// Ahead is set, without a revision, for a member that had done more than this hub knew.
 	Ahead *Ahead `json:"ahead,omitempty"`
@@ -105,7 +105,7 @@ type FleetDecision struct {
 type Delivery string
 
 const (
-	// DeliverNothing takes the plan away from the member.
+	// DeliverNothing removes the plan from the member.
 	DeliverNothing Delivery = "Nothing"
 	// DeliverPaused gives the member the plan with paused set. Running work finishes.
 	DeliverPaused Delivery = "Paused"
@@ -266,7 +266,7 @@ func (f *Fleet) lingers(c *Cluster) bool {
 	return c.Claim != nil && !f.current(c) && c.Claim.Complete == nil && !f.idle(c)
 }
 
-// idle reports whether it is certain that no node of a member is at work and none will begin.
+// idle reports whether it is certain that no node of a member is at work and none will start.
 func (f *Fleet) idle(c *Cluster) bool {
 	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Busy {
 		return false
