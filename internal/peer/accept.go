@@ -21,10 +21,10 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// How long the members of an unreachable replica still count as connected. This ends within ten seconds after the
-// replica was last heard of, and gives its agents time to connect to another replica.
+// How long the members of an unreachable replica still count as connected. The period ends within ten seconds after the
+// replica was last heard from, and gives its agents time to connect to another replica.
 const (
-	grace      = 9500 * time.Millisecond // counted from when it was last heard of
+	grace      = 9500 * time.Millisecond // counted from when it was last heard from
 	leastGrace = time.Second
 )
 
@@ -125,8 +125,8 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link the current one of its peer, and ends the previous one. The peer has given up the previous link,
-// or has two routes to this replica.
+// enter makes a link its peer's current link, and closes the previous one. The peer has given up the previous link, or
+// has two routes to this replica.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()
 	p := n.peers[id]
@@ -156,7 +156,7 @@ func (n *Network) leave(id string, p *peer, l *link) bool {
 	return true
 }
 
-// follow reads what a peer reports about its members until the link ends, and returns the reason.
+// follow reads a peer's reports about its members until the link ends, and returns the reason.
 func (n *Network) follow(session *tunnel.Session, p *peer) error {
 	stop := context.AfterFunc(n.ctx, func() { _ = session.Close() })
 	defer stop()

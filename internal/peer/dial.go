@@ -56,7 +56,8 @@ func (n *Network) found(addresses []string) {
 	}
 }
 
-// keep links with the replica at an address while the address is wanted, and links again whenever the link ends.
+// keep maintains a link with the replica at an address while the address is wanted, and reconnects whenever the link
+// ends.
 func (n *Network) keep(d *dial) {
 	failures := 0
 	for n.wanted(d) {

@@ -34,14 +34,14 @@ const (
 
 // Values of headerHop.
 const (
-	hopMisdirected = "misdirected" // the tunnel is not there, and no agent has seen the request
-	hopFailed      = "failed"      // the tunnel there failed; the body says how
-	hopTimeout     = "timeout"     // like hopFailed, because one side took too long
-	hopFull        = "full"        // there is no room for another request; the body says what is full
+	hopMisdirected = "misdirected" // the tunnel does not exist, and no agent has seen the request
+	hopFailed      = "failed"      // the tunnel failed there; the body contains the error
+	hopTimeout     = "timeout"     // like hopFailed, but because of a timeout
+	hopFull        = "full"        // there is no room for another request; the body names the exhausted limit
 	hopHeader      = "header"      // the header of the request is larger than the agent accepts
 )
 
-// maxReason bounds the text of a failure, in bytes.
+// maxReason is the maximum length of a failure's text, in bytes.
 const maxReason = 1 << 10
 
 // hop sends requests through a tunnel of a member that ends at another replica.
@@ -104,7 +104,7 @@ func full(body io.Reader) error {
 	return &limit.FullError{Scope: limit.ScopeMember}
 }
 
-// failure says why a request failed at the other replica.
+// failure describes why a request failed at the other replica.
 type failure struct {
 	reason  string
 	timeout bool
@@ -121,7 +121,7 @@ func (f *failure) Temporary() bool { return f.timeout }
 
 var _ net.Error = (*failure)(nil)
 
-// errNoMember means that a path names no member.
+// errNoMember is returned for a path that names no member.
 var errNoMember = errors.New("the path names no member")
 
 // target is the member to which a request by hop is sent, and the path there.
@@ -131,8 +131,8 @@ type target struct {
 	transport     http.RoundTripper
 }
 
-// parseTarget splits a path into the member and the path there. It does not change that path, because the API server
-// decides what it means.
+// parseTarget splits a path into the member and the path there. It does not change that path, because only the API
+// server interprets it.
 func parseTarget(u *url.URL) (target, error) {
 	rest, found := strings.CutPrefix(u.Path, pathMembers+"/")
 	namespace, rest, slash := strings.Cut(rest, "/")

@@ -39,9 +39,9 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	n.forwarder.ServeHTTP(h, r)
 }
 
-// seat returns a seat for a user's request. The hub's own requests to an agent need none, because they must reach a
-// member that is full. Members are served round-robin. These seats are separate from the seats of users who connect to
-// this replica. Otherwise two full replicas would wait for each other.
+// seat returns a seat for a user's request. The hub's own requests to an agent need none, because they must reach even
+// a member without free seats. Members are served round-robin. These seats are separate from the seats of users who
+// connect to this replica. Otherwise two full replicas would wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {

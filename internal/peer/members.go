@@ -23,8 +23,8 @@ import (
 // "/v1/members/<namespace>/<name>" is the prefix for requests to their agents.
 const pathMembers = "/v1/members"
 
-// queryHosts in a request for members says by the value "true" that the requesting replica knows hosts. A replica of
-// the previous release does not know them. It would reject the name of a host as malformed and lose all members.
+// queryHosts is set to "true" in a request for members if the requesting replica supports hosts. A replica of the
+// previous release does not. It would reject the name of a host as malformed and lose all members.
 const queryHosts = "hosts"
 
 // Bounds of the stream.
@@ -35,7 +35,7 @@ const (
 
 // message is one line. Exactly one of its fields is set. A reader ignores a line without a known field.
 type message struct {
-	// Member is the replica's knowledge about one member. It replaces the earlier record of the member.
+	// Member contains what the replica knows about one member. It replaces the earlier record of the member.
 	Member *members.Record `json:"member,omitempty"`
 	// Complete reports whether every member has been reported once.
 	Complete bool `json:"complete,omitempty"`
@@ -61,7 +61,7 @@ func parse(line []byte) (message, error) {
 }
 
 // writeMessage writes one line. A line that the other replica does not accept would end the link for all members, and
-// again after each new link. An agent chooses most of its record, so a record that would become too long is sent
+// again after each new link. Agents control most of their records, so a record that would become too long is sent
 // without the report.
 func writeMessage(w io.Writer, m message) error {
 	line, err := encode(m)

@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer links the replicas of the hub, so that each knows the members of all replicas and can forward requests
-// to them in one hop.
+// Package peer links the hub's replicas, so each of them knows the members of all replicas and can forward requests to
+// them in one hop.
 //
 // Each replica dials every other replica with internal/tunnel, over mutual TLS, and offers its members. The dialled
 // replica mirrors them in its registry, and sends requests to them back through the same tunnel.
-// docs/design/0002-replicas-and-moves.md has the reasons.
+// docs/design/0002-replicas-and-moves.md explains the reasons.
 package peer
 
 import (
@@ -53,7 +53,7 @@ type Options struct {
 	Listen string
 	// Members reports the members here to the other replicas, and receives theirs.
 	Members *members.Replicas
-	// Transports lead to the members here.
+	// Transports returns transports to the members here.
 	Transports *members.Transports
 	// TLS returns the configuration of one connection, for either end. It must admit only replicas.
 	TLS func() (*tls.Config, error)
@@ -155,8 +155,8 @@ func (n *Network) begin(ctx context.Context) {
 	n.ctx, n.start = ctx, time.Now()
 }
 
-// find runs the Finder until ctx ends, and runs it again when it fails, so that a failure of the API server does not
-// leave this replica without the others.
+// find runs the Finder until ctx ends, and restarts it when it fails, so this replica does not lose the others if the
+// API server fails.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
@@ -175,8 +175,8 @@ func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	return err
 }
 
-// Synced reports whether the members of the other replicas are known, or the time to wait for them is over. Until then,
-// a member that is not connected here may be connected to another replica.
+// Synced reports whether the members of the other replicas are known, or this replica has stopped waiting for them.
+// Until then, a member that is not connected here may be connected to another replica.
 func (n *Network) Synced() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -235,7 +235,8 @@ func (n *Network) config() tunnel.Config {
 const (
 	pingInterval = 3 * time.Second
 	pingTimeout  = 5 * time.Second
-	// drainTimeout is how long requests by hop may continue when this replica stops. They had time before.
+	// drainTimeout is how long requests by hop may continue when this replica stops. They have already had time to
+	// finish.
 	drainTimeout = time.Second
 	// linkHeaderBytes and linkRequestBytes leave room for the additions of a hop to the largest header that an agent's
 	// tunnel accepts.
