@@ -28,7 +28,7 @@ type Lookup func(ctx context.Context, reader client.Reader, object client.Object
 func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		names, err := lookup(ctx, reader, object)
-		if err != nil { // a cache that cannot be read is being stopped
+		if err != nil { // an unreadable cache is being stopped
 			ctrl.LoggerFrom(ctx).Error(err, "could not request reconciles")
 		}
 		requests := make([]reconcile.Request, len(names))

@@ -22,7 +22,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// errNotSynced means that the cache may still lack bindings.
+// errNotSynced is returned while the cache may still lack bindings.
 var errNotSynced = errors.New("look up bindings: not all bindings have been read yet")
 
 // Principals are a user and their groups, with the names that bindings use.
@@ -90,7 +90,7 @@ func indexSubjects(
 }
 
 // Bound reports whether one of the principals has an unexpired binding that targets a Cluster. The rights in its role
-// do not matter: the member decides about them. An error means that the result is not known.
+// do not matter, because the member checks them. An error means that the result is unknown.
 func (g *Grants) Bound(
 	ctx context.Context, principals Principals, cluster types.NamespacedName, now time.Time,
 ) (bool, error) {
@@ -180,9 +180,9 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 	return nil, nil
 }
 
-// Named returns the groups that a binding names in any workspace, without duplicates. A token that cannot hold all of
-// them takes the first ones. So the order takes one group of each workspace in turn: a workspace whose bindings name
-// many groups cannot use up the room of others.
+// Named returns the groups that a binding names in any workspace, without duplicates. A token that has no room for all
+// of them contains the first ones. Therefore the groups are ordered round-robin by workspace, so a workspace whose
+// bindings name many groups cannot use up the room of others.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -250,7 +250,7 @@ func subjectKey(workspace string, s v1.Subject) string {
 	return workspace + "/" + string(s.Kind) + "/" + s.Name
 }
 
-// Expired reports whether a binding with this end has expired.
+// Expired reports whether a binding with this expiry has expired.
 func Expired(end *metav1.Time, now time.Time) bool { return end != nil && !now.Before(end.Time) }
 
 // lazyCluster is a Cluster that is read only when its labels matter.

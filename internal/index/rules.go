@@ -16,7 +16,7 @@ import (
 // maxRules is the maximum size of a Role's rules that are kept in memory, in bytes.
 const maxRules = 4 << 10
 
-// outlined is the API group of a rule that stands for others.
+// outlined is the API group of a rule that represents other rules.
 const outlined = "outline.cluster.drover.dev"
 
 // outlineKey is the key of the digests, so that no user can write a valid digest into a Role.

@@ -56,8 +56,8 @@ func SecretOutline(object any) (any, error) {
 	return outline, nil
 }
 
-// choosing returns the labels with which a person chooses a Secret for copying into members, and the label of Secrets
-// that are never copied.
+// choosing returns the labels with which users select a Secret to be copied into members, and the label of Secrets that
+// are never copied.
 func choosing() []string { return []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} }
 
 // sameChoice reports whether a Secret is still the chosen one.
@@ -80,7 +80,7 @@ func size(secret *corev1.Secret) int {
 	return total
 }
 
-// SecretTooLargeError means that a Secret has too much data to be copied.
+// SecretTooLargeError is returned when a Secret has too much data to be copied.
 type SecretTooLargeError struct {
 	// Size is the size of the data, in bytes.
 	Size int
@@ -92,7 +92,7 @@ func (e *SecretTooLargeError) Error() string {
 		e.Size>>10, MaxSecretData>>10)
 }
 
-// SecretReader reads the Secrets that people label for projects and plans. List returns them from the cache, without
+// SecretReader reads the Secrets that users label for projects and plans. List returns them from the cache, without
 // content. Get returns them with their content, or a SecretTooLargeError.
 type SecretReader struct {
 	// Reader is a cache whose transform is SecretOutline.
