@@ -35,8 +35,8 @@ type Options struct {
 	ReadOnly bool
 	// LeftChanged is called when Applier.Left or Applier.Unclaimed has changed. It may be nil.
 	LeftChanged func()
-	// Await blocks until a leader may begin. It returns false if ctx ends first. Nil means that a leader may begin at
-	// once.
+	// Await blocks until a leader may start. It returns false if ctx ends first. Nil means that a leader may start
+	// immediately.
 	Await func(ctx context.Context) bool
 	// Now is the clock. Nil means time.Now.
 	Now func() time.Time
@@ -80,7 +80,7 @@ func (a *Applier) Lead(ctx context.Context) {
 	a.lookForLeft(ctx)
 }
 
-// removeTimeout bounds the wait until the leader has read which sets and objects there are.
+// removeTimeout limits the wait until the leader has read the existing sets and objects.
 const removeTimeout = 20 * time.Second
 
 // RemoveAll removes all sets and returns the objects that it could not remove. It returns leader.ErrNotLeading while

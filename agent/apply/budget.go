@@ -19,10 +19,10 @@ const (
 type budget struct {
 	repairs []time.Time // times of the last repairs, at most budgetRepairs
 	penalty time.Duration
-	cause   string // message about what made the last repair necessary: the repaired object does not show it
+	cause   string // explains why the last repair was needed, because the repaired object does not show this
 }
 
-// wait returns how long the next repair has to wait.
+// wait returns the delay before the next repair.
 func (b *budget) wait(now time.Time) time.Duration {
 	if b.cooldown(now) <= 0 {
 		return 0

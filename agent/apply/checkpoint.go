@@ -23,7 +23,7 @@ const (
 	keyCheckpoint    = "checkpoint"
 )
 
-// hubHistory is the position of the hub in its history: its latest checkpoint.
+// hubHistory is the hub's position in its history, which is its latest checkpoint.
 type hubHistory struct {
 	mu     sync.Mutex // guards value
 	value  string

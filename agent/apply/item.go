@@ -124,7 +124,7 @@ func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	return shrinks, grows
 }
 
-// lesser returns the quota with, for each resource, the smaller of the held and the wanted amount.
+// lesser returns a quota with the smaller of the held and the wanted amount of each resource.
 func (it item) lesser(held corev1.ResourceList) (item, error) {
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(it.body); err != nil {

@@ -26,7 +26,7 @@ const (
 )
 
 // catalogue maps the name of a kind to the kind. The agent's ClusterRole allows these kinds, and the agent watches
-// them. It delivers no other kind, whatever the hub sends.
+// them. It delivers no other kinds, regardless of what the hub sends.
 type catalogue map[string]protocol.ObjectKind
 
 func newCatalogue() catalogue {

@@ -16,11 +16,11 @@ const (
 	// both against the agent.
 	quickLane = 16
 	slowLane  = 48
-	// probeLane bounds the part of the slow lane for writes to places that are known to hang.
+	// probeLane limits the share of the slow lane that writes to hanging places may use.
 	probeLane = 32
-	// overdue is how long a write stays in the quick lane.
+	// overdue is how long a write may stay in the quick lane.
 	overdue = 200 * time.Millisecond
-	// hangTime is how long a write stays unanswered before its place counts as hanging.
+	// hangTime is how long a write may stay unanswered before its place counts as hanging.
 	hangTime = 2 * time.Second
 	// writeTimeout bounds a write. An admission webhook that fails open after its default timeout of 10 s leaves enough
 	// time for the write.
@@ -53,7 +53,7 @@ func (e *hangingError) Error() string {
 //
 // A write begins in the quick lane. When it is overdue, it moves to the slow lane. If the slow lane is full, the write
 // is canceled. Other writes to the same place wait until it is answered. If that takes hangTime, the place hangs.
-// Writes to a hanging place are refused, except for one at a time, which finds out whether the place still hangs.
+// Writes to a hanging place are refused, except for one at a time, which checks whether the place still hangs.
 type lanes struct {
 	quick, slow chan struct{}
 	// recovered is called when a place answers again, with the IDs of the sets whose writes to it were refused.
@@ -68,7 +68,7 @@ type lanes struct {
 type trouble struct {
 	running int // overdue writes
 	hangs   bool
-	again   time.Time       // when the next write may find out whether the place still hangs
+	again   time.Time       // when the next write may check whether the place still hangs
 	refused map[string]bool // set IDs
 	changed chan struct{}   // closed when the place hangs or answers
 }

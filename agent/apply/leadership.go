@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// firstRetry and maxRetry bound the wait before a set with problems gets another pass. The wait doubles with each
-	// pass.
+	// firstRetry and maxRetry are the minimum and maximum delay before another pass over a set with problems. The delay
+	// doubles with each pass.
 	firstRetry = time.Second
 	maxRetry   = 5 * time.Minute
 	// share bounds the objects of one set that are written at the same time.
@@ -30,8 +30,8 @@ const (
 	// parallelSaves bounds how many sets are being stored in parallel. When many sets arrive together, most are applied
 	// before they are stored.
 	parallelSaves = 4
-	// settle delays the pass after an event, so that one pass handles several events. The agent's own writes cause events
-	// too.
+	// settle is the delay between an event and the pass, so one pass can handle several events. The agent's own writes
+	// cause events, too.
 	settle = 10 * time.Millisecond
 	// loadRetry is the wait after an error before the stored sets are read again.
 	loadRetry = time.Second
@@ -59,7 +59,7 @@ type leadership struct {
 	ready     chan struct{}
 	state     *state
 	hub       hubHistory
-	unclaimed func([]string) // gets the names of objects that belong to no set after each look
+	unclaimed func([]string) // receives the names of objects that belong to no set, after each check
 }
 
 // state indexes the sets and the objects that they own.
@@ -74,7 +74,7 @@ type state struct {
 	applied   map[ref]applied
 	roles     roleSets
 	found     map[string]time.Time // ClusterRoles of no set, by name, with the time when each was last found
-	unclaimed bool                 // whether there were unclaimed objects at the last look
+	unclaimed bool                 // set if the last check found unclaimed objects
 	unseen    map[string]bool      // IDs of stored sets without a pass since this replica leads
 }
 
@@ -339,12 +339,12 @@ func (l *leadership) take(s *localSet, r request) {
 // errEnded is returned when this replica no longer leads.
 var errEnded = errors.New("this replica of the agent no longer leads")
 
-// put accepts a set, applies it and stores it. This happens even if the caller stops waiting for the result.
+// put accepts a set, applies it and stores it, even if the caller stops waiting for the result.
 func (l *leadership) put(ctx context.Context, wanted *set.Set, content set.Content) (protocol.SetState, error) {
 	return l.ask(ctx, wanted.ID, request{wanted: wanted, content: content})
 }
 
-// remove removes a set. A set that is not known may still have objects.
+// remove removes a set. An unknown set may still have objects.
 func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, error) {
 	return l.ask(ctx, id, request{})
 }

@@ -31,7 +31,7 @@ func leftID(label string) string {
 
 // offerLeft publishes the sets that label objects in the member but are not stored. They come from an earlier agent
 // whose Secrets were lost. The hub sends the sets that it wants, and the agent takes over their objects. The hub
-// deletes the other sets, as it deletes every set that it does not know.
+// deletes the other sets, because it deletes all sets that it does not know.
 func (l *leadership) offerLeft() {
 	_, labels := l.cache.ours()
 	for _, label := range labels {

@@ -9,7 +9,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// localSet is a set in the member. It exists from the time when the hub first sends it until all of its objects are
+// localSet is a set in the member. It exists from when the hub first sends it until all of its objects have been
 // removed. The queue gives it to one goroutine at a time, which owns the fields below label.
 type localSet struct {
 	id    string

@@ -41,7 +41,7 @@ type object struct {
 // readObject returns the relevant part of an object's metadata.
 func readObject(r ref, meta *metav1.ObjectMeta) object {
 	o := object{uid: meta.UID, version: meta.ResourceVersion, deleting: meta.DeletionTimestamp != nil}
-	// A Namespace is joined and not owned. It shows this by not having the label managed-by.
+	// A Namespace is joined and not owned, which is why it does not have the label managed-by.
 	o.set = meta.Labels[v1.LabelSet]
 	var latest time.Time
 	for i := range meta.ManagedFields {

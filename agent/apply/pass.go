@@ -33,7 +33,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	case gone && l.taken(s):
 	case gone:
 		p.removeObjects(ctx)
-	// a set that expires is stored before it is applied: otherwise its objects could stay if the agent ends
+	// an expiring set is stored before it is applied, because its objects could otherwise remain if the agent exits
 	case s.wanted.ExpiresAt == nil || saved():
 		p.keep(ctx, &state)
 	}
@@ -74,7 +74,7 @@ func (p *pass) schedule(gone bool) {
 	}
 }
 
-// finish deletes a set from the store once the member has none of its objects.
+// finish deletes a set from the store once none of its objects are left in the member.
 func (l *leadership) finish(ctx context.Context, s *localSet, state protocol.SetState) protocol.SetState {
 	if err := l.store.remove(ctx, s.id, s.kept); err != nil {
 		state.Phase, state.Message = explain(ref{kind: kindSecret, name: firstName(s.id)}, err)
@@ -125,9 +125,9 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 
 // save stores the set, unless it is stored already, and reports whether it is stored.
 //
-// A set is stored after it is applied, and the response waits for both. If the agent ends in between, the hub gets no
-// response and sends the set again. Until then the next agent applies the stored version, which is the former one. If
-// no version was stored, the next agent leaves the objects as they are.
+// A set is stored after it is applied, and the response waits for both. If the agent exits in between, the hub gets no
+// response and sends the set again. Until then, the next agent applies the stored version, which is the previous one.
+// If no version was stored, the next agent does not change the objects.
 func (p *pass) save(ctx context.Context) bool {
 	s := p.set
 	if s.deleting || s.kept.unsaved == nil {
@@ -302,7 +302,7 @@ func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
 			all[i].Held, held[all[i].Name] = hard, hard
 		}
 	}
-	p.set.quotas.held = held // namespaces that have left the project hold nothing
+	p.set.quotas.held = held // namespaces that have left the project hold no quota
 	return all, nil
 }
 

@@ -17,8 +17,8 @@ import (
 // ID.
 const orphans = "/"
 
-// seen records that a stored set had its first pass. After the last such pass, the namespaces that no set wants are
-// known, and seen queues them.
+// seen records that a stored set has had its first pass. After the last of these passes, the namespaces that no set
+// wants are known, and seen queues them.
 func (l *leadership) seen(id string) {
 	l.state.mu.Lock()
 	_, was := l.state.unseen[id]

@@ -173,7 +173,7 @@ func (p *pass) bindable(ctx context.Context, items []item) []item {
 	})
 }
 
-// waits reports whether a binding waits for a role that is about to be applied.
+// waits reports whether a binding is waiting for a role that will soon be applied.
 func (p *pass) waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

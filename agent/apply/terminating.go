@@ -40,7 +40,8 @@ func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	}
 }
 
-// whyTerminating returns a message that says since when a namespace has been terminating, and what delays its deletion.
+// whyTerminating returns a message with the time since which a namespace has been terminating, and the reason for the
+// delay.
 func whyTerminating(ns *corev1.Namespace) string {
 	var causes []string
 	for _, c := range ns.Status.Conditions {

@@ -258,8 +258,8 @@ func replaced(err error) bool {
 			func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// inspect returns the UID of an object that is ours, or "" if the object does not exist. If the object is not ours, the
-// error names its owner.
+// inspect returns the UID of an object that belongs to us, or "" if it does not exist. If the object belongs to another
+// owner, the error names the owner.
 func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, error) {
 	meta, err := p.options.Objects.Meta(ctx, p.catalogue.path(r))
 	if notFound(err) {

@@ -29,8 +29,8 @@ const maxConflicts = 8
 // maxCause bounds the cause in a status, in bytes.
 const maxCause = 256
 
-// maxElsewhere bounds how many Plans in other namespaces get a status that says that they are not run. More of them
-// would slow each pass down.
+// maxElsewhere is the maximum number of Plans in other namespaces whose status shows that they are not run. More of
+// them would slow down each pass.
 const maxElsewhere = 64
 
 // resolve returns the Plans with their versions and hashes.
@@ -143,8 +143,8 @@ type repetition struct {
 	times int
 }
 
-// exhausted returns an error if a step was taken too often in a row. In that case the API server accepts the step, but
-// it changes nothing.
+// exhausted returns an error if a step was taken too often in a row, because the API server then accepts the step
+// without changing anything.
 func (s *repetition) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
 		return nil

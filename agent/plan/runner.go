@@ -33,8 +33,8 @@ type Options struct {
 	// release.Client, which also reaches private addresses: a user who may create Plans in a member can reach its network
 	// anyway.
 	Ask func(ctx context.Context, url string) (string, error)
-	// Await blocks until a leader may begin. It returns false if ctx ends first. Nil means that a leader may begin at
-	// once.
+	// Await blocks until a leader may start. It returns false if ctx ends first. Nil means that a leader may start
+	// immediately.
 	Await func(ctx context.Context) bool
 	// Now is the clock. Nil means time.Now.
 	Now func() time.Time

@@ -5,7 +5,7 @@
 //
 // It consists of a reflector of client-go and a store that holds the few fields that are used, instead of the objects.
 // An informer would hold the objects twice, and would not have the agent's own writes before their events arrive.
-// docs/design/0015-how-the-agent-applies.md gives the reasons.
+// docs/design/0015-how-the-agent-applies.md explains the reasons.
 package watch
 
 import (
