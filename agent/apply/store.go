@@ -136,8 +136,7 @@ type saved struct {
 	kept    kept
 }
 
-// load reads all sets. It leaves out a set that it cannot read, and returns the error: because the hub sends that set
-// again.
+// load reads all sets. It leaves out a set that it cannot read, and returns the error. The hub sends that set again.
 func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	secrets, err := s.secrets.List(ctx, secretType)
 	if err != nil {

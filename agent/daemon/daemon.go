@@ -40,8 +40,8 @@ import (
 
 // Timing of a shutdown. The pod's grace period must exceed StopTimeout by 10 s.
 const (
-	// StopTimeout is how long the hub may use the agent's tunnels after the agent was asked to stop, mostly for shells.
-	// The hub closes the tunnels when no request is in progress, so an idle agent exits immediately.
+	// StopTimeout is how long the hub may continue to use the agent's tunnels, mostly for shells, after the agent was
+	// asked to stop. The hub closes the tunnels when no request is in progress, so an idle agent exits immediately.
 	StopTimeout = 2 * time.Minute
 
 	watchTimeout   = 5 * time.Second // the hub itself ends watches between two events, unless the hub is an old version
@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options) error {
 const restorePause = 5 * time.Second
 
 // runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because everything that the
-// agent has read is then stale. The process does not exit for that: not every agent has a kubelet that restarts it, and
+// agent has read is then stale. The process does not exit, because not every agent has a kubelet that restarts it, and
 // a restart would take time. Users' requests in progress continue in the former tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
@@ -157,8 +157,8 @@ func newAgent(o Options) (*agent, error) {
 // errRestored cancels the agent's work because its cluster was restored from a backup.
 var errRestored = errors.New("the cluster was restored from a backup")
 
-// run reports and keeps the link until ctx ends, the agent is uninstalled, or the cluster was restored. It reports
-// whether the cluster was restored.
+// run sends reports and maintains the link until ctx ends, the agent is uninstalled, or the cluster was restored. It
+// reports whether the cluster was restored.
 func (a *agent) run(ctx context.Context) (restored bool) {
 	uid, ok := a.awaitUID(ctx)
 	if !ok {
@@ -265,7 +265,7 @@ func describe(r *http.Request) tracing.About {
 	return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
 }
 
-// awaitUID asks the API server for the cluster's UID until it gets an answer. It returns false if ctx ends first.
+// awaitUID requests the cluster's UID from the API server until it succeeds. It returns false if ctx ends first.
 func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	err := wait.PollUntilContextCancel(ctx, uidRetry, true, func(ctx context.Context) (bool, error) {
 		var err error
@@ -303,8 +303,8 @@ func (a *agent) alive() bool {
 	return l == nil || l.Alive()
 }
 
-// ready reports whether another replica may stop: the hub reaches the member through this replica, and has read its
-// report.
+// ready reports whether another replica may stop, because the hub reaches the member through this replica and has read
+// its report.
 func (a *agent) ready() bool {
 	l := a.link.Load()
 	if l == nil || !l.Connected() {

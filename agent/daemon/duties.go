@@ -81,7 +81,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 	return d
 }
 
-// run reports until ctx ends, and leads whenever this replica is elected.
+// run sends reports until ctx ends, and leads whenever this replica is elected.
 func (d *duties) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()

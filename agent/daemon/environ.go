@@ -48,7 +48,7 @@ type Environ struct {
 	Socket string
 }
 
-// aliases returns the variable names that operators of Rancher know. A DROVER_ name takes precedence.
+// aliases returns the variable names that are used with Rancher. A DROVER_ name takes precedence.
 func aliases() map[string]string {
 	return map[string]string{
 		protocol.EnvServer:          "CATTLE_SERVER",
@@ -64,7 +64,7 @@ func Socket(lookup func(string) (string, bool)) string {
 	return r.text(protocol.EnvSocket, filepath.Join(os.TempDir(), "drover-agent.sock"))
 }
 
-// ReadEnviron reads all settings. Its error names each invalid variable and says how to fix it.
+// ReadEnviron reads all settings. Its error names each invalid variable and explains how to fix it.
 func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	r := &reader{lookup: lookup}
 	env := Environ{

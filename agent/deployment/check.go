@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Limits on the Deployment that the hub may ask for.
+// Limits on the Deployment that the hub may request.
 const (
 	maxReplicas    = 5
 	maxGracePeriod = 3600 // seconds
@@ -58,9 +58,9 @@ type Setup struct {
 	Profile v1.AgentProfile
 }
 
-// Check returns an error if a Deployment is not a variant of the agent's own. The hub decides on the image and its pull
+// Check returns an error if a Deployment is not a variant of the agent's own. The hub determines the image and its pull
 // Secrets, the replicas, parts of the environment, the resources, and the nodes on which the agent runs. It cannot
-// change the agent's account or what the agent can reach on its node.
+// change the agent's account or its access to its node.
 func Check(d *appsv1.Deployment, setup Setup) error {
 	rest := d.DeepCopy()
 	if digest := digestOf(rest); len(digest) < minDigest || len(digest) > maxDigest ||

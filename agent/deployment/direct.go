@@ -18,9 +18,9 @@ import (
 // controlPlane is the label of nodes that run an API server.
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
-// directSet returns the DaemonSet of pods that answer API servers about users' tokens, if a Deployment asks for them.
-// The pods run on the nodes of the control plane, whatever else the Deployment says about nodes. They have their own
-// account, which may read what the hub delivers for direct access but nothing of the agent.
+// directSet returns the DaemonSet of pods that review users' tokens for API servers, if a Deployment requests them. The
+// pods run on control plane nodes, regardless of the Deployment's other node settings. They have their own account,
+// which may read the hub's data for direct access but none of the agent's data.
 func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil

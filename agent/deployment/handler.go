@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxBody bounds a Deployment, in bytes. The agent's own Deployment takes a twentieth of it.
+// maxBody is the maximum size of a Deployment, in bytes. The agent's own Deployment has a twentieth of this size.
 const maxBody = 128 << 10
 
 // Handler is the http.Handler of protocol.PathDeployment.

@@ -30,14 +30,14 @@ import (
 const (
 	retryAfter     = 5 * time.Second // after a failed request; doubles up to maxRetry
 	maxRetry       = 5 * time.Minute
-	unmanagedAfter = time.Minute // how often to look again while there is no Deployment that the agent may change
+	unmanagedAfter = time.Minute // how often to check again while there is no Deployment that the agent may change
 	rewatchAfter   = 5 * time.Second
 	callTimeout    = 10 * time.Second
 	maxMessage     = 512 // bytes of a message in a report
 )
 
-// Bounds on writes. A change takes five writes. If another controller reverts the Deployment, or Drover has a bug,
-// there are more writes. They must not cost the API server more than these bounds allow.
+// Limits on writes. A change takes five writes. If another controller reverts the Deployment, or Drover has a bug,
+// there are more. These limits protect the API server from them.
 const (
 	writesAtOnce = 60
 	writeEvery   = 10 * time.Second
@@ -57,7 +57,7 @@ type Options struct {
 	Log     logr.Logger
 }
 
-// Keeper changes the agent's Deployment as the hub asks, while this replica leads.
+// Keeper changes the agent's Deployment as requested by the hub, while this replica leads.
 type Keeper struct {
 	options Options
 	store   store
@@ -129,7 +129,7 @@ func (k *Keeper) Lead(ctx context.Context) {
 	}
 }
 
-// follow wakes the Keeper at each event of a watch until ctx ends.
+// follow wakes the Keeper on each event of a watch until ctx ends.
 func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.Interface, error)) {
 	for ctx.Err() == nil {
 		w, err := open(ctx)
@@ -150,7 +150,7 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// settle takes steps until it has to wait. It returns the time until the next look, or 0 to wait for the next change.
+// settle takes steps until it has to wait. It returns the time until the next check, or 0 to wait for the next change.
 func (k *Keeper) settle(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		again, err := k.step(ctx)
@@ -170,7 +170,7 @@ func (k *Keeper) settle(ctx context.Context) time.Duration {
 }
 
 // step observes, reports and takes one step. If there is nothing more to do now, it returns the time until the next
-// look.
+// check.
 func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -86,8 +86,8 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 	}
 }
 
-// nodesEnd is how long pods have to end after their DaemonSet was deleted. Node agents are told immediately, and take
-// part in no election from then on.
+// nodesEnd is how long pods have to stop after their DaemonSet was deleted. Node agents are notified immediately, and
+// take part in no election from then on.
 const nodesEnd = time.Minute
 
 // daemonSetKeeper keeps one DaemonSet beside the agent's Deployment, while this replica leads.
@@ -110,7 +110,7 @@ type kept struct {
 	taken   bool      // whether the API server accepted it
 	at      time.Time // when it was last applied
 	since   time.Time // when it was first applied
-	problem string    // why there are no pods although there should be
+	problem string    // why there are no pods although there should be some
 }
 
 // nodeAgents returns the DaemonSet of node agents, or nil if the Deployment asks for none.
@@ -182,9 +182,9 @@ func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 }
 
 // remove removes the DaemonSet, once for each time that this replica leads, and then the Lease with which its pods
-// elect a leader. The order matters, because pods that still run would create the Lease again. It returns when to look
-// again, or 0 to wait for the next change. An older manifest grants no right to the DaemonSet. In that case neither the
-// DaemonSet nor the Lease exists.
+// elect a leader. The order matters, because pods that still run would create the Lease again. It returns when to check
+// again, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet. In that case, neither
+// the DaemonSet nor the Lease exists.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil

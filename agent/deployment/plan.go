@@ -77,7 +77,7 @@ func next(o observed) step {
 		before := r.previousDigest()
 		switch {
 		case live == r.Digest && live == before:
-			return to(done) // the change was reverted, and there is no other Deployment to go back to
+			return to(done) // the change was reverted, and there is no other Deployment to restore
 		case live == r.Digest, live == r.From && live != before:
 			return step{act: restore}
 		}
@@ -115,7 +115,7 @@ func nextApplying(o observed, to func(phase) step) step {
 	return step{again: left}
 }
 
-// replicas returns how many replicas a Deployment should have, and whether the agent decides on that.
+// replicas returns how many replicas a Deployment should have, and whether this number is determined by the agent.
 func (o observed) replicas(d *appsv1.Deployment) (want int32, known bool) {
 	if d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || o.nodes == 0 {
 		return 0, false

@@ -62,7 +62,7 @@ type record struct {
 	Previous []byte
 	// Started is when the change began, by the clock of the replica that led at that time.
 	Started time.Time
-	// Message says why the change failed.
+	// Message explains why the change failed.
 	Message string
 }
 

@@ -28,7 +28,7 @@ const (
 	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
 
-// ErrNotLeading is returned by UninstallOptions.Sets if the hub must ask another replica of the agent.
+// ErrNotLeading is returned by UninstallOptions.Sets if the hub must send the request to another replica of the agent.
 var ErrNotLeading = errors.New("another replica of the agent leads")
 
 // UninstallOptions configure an Uninstaller.
@@ -66,8 +66,8 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 // left to do.
 func (h *Uninstaller) Done() <-chan struct{} { return h.done }
 
-// ServeHTTP responds to POST with the objects that could not be removed, or with 421 if the hub must ask another
-// replica. If no objects remain, the agent ends. Otherwise the hub may ask again.
+// ServeHTTP responds to POST with the objects that could not be removed, or with 421 if the hub must send the request
+// to another replica. If no objects remain, the agent exits. Otherwise the hub may repeat the request.
 func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -103,7 +103,7 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// discoveryV2 asks for all groups of the API in one response that says of each group whether it is stale.
+// discoveryV2 requests all API groups in one response, which also shows which groups are stale.
 const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 // stale returns the groups of the API whose server does not answer. Kubernetes does not finish the deletion of a

@@ -95,7 +95,7 @@ func (a *access) usable(now time.Time) error {
 	return nil
 }
 
-// unusable reports whether a token was refused because of the data to verify it with, and not because of the token
+// unusable reports whether a token was refused because of the data for its verification, and not because of the token
 // itself.
 func unusable(err error) bool {
 	return errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff)

@@ -40,7 +40,7 @@ type certificate struct {
 	renew time.Time
 }
 
-// due reports whether a new certificate is needed for a host and a Secret at a time.
+// due reports whether a host needs a new certificate at the given time, given its Secret.
 func (c *certificate) due(host, given string, now time.Time) bool {
 	return c == nil || c.host != host || c.given != given || !now.Before(c.renew)
 }
@@ -71,7 +71,7 @@ func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string
 	return serving, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate[0]})), nil
 }
 
-// authority returns the CA that the agent's replicas share. It creates the CA if there is none or if it expires soon.
+// authority returns the CA that the agent's replicas share. It creates a CA if there is none or if it will expire soon.
 func (e *Endpoint) authority(ctx context.Context, now time.Time) (*tls.Certificate, error) {
 	secret, err := e.options.Secrets.Get(ctx, protocol.DirectAuthority)
 	if apierrors.IsNotFound(err) && !e.options.APIServer {
@@ -137,7 +137,7 @@ func issue(authority *tls.Certificate, host string, now time.Time) (*certificate
 	return &certificate{Certificate: pair, host: host, renew: now.Add(servingLifetime * 2 / 3)}, nil
 }
 
-// sign creates a key and a certificate for it. The certificate is signed by an authority, or by itself if there is
+// sign creates a key and a certificate for it. The certificate is signed by an authority, or self-signed if there is
 // none.
 func sign(template *x509.Certificate, authority *tls.Certificate) (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

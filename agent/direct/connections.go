@@ -14,8 +14,8 @@ import (
 
 // Bounds on users' connections.
 const (
-	// maxConnections bounds the connections of all clients, and maxClient the connections of one address. It takes eight
-	// addresses to hold all connections.
+	// maxConnections is the maximum number of connections of all clients, and maxClient is the maximum for one address.
+	// At least eight addresses are needed to use all connections.
 	maxConnections, maxClient = 1024, 128
 	// provenWithin is how long a connection may stay open without a request whose token was accepted.
 	provenWithin = 30 * time.Second

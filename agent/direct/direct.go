@@ -39,8 +39,8 @@ const (
 	reviewEvery = 15 * time.Second
 	// given is how long a certificate from a user's Secret is used before the Secret is read again.
 	given = time.Minute
-	// headerTimeout bounds a handshake and the header of a request. idleTimeout bounds how long a connection stays open
-	// without a request.
+	// headerTimeout is the timeout for a handshake and for reading a request's header. idleTimeout is how long a
+	// connection may stay open without a request.
 	headerTimeout, idleTimeout = 10 * time.Second, 90 * time.Second
 	maxHeader                  = 64 << 10
 	maxStreams                 = 100 // per HTTP/2 connection
@@ -150,7 +150,7 @@ func (e *Endpoint) watch(ctx context.Context) {
 	}
 }
 
-// set takes the hub's delivery. A delivery that cannot be read ends direct access, because the older list could accept
+// set applies the hub's delivery. An unreadable delivery ends direct access, because an older list could accept
 // sessions that the hub has ended.
 func (e *Endpoint) set(secret *corev1.Secret) {
 	var next *access
@@ -164,7 +164,7 @@ func (e *Endpoint) set(secret *corev1.Secret) {
 	e.look()
 }
 
-// look makes Run check whether users are to be served.
+// look makes Run check whether users should be served.
 func (e *Endpoint) look() {
 	select {
 	case e.looks <- struct{}{}:
@@ -186,7 +186,7 @@ func (e *Endpoint) stands(k known) error {
 }
 
 // prepare reports whether the endpoint should serve, and makes sure that it has a certificate. The agent creates the CA
-// even where it serves no users, because the program that serves the API servers may not create it.
+// even if it serves no users, because the process that serves the API servers is not allowed to create it.
 func (e *Endpoint) prepare(ctx context.Context) bool {
 	current := e.access.Load()
 	if current == nil || e.options.APIServer && !current.byAPIServer() {

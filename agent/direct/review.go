@@ -30,7 +30,7 @@ const (
 const (
 	// maxReview bounds the body of a review, in bytes: a token, and the audiences of the API server.
 	maxReview = 64 << 10
-	// maxReviews bounds the reviews in progress. Each takes the time of a signature verification.
+	// maxReviews is the maximum number of reviews in progress. Each of them verifies a signature.
 	maxReviews = 64
 )
 
@@ -47,8 +47,8 @@ type discovery struct {
 }
 
 // reviews returns the handler for the node's API server. It serves the issuer's keys, for --authentication-config, and
-// reviews of tokens, for --authentication-token-webhook-config-file. A client learns only what the issuer publishes,
-// and the user of a token that the client has.
+// reviews of tokens, for --authentication-token-webhook-config-file. A client learns only the issuer's public data, and
+// the user of a token that the client already has.
 func (e *Endpoint) reviews() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)
@@ -161,11 +161,12 @@ func answer(w http.ResponseWriter, content any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store") // an API server that sees an unknown key must ask again
-	_, _ = w.Write(raw)                         // an error means that the client has disconnected
+	// an API server that encounters an unknown key must request the keys again
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(raw) // an error means that the client has disconnected
 }
 
-// IsLoopback reports whether an address to listen at is reachable only from its own machine and names no other host.
+// IsLoopback reports whether a listen address can be reached only from its own machine and names no other host.
 func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)

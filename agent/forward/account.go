@@ -14,12 +14,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// reviewTimeout bounds the review of whether a user may act as a ServiceAccount.
+// reviewTimeout is the timeout for reviewing whether a user may impersonate a ServiceAccount.
 const reviewTimeout = 8 * time.Second
 
-// asAccount returns a request as the ServiceAccount that its user asks to act as, if the member's RBAC allows the user
-// to impersonate exactly this account. The agent reviews this for each request, whatever the hub has decided before.
-// Neither the hub alone nor an earlier review can turn a user into another one.
+// asAccount returns a request as the ServiceAccount that its user wants to impersonate, if the member's RBAC allows the
+// user to impersonate exactly this account. The agent reviews this for each request, regardless of any earlier decision
+// of the hub. Neither the hub alone nor an earlier review can turn a user into another one.
 func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *denial) {
 	if h.reads {
 		return nil, deny(http.StatusForbidden,

@@ -132,7 +132,7 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// notForwarded reports whether a header is meant for the hub, or would carry the agent's identity instead of the
+// notForwarded reports whether a header is intended for the hub, or would carry the agent's identity instead of the
 // user's.
 func notForwarded(name string) bool {
 	switch name {

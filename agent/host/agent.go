@@ -35,8 +35,8 @@ const (
 	// reports.
 	inspectEvery = 5 * time.Minute
 	reportEvery  = 200 * time.Millisecond
-	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop. There are no sessions of
-	// users.
+	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop. Hosts have no user
+	// sessions.
 	drainTimeout = 2 * time.Second
 	// linger is how long an agent that removes itself waits for its answer to arrive.
 	linger = time.Second
@@ -63,7 +63,7 @@ type agent struct {
 	runner  *instructions.Runner
 	stream  *stream.Stream
 	uid     string        // names this installation, as the UID of the namespace kube-system names a cluster
-	changed chan struct{} // has room for one element: there is something to report
+	changed chan struct{} // has room for one element; signals that there is something to report
 	left    chan struct{} // closed when the agent has removed itself
 	leave   sync.Once
 }

@@ -23,8 +23,8 @@ import (
 
 // Environment variables of the agent.
 const (
-	// EnvConfigDir is the directory with the agent's configuration, and EnvRancherConfigDir is its name for people who
-	// know Rancher's system agent.
+	// EnvConfigDir is the directory with the agent's configuration, and EnvRancherConfigDir is its name in Rancher's
+	// system agent.
 	EnvConfigDir        = "DROVER_AGENT_CONFIG_DIR"
 	EnvRancherConfigDir = "RANCHER_SYSTEM_AGENT_CONFIG_DIR"
 	// DefaultConfigDir is the default directory.
@@ -63,7 +63,7 @@ var (
 	taintForm = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_./]{0,316}(=[A-Za-z0-9]?[-A-Za-z0-9_.]{0,62})?:(NoSchedule|PreferNoSchedule|NoExecute)$`)
 )
 
-// check returns the problem of a configuration, nil if there is none.
+// check returns the problem with a configuration, or nil if there is none.
 func (c *Config) check() error {
 	if len(c.Servers) == 0 {
 		return errors.New("no server: name the hub with --server")

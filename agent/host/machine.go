@@ -67,8 +67,8 @@ func memory() int64 {
 
 // addresses returns the addresses at which others may reach the machine, IPv4 first. In each family, the address with
 // which the machine reaches others comes first. Bridges of container runtimes and virtual machines are left out,
-// because they have the same address on every machine. A bridge is not left out if the default route leads over it, or
-// if there is nothing else.
+// because they have the same address on every machine. A bridge is included if the default route uses it, or if there
+// is no other interface.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {

@@ -77,8 +77,8 @@ func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// Watch sends one event, for a Secret that exists: whoever changes a file restarts the agent. So an agent whose
-// identity is refused finds the token of a join command that was run since.
+// Watch sends one event for an existing Secret, because the agent is restarted whenever a file is changed. This way, an
+// agent whose identity is refused finds the token of a join command that was run since.
 func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	w := watch.NewFakeWithChanSize(1, false)
 	if secret, err := s.Get(ctx, name); err == nil {

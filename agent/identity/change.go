@@ -73,8 +73,8 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 // errNotJoined reports that the agent has not joined yet. The link takes care of the first join.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new join token, if there is one, and a new key. A user who gives a running agent a new token
-// wants a new key.
+// rejoin joins with a new join token, if any, and a new key. A user who gives a running agent a new token wants a new
+// key.
 func (k *Keeper) rejoin(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -144,7 +144,7 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 	return k.joined, nil
 }
 
-// succeedTime bounds the time that Succeed takes.
+// succeedTime is the time limit for Succeed.
 const succeedTime = 20 * time.Second
 
 // Succeed takes over from a Keeper of the same cluster whose Secret may come from a backup by now. In that case, the
@@ -200,7 +200,7 @@ func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType
 		func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil })
 }
 
-// watch reports whether an event of a Secret satisfied is before the watch ended.
+// watch reports whether an event of a Secret satisfied the condition is before the watch ended.
 func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) bool {
 	w, err := k.options.Secrets.Watch(ctx, name)
 	if err != nil {
@@ -223,8 +223,8 @@ func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType
 	}
 }
 
-// newToken reports whether a registration Secret holds a join token that was not tried yet. It waits for a join in
-// progress, because that tries a token.
+// newToken reports whether a registration Secret contains a join token that has not been tried yet. It first waits for
+// a join in progress, which tries a token.
 func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -251,7 +251,7 @@ func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	return k.key != "" && keyOf(id.Key) != k.key
 }
 
-// lost reports whether an identity was deleted that must be restored.
+// lost reports whether an identity was deleted and must be restored.
 func (k *Keeper) lost(event watch.EventType, _ *corev1.Secret) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

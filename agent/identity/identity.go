@@ -53,7 +53,7 @@ type identity struct {
 	After string
 }
 
-// Joined reports whether the agent has joined as a Cluster.
+// Joined is true if the agent has joined as a Cluster.
 func (i *identity) Joined() bool { return i.Cluster.UID != "" }
 
 // inForce returns the announced settings if they are in force under this manifest, or nil.

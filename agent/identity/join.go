@@ -30,9 +30,9 @@ const maxMessage = 512
 type refusedError struct {
 	// StatusCode is the code of the hub's response, 4xx.
 	StatusCode int
-	// RetryAfter is how long the hub asks to wait, or 0 if it does not say.
+	// RetryAfter is how long the hub asks the agent to wait, or 0 if it does not specify this.
 	RetryAfter time.Duration
-	// Refusal is the hub's reason, with what to do.
+	// Refusal is the hub's reason, with advice.
 	Refusal protocol.Refusal
 }
 
@@ -44,7 +44,7 @@ func (e *refusedError) Error() string {
 	return fmt.Sprintf("the hub refused to let the agent join: %s: %s", e.Refusal.Reason, e.Refusal.Message)
 }
 
-// Refused returns the least time that the hub asks to wait. It makes this a link.Rejection.
+// Refused returns the minimum time that the hub asks the agent to wait. It implements link.Rejection.
 func (e *refusedError) Refused() time.Duration { return e.RetryAfter }
 
 // JoinInput is the input of a join.
@@ -121,7 +121,8 @@ func register(ctx context.Context, client *http.Client, server, token string, bo
 	return none, fmt.Errorf("%s answered %s: check that %s is the hub's URL", server, resp.Status, protocol.EnvServer)
 }
 
-// refusal reports whether a status refuses this token. Other statuses mean a problem with the hub or on the way to it.
+// refusal reports whether a status refuses this token. Other statuses indicate a problem with the hub or on the way to
+// it.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusGone, http.StatusTooManyRequests:

@@ -73,7 +73,7 @@ type Keeper struct {
 	tried   string // digest of the join token that was last tried
 	later   string // digest of a join token that may work once the agent no longer belongs to its current Cluster
 	key     string // keyOf the key of the last target
-	leaving bool   // whether the agent is being uninstalled
+	leaving bool   // set if the agent is being uninstalled
 }
 
 // New returns a Keeper.

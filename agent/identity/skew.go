@@ -25,8 +25,8 @@ func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
 }
 
-// clockSkew asks a hub that responded with 401 for the time, because connect tokens are valid for only a minute. If the
-// clocks differ too much, it returns what to do.
+// clockSkew requests the time from a hub that responded with 401, because connect tokens are valid for only a minute.
+// If the clocks differ too much, it returns advice.
 func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bool) {
 	u, err := url.Parse(connectURL)
 	if err != nil {

@@ -65,8 +65,8 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New returns a client. It knows the core types, and only those types of other groups that the agent uses. A scheme
-// with every group of Kubernetes would take more memory than the rest of the agent.
+// New returns a client. Its scheme contains the core types, and only those types of other groups that the agent uses. A
+// scheme with all Kubernetes groups would use more memory than the rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {

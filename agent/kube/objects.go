@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// metadataJSON asks only for the metadata: the content of an object is not needed, and may be large or secret.
+// metadataJSON requests only the metadata, because the content of an object is not needed, and may be large or secret.
 const metadataJSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // readTimeout bounds a read of one object.

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// all makes sure that one-time instructions have run, and reports whether all have succeeded.
+// all ensures that all one-time instructions have run, and reports whether they have succeeded.
 func (r *Runner) all(ctx context.Context, o *order, instructions []protocol.HostInstruction) bool {
 	for _, instruction := range instructions {
 		if ctx.Err() != nil || r.current() != o || !r.once(ctx, o, instruction) {
@@ -30,7 +30,7 @@ func (r *Runner) fail(o *order, phase protocol.HostPhase, id, message, output st
 	})
 }
 
-// once makes sure that an instruction has run, and reports whether it has succeeded.
+// once ensures that an instruction has run, and reports whether it has succeeded.
 func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostInstruction) bool {
 	r.update(o, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
 	why, failed := "see the log of the agent on the machine", error(nil)

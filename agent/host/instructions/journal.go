@@ -39,7 +39,7 @@ const maxEntries = 10000
 type Result struct {
 	// ExitCode is the exit code of the command, or -1 if it did not start or was killed.
 	ExitCode int `json:"exitCode"`
-	// Error says why there is no exit code. It is empty otherwise.
+	// Error explains why there is no exit code. It is empty otherwise.
 	Error string    `json:"error,omitempty"`
 	Ended time.Time `json:"ended"`
 	// Output is the end of the command's output, unredacted.
@@ -92,7 +92,7 @@ func (j journal) look(id string) (state, Result, string, error) {
 	return ended, result, string(digest), nil
 }
 
-// busy reports whether an instruction other than these is running.
+// busy reports whether any other instruction is running.
 func (j journal) busy(but []protocol.HostInstruction) bool {
 	known, _ := os.ReadDir(j.folder) // the caller that runs one finds out why it cannot be read
 	for _, entry := range known {
@@ -106,8 +106,8 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts tells the supervisors of instructions that start a service to end them, if the next instructions begin
-// with stopping the service.
+// stopStarts makes the supervisors of instructions that start a service end them, if the next instructions begin by
+// stopping the service.
 func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
@@ -131,7 +131,7 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 }
 
 // prepare writes the instruction for a supervisor. It writes nothing if a supervisor has started: an agent that was
-// killed may have started one a moment ago, and its result takes the room that is reserved here.
+// killed may have started one a moment ago, and its result uses the space that is reserved here.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,10 +164,10 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	return WriteDurably(filepath.Join(entry, fileInstruction), raw)
 }
 
-// reservedSize is more than any result takes: each byte of its output may take six bytes in JSON.
+// reservedSize exceeds the size of any result. Each byte of the output may take up six bytes in JSON.
 const reservedSize = 8 * outputTail
 
-// reserve reserves room for the result of an instruction, so that the result can be written even if the instruction
+// reserve reserves disk space for the result of an instruction, so the result can be written even if the instruction
 // fills the disk. The content is random, because some file systems use no space for zeros.
 func reserve(entry string) (err error) {
 	path := filepath.Join(entry, fileReserved)
@@ -257,8 +257,8 @@ func (j journal) settle(id string) error {
 	return errors.Join(errs...)
 }
 
-// begin records that an instruction starts. It returns fs.ErrExist if it has started before in any process:
-// the file system decides.
+// begin records that an instruction starts. It returns fs.ErrExist if the instruction has already started in any
+// process, which the file system detects.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -269,7 +269,7 @@ func begin(entry, digest string) error {
 		err = file.Sync()
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
-		return errors.Join(err, os.Remove(path)) // it does not begin, for example because the disk is full
+		return errors.Join(err, os.Remove(path)) // it does not start, for example because the disk is full
 	}
 	return syncFolder(entry)
 }

@@ -30,8 +30,8 @@ const (
 	reportedBytes = 2 << 10
 )
 
-// secretsOf returns the texts that must not be reported about instructions: the values of their variables, secrets
-// named in their commands, words of files that not all users can read, both plain and encoded, and passwords of
+// secretsOf returns the strings that must not appear in reports about instructions: the values of their variables,
+// secrets named in their commands, words of files that not all users can read, both plain and encoded, and passwords of
 // proxies. The longest come first, so that none is hidden by a part of it.
 func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string

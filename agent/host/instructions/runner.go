@@ -7,7 +7,7 @@
 //
 // The journal has a directory for each instruction. A supervisor, a separate process for each instruction, creates the
 // file "begun" exclusively before the command starts, and "result.json" after it has ended. The agent only reads them.
-// So the file system ensures that a command begins only once, and an agent that was killed at any point finds out what
+// The file system thus ensures that a command starts only once, and an agent that was killed at any point learns what
 // happened in the meantime.
 package instructions
 
@@ -39,7 +39,7 @@ const (
 	fileRetry = 30 * time.Second
 	// lockPoll is the time between two looks at an instruction that another process supervises.
 	lockPoll = 200 * time.Millisecond
-	// maxStarts bounds the supervisors that are started for an instruction that does not begin.
+	// maxStarts is the maximum number of supervisors that are started for an instruction that does not start.
 	maxStarts = 20
 )
 
@@ -66,7 +66,7 @@ type Options struct {
 type Runner struct {
 	options Options
 	journal journal
-	wake    chan struct{} // has room for one element: there are other instructions
+	wake    chan struct{} // has room for one element; signals that the instructions have changed
 
 	setting sync.Mutex // held while instructions are stored and replaced, so that the stored instructions are carried out
 
@@ -82,9 +82,9 @@ type Runner struct {
 type order struct {
 	// Version is the hub's version of the instructions.
 	Version string `json:"version"`
-	// Taken reports whether the instructions were taken away, so that only the cleaning is left to do.
+	// Taken is true if the instructions were removed, so only the cleaning is left to do.
 	Taken bool `json:"taken,omitempty"`
-	// Cleaned reports whether the cleaning is done, except for the journal and this file.
+	// Cleaned is true if the cleaning is done, except for the journal and this file.
 	Cleaned bool `json:"cleaned,omitempty"`
 
 	*protocol.HostInstructions `json:"plan"`
@@ -128,8 +128,8 @@ func New(o Options) (*Runner, error) {
 func (r *Runner) stored() string { return filepath.Join(r.options.State, fileStored) }
 
 // Set durably stores instructions, and carries them out in place of the former ones. It does not end a running
-// instruction. Nil takes the instructions away: their Clean instructions run, their files are removed, and the journal
-// is emptied. Instructions of another owner have the same effect, and are not stored: Set returns ErrCleaning until the
+// instruction. Nil removes the instructions: their Clean instructions run, their files are removed, and the journal is
+// emptied. Instructions of another owner have the same effect, and are not stored: Set returns ErrCleaning until the
 // machine is clean. The checkpoint that came with the instructions is stored before them; it is empty if there is none.
 func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInstructions) error {
 	r.setting.Lock()
@@ -281,7 +281,7 @@ func (r *Runner) follow(ctx context.Context, o *order) {
 	if o != nil && o.Taken {
 		carryOut = r.clean
 	}
-	for o != nil && !carryOut(ctx, o) { // files could not be written or removed, or an instruction could not begin
+	for o != nil && !carryOut(ctx, o) { // files could not be written or removed, or an instruction could not start
 		if !r.await(ctx, o, cmp.Or(r.options.retry, fileRetry)) {
 			return
 		}
@@ -329,7 +329,7 @@ func (r *Runner) apply(ctx context.Context, o *order) bool {
 	return !r.waits()
 }
 
-// waits reports whether an instruction could not begin, for example because the disk is full. It may begin later.
+// waits reports whether an instruction could not start, for example because the disk is full. It may start later.
 func (r *Runner) waits() bool {
 	p := r.Progress()
 	if p.Phase != protocol.HostFailed || p.Instruction == "" {
@@ -362,7 +362,7 @@ func (r *Runner) clean(ctx context.Context, o *order) bool {
 }
 
 // forget removes the journal, then the instructions, so that the same instructions can be carried out again. It first
-// stores that it does so: otherwise an agent that is killed in between would find no journal, and clean again.
+// records that it is doing so. Otherwise an agent that is killed in between would find no journal and clean again.
 func (r *Runner) forget(o order) error {
 	o.Cleaned = true
 	if err := r.store(&o); err != nil {

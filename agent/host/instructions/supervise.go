@@ -72,7 +72,7 @@ func Supervise(ctx context.Context, entry string) error {
 // endPoll is the time between two checks whether an instruction must be ended.
 const endPoll = 500 * time.Millisecond
 
-// awaitEnd calls end when the agent asks to end the instruction. It returns after that, or when ctx ends.
+// awaitEnd calls end when the agent requests the end of the instruction. It returns after that, or when ctx ends.
 func awaitEnd(ctx context.Context, entry string, end func()) {
 	for pause(ctx, endPoll) {
 		if _, err := os.Stat(filepath.Join(entry, fileEnd)); err == nil {

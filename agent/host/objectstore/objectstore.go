@@ -74,7 +74,7 @@ func (o Object) lookup() (minio.BucketLookupType, error) {
 	return 0, fmt.Errorf("%q is not a way to name a bucket: write %s or %s", o.BucketLookup, LookupDNS, LookupPath)
 }
 
-// String describes an object for people.
+// String describes an object for users.
 func (o Object) String() string {
 	return fmt.Sprintf("%s in the bucket %s at %s", o.Key, o.Bucket, cmp.Or(o.Endpoint, defaultEndpoint))
 }
@@ -130,7 +130,7 @@ func Put(ctx context.Context, o Object, c Credentials, file string, patience tim
 	}
 }
 
-// passes reports whether an error means that a store is unavailable or overloaded, and is not an answer to the request.
+// passes reports whether an error is temporary because a store is unavailable or overloaded.
 func passes(err error) bool {
 	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		return false
@@ -161,8 +161,8 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 	return os.Rename(part, file)
 }
 
-// receive writes an object to a file, and checks that it is unchanged. It fails when the store sends nothing for as
-// long as stall.
+// receive writes an object to a file, and verifies that it is unchanged. It fails if the store sends nothing for the
+// duration of stall.
 func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
