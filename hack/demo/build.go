@@ -86,7 +86,7 @@ func install(from, to string) error {
 	return os.Chmod(to, 0o700)
 }
 
-// version computes the version as the Makefile does, so that both builds have the same one.
+// version computes the version in the same way as the Makefile, so both builds have the same version.
 func (d *demo) version(ctx context.Context) string {
 	if v := os.Getenv("VERSION"); v != "" {
 		return v

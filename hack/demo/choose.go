@@ -12,8 +12,8 @@ const (
 )
 
 // chooseNodes returns the kind of nodes for the demo, and a remark if the nodes cannot be real. wanted is the kind that
-// the user asked for, and kept the kind that an existing demo has; both may be "". fault says why this machine cannot
-// run real nodes.
+// the user requested, and kept is the kind that an existing demo has. Both may be "". fault explains why this machine
+// cannot run real nodes.
 func chooseNodes(wanted, kept string, fault error) (chosen, remark string, err error) {
 	switch wanted {
 	case "", realNodes, simulatedNodes:

@@ -67,7 +67,7 @@ func up(ctx context.Context, files layout, nodesWanted string, out *reporter) er
 	return d.summarize(ctx)
 }
 
-// choose decides which nodes the demo has, and says why they are simulated.
+// choose decides which nodes the demo has, and explains why they are simulated.
 func (d *demo) choose(wanted string) error {
 	var fault error
 	if wanted != simulatedNodes {

@@ -28,7 +28,8 @@ const (
 	managerAccount   = "drover-manager"
 )
 
-// installHub applies what "make deploy" does, except the manager's Deployment: there is no node for it.
+// installHub applies the same objects as "make deploy", except the manager's Deployment, because there is no node for
+// it.
 func (d *demo) installHub(ctx context.Context) (string, error) {
 	// The kinds first: the API server must know them before it takes role templates.
 	if err := d.applyFolders(ctx, "config/crd"); err != nil {

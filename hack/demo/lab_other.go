@@ -17,7 +17,7 @@ import (
 
 func runLabProcess([]string) (bool, error) { return false, nil }
 
-// errNotLinux says why other systems cannot run real nodes.
+// errNotLinux explains why other systems cannot run real nodes.
 var errNotLinux = errors.New("real nodes need Linux")
 
 func labFault(string) error { return errNotLinux }

@@ -34,7 +34,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
-	log.SetLogger(logr.Discard()) // of client libraries; the demo's output is for a person
+	log.SetLogger(logr.Discard()) // of client libraries; the demo's output is for users
 	context.AfterFunc(ctx, stop)  // a second Ctrl-C ends us at once
 	err := run(ctx, os.Args[1:], os.Stdout)
 	if err == nil {

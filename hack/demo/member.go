@@ -62,8 +62,8 @@ func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error
 	})
 }
 
-// manifest waits for a manifest that fits the Cluster's present spec, the hub's present address and the agent's present
-// image.
+// manifest waits for a manifest that matches the Cluster's current spec, the hub's current address and the agent's
+// current image.
 func (d *demo) manifest(ctx context.Context) ([]byte, error) {
 	image, err := d.agentImage()
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *demo) manifest(ctx context.Context) ([]byte, error) {
 	return manifest, err
 }
 
-// applyManifest does what the command in the registration Secret does, which needs curl.
+// applyManifest has the same effect as the command in the registration Secret, which needs curl.
 func (d *demo) applyManifest(ctx context.Context) (string, error) {
 	manifest, err := d.manifest(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (d *demo) applyManifest(ctx context.Context) (string, error) {
 	return "", d.apply(ctx, d.member, manifest)
 }
 
-// startAgent runs, as a process, what the agent's Deployment would run if the member had a node for it.
+// startAgent runs the agent as a process, because the member has no node for the agent's Deployment.
 func (d *demo) startAgent(ctx context.Context) (string, error) {
 	if err := d.state.keepPort(&d.state.AgentPort, d.running(agent)); err != nil {
 		return "", err

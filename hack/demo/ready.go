@@ -109,7 +109,7 @@ func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
 	}.write(path)
 }
 
-// summarize prints what runs now, as kubectl shows it, and what to try next.
+// summarize prints the running components, as kubectl shows them, and what to try next.
 func (d *demo) summarize(ctx context.Context) error {
 	for _, line := range []string{"--kubeconfig .demo/hub.kubeconfig get clusters", "--kubeconfig .demo/proxy.kubeconfig get namespaces"} {
 		output, err := d.kubectl(ctx, nil, strings.Fields(line)...)

@@ -78,7 +78,7 @@ func (t *task) failed() error {
 	}
 }
 
-// beginClusters begins to bring up hub and member. It goes on beside the next steps, until awaitNodes.
+// beginClusters starts to bring up the hub and the member, in parallel with the next steps, until awaitNodes.
 func (d *demo) beginClusters(ctx context.Context) (string, error) {
 	if err := d.keepHubPort(); err != nil {
 		return "", err
@@ -112,7 +112,7 @@ func (d *demo) keepHubPort() error {
 	return fmt.Errorf("port %d of 127.0.0.1, which was the hub's, is taken: end the program that has it, or run \"make demo-down\"", port)
 }
 
-// awaitPlane returns a control plane of the lab when it serves, and writes its kubeconfig where people look for it.
+// awaitPlane returns a control plane of the lab once it serves, and writes its kubeconfig to the usual place.
 func (d *demo) awaitPlane(ctx context.Context, name string) (*plane, error) {
 	source := filepath.Join(d.files.lab(), name+".kubeconfig")
 	err := await(ctx, clustersLimit, func(ctx context.Context) error {
@@ -229,6 +229,7 @@ func (d *demo) awaitPod(ctx context.Context) (string, error) {
 	if err == nil {
 		return "", nil
 	}
-	seen, _ := d.kubectl(ctx, nil, append(of, "get", "pods,events")...) // the first error says more than one of this
+	// the first error is more informative than this one
+	seen, _ := d.kubectl(ctx, nil, append(of, "get", "pods,events")...)
 	return "", fmt.Errorf("%w\n%s", err, seen)
 }

@@ -16,7 +16,7 @@ import (
 
 // state is stored by one run for the next. It holds the token of user demo.
 type state struct {
-	// HubPort and AgentPort on 127.0.0.1 are kept, so that kubeconfigs and agents stay valid.
+	// HubPort and AgentPort on 127.0.0.1 stay the same, so kubeconfigs and agents remain valid.
 	HubPort, AgentPort int
 	// Nodes are realNodes or simulatedNodes.
 	Nodes string

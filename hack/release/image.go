@@ -142,8 +142,8 @@ type file struct {
 	mode    int64
 }
 
-// layerOf makes a layer of files and the folders above them. All belong to root, so that the user of the image can
-// change none.
+// layerOf creates a layer from files and their parent folders. All belong to root, so the image's user cannot change
+// them.
 func layerOf(files map[string]file, created time.Time) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	out := tar.NewWriter(&buffer)

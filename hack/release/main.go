@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command release builds what a release of Drover consists of, from the sources alone and without a container engine.
+// Command release builds all files of a Drover release, from the sources alone and without a container engine.
 package main
 
 import (
@@ -75,7 +75,7 @@ type release struct {
 	// image is the name that the image has in its archive.
 	image     string
 	platforms []string
-	// created is the time stamp of every file, so that the same sources give the same bytes.
+	// created is the timestamp of every file, so the same sources produce the same bytes.
 	created time.Time
 }
 
@@ -123,7 +123,7 @@ func or(value, otherwise string) string {
 	return value
 }
 
-// git returns what a command of git prints, or "" where there is no repository.
+// git returns the output of a git command, or "" if there is no repository.
 func git(ctx context.Context, dir string, args ...string) string {
 	command := exec.CommandContext(ctx, "git", args...)
 	command.Dir = dir

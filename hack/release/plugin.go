@@ -26,7 +26,7 @@ func pluginPlatforms() []string {
 	return []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64"}
 }
 
-// downloads is where the files of a release are found once a person has published them.
+// downloads is the URL of a release's files once the release has been published.
 const downloads = "https://github.com/drover-dev/drover/releases/download/"
 
 // plugins writes an archive of the plugin for each platform, and the manifest with which krew installs it.

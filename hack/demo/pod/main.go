@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main is what the pods of the demo run: a server and a client of HTTP, and the commands that the guide's plans
-// name.
+// Package main is the program in the demo's pods: an HTTP server and client, and the commands that the guide's plans
+// use.
 package main
 
 import (
@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// upgradeTakes is how long an upgrade takes, so that people can watch it. An upgrade of a simulated node takes as
-	// long.
+	// upgradeTakes is how long an upgrade takes, so users can watch it. Upgrades of simulated nodes take the same time.
 	upgradeTakes = 5 * time.Second
 	requestLimit = 10 * time.Second
 )
@@ -98,7 +97,7 @@ func serve(ctx context.Context, host string, out io.Writer) error {
 	return nil
 }
 
-// get prints what a server answers.
+// get prints a server's response.
 func get(ctx context.Context, url string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
