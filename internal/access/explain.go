@@ -57,7 +57,7 @@ type Explanation struct {
 	Missing []Missing
 }
 
-// Chain leads from a binding to a rule, and to the object in the member that applies it there.
+// Chain connects a binding to a rule, and to the object in the member that applies the rule there.
 type Chain struct {
 	// Binding is the binding on the hub.
 	Binding Reference `json:"binding"`
@@ -93,7 +93,7 @@ const (
 	LackRule Lack = "NoRule"
 	// LackExpired: the binding has expired.
 	LackExpired Lack = "BindingExpired"
-	// LackRole: the role template cannot be granted. Err says why.
+	// LackRole: the role template cannot be granted. Err explains why.
 	LackRole Lack = "RoleTemplateUnusable"
 	// LackNamespace: the namespace is not in the binding's project.
 	LackNamespace Lack = "NamespaceNotInProject"

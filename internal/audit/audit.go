@@ -4,8 +4,8 @@
 // Package audit records who did what in which member.
 //
 // Each request is logged as a line of JSON when it has ended. A long-running request is also logged when its response
-// begins. Lines go through a bounded buffer to one writer. Tokens, and the bodies of objects that contain secrets, are
-// never written.
+// starts. Lines pass through a bounded buffer to a single writer. Tokens, and the bodies of objects that contain
+// secrets, are never written.
 package audit
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Level says how much of a request is logged.
+// Level determines how much of a request is logged.
 type Level string
 
 // Levels.
@@ -33,7 +33,7 @@ const (
 	LevelRequest Level = "Request"
 )
 
-// Mode says what happens when lines arrive faster than they can be written.
+// Mode determines what happens when lines arrive faster than they can be written.
 type Mode string
 
 // Modes.
@@ -50,8 +50,8 @@ type Settings struct {
 	Mode  Mode
 	// Path is the path of the file, or "-" for standard output.
 	Path string
-	// MaxSize is the size, in bytes, at which the file is renamed to Path.1 and a new file begins. Path.1 is renamed to
-	// Path.2, and so on. 0 means no limit.
+	// MaxSize is the size, in bytes, at which the file is renamed to Path.1 and a new file is started. Path.1 is
+	// renamed to Path.2, and so on. 0 means no limit.
 	MaxSize int64
 	// MaxBackups is how many renamed files are kept.
 	MaxBackups int

@@ -24,8 +24,8 @@ type Policy struct {
 	Rules map[string]Rule
 }
 
-// Rule says what happens to the sets of one kind while a member waits. With the zero value, all changes wait for the
-// confirmation.
+// Rule determines what happens to the sets of one kind while a member waits. With the zero value, all changes wait for
+// the confirmation.
 type Rule struct {
 	// CountsAsWithdrawn means that a set is removed at once when its owner withdraws it after the restore. A user has
 	// requested this removal, so it is not a consequence of the restore.
@@ -38,7 +38,7 @@ type Rule struct {
 	OfMember bool
 }
 
-// Checkpoint returns the present checkpoint, or an empty string if there is none.
+// Checkpoint returns the current checkpoint, or an empty string if there is none.
 func (p *Policy) Checkpoint() string {
 	if p.Current == nil {
 		return ""
@@ -52,8 +52,8 @@ func (p *Policy) Rule(id string) Rule {
 	return p.Rules[kind]
 }
 
-// Examine decides whether a member waits, and reports whether that has changed. settled says that the agent reports
-// each change, so that withdrawn sets need no record while the member does not wait.
+// Examine decides whether a member waits, and reports whether that has changed. settled is true if the agent reports
+// each change, so withdrawn sets need not be recorded while the member is not waiting.
 func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Hold, settled bool) (changed bool) {
 	was := h.Waits()
 	h.lost = ""
@@ -120,7 +120,7 @@ func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {
 	case !h.Waits():
 		return nil, true
-	case h.difference == nil, settled && h.difference.empty(): // the agent is about to receive the present checkpoint
+	case h.difference == nil, settled && h.difference.empty(): // the agent will soon receive the current checkpoint
 		return nil, false
 	}
 	return h.difference, true

@@ -49,12 +49,12 @@ type Status struct {
 	Restore    **v1.RestoreStatus
 	Conditions *[]metav1.Condition
 	Generation int64
-	// Now is the time of a change of the condition. Zero means the present time.
+	// Now is the time of a change of the condition. Zero means the current time.
 	Now metav1.Time
 }
 
 // Write writes the changes that wait for a confirmation, where nil means none, and records an event when the wait
-// begins. message says how to resolve the wait, and action is what the controller would have done.
+// begins. message explains how to resolve the wait, and action describes what the controller would have done.
 func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
 	*s.Restore = held
 	if held == nil {

@@ -13,11 +13,12 @@ import (
 type Audit struct {
 	// Level is Off, Metadata, or Request, which also logs bodies, except bodies with secrets. Default: Off.
 	Level audit.Level `json:"level,omitempty"`
-	// Mode decides what happens if lines are produced faster than they can be written: Dropping, the default, or Blocking.
+	// Mode determines what happens if lines are produced faster than they can be written: Dropping, the default, or
+	// Blocking.
 	Mode audit.Mode `json:"mode,omitempty"`
 	// Path is the absolute path of the file, or "-" for standard output, the default.
 	Path string `json:"path,omitempty"`
-	// MaxSizeMiB is the size at which the file is renamed to Path.1 and a new one begins. Default: 100.
+	// MaxSizeMiB is the size at which the file is renamed to Path.1 and a new file is started. Default: 100.
 	MaxSizeMiB int64 `json:"maxSizeMiB,omitempty"`
 	// MaxBackups is how many renamed files are kept. Default: 5.
 	MaxBackups int `json:"maxBackups,omitempty"`

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// startLog makes everything in this process log as the options say, by default as JSON with times in RFC 3339. Only
-// panics have a stack trace, because errors say what failed and on which object. "-zap-stacktrace-level=error" adds
-// stack traces to errors.
+// startLog configures logging for the whole process according to the options, by default as JSON with times in RFC
+// 3339. Only panics have a stack trace, because errors describe what failed and on which object.
+// "-zap-stacktrace-level=error" adds stack traces to errors.
 func startLog(options zap.Options) {
 	log := newLog(options)
 	ctrl.SetLogger(log)

@@ -20,19 +20,19 @@ const maxWaves = 16
 // Rollout specifies how a new image or version reaches the agents. Its fields are the same as in a Plan. A change of
 // spec.agent of a Cluster takes effect without it.
 type Rollout struct {
-	// Paused keeps further agents from beginning. Default: false.
+	// Paused prevents further agents from starting. Default: false.
 	Paused bool `json:"paused,omitempty"`
 	// MaxConcurrentClusters is how many agents may be upgraded at once, as a number or as a percentage of all agents (such
 	// as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is how many agents may fail before no further one begins, as a number or as a percentage (rounded
-	// down). It applies to the Clusters of one workspace, which is then held back alone, and to all Clusters outside the
-	// workspace with the most failures. Default: 1%.
+	// MaxFailedClusters is how many agents may fail before no more agents start, as a number or as a percentage
+	// (rounded down). It applies to the Clusters of one workspace, which is then held back alone, and to all Clusters
+	// outside the workspace with the most failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
-	// Waves begin one after the other. Clusters that are in none of them form the last wave. Default: 1% of all Clusters,
-	// 10% of the others, and then the rest, 10 minutes apart. With an empty list, all Clusters are one wave.
+	// Waves start one after the other. Clusters that are in none of them form the last wave. Default: 1% of all
+	// Clusters, 10% of the others, and then the rest, 10 minutes apart. With an empty list, all Clusters are one wave.
 	Waves []Wave `json:"waves"`
-	// Window is the time window in which agents begin. Default: always open.
+	// Window is the time window in which agents may start. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`
 }
 
@@ -45,7 +45,7 @@ type Wave struct {
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// Share is the percentage of the selected Clusters that are in the wave, rounded up. Default: all.
 	Share int `json:"share,omitempty"`
-	// Soak is how long the wave must have been complete before the next one begins. Default: 0s.
+	// Soak is how long the wave must have been complete before the next one starts. Default: 0s.
 	Soak metav1.Duration `json:"soak,omitempty"`
 }
 

@@ -55,7 +55,7 @@ func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.Namespa
 		id.Hub.Username, cluster, cluster.Namespace)).About(cluster)
 }
 
-// Access asks the hub's API server for the rights of users. Use NewAccess to create it. It can be used concurrently.
+// Access reviews users' rights with the hub's API server. Use NewAccess to create it. It is safe for concurrent use.
 type Access struct {
 	reviews authorizationv1client.SubjectAccessReviewInterface
 	known   *decision.Cache[bool]

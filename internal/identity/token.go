@@ -93,8 +93,8 @@ func protocolToken(h http.Header) (string, error) {
 	return string(token), nil
 }
 
-// ErrEnded means that the session of a token was ended by its user or an administrator, or because one of its tokens
-// was stolen. In contrast to the expiry of a token, this also ends requests in progress.
+// ErrEnded is returned when the session of a token was ended by its user or an administrator, or because one of its
+// tokens was stolen. Unlike the expiry of a token, this also ends requests in progress.
 var ErrEnded = errors.New("the session of the token was revoked")
 
 // Expired reports whether a request's token has expired according to its own claims. The claims are reliable only if

@@ -46,7 +46,7 @@ const (
 	ScopeAll    Scope = "all"
 )
 
-// FullError means that there was no seat. It is the only error of Gate.Enter, apart from the errors of contexts.
+// FullError is returned when there was no seat. It is the only error of Gate.Enter, apart from the errors of contexts.
 type FullError struct {
 	// Scope is the limit that was reached.
 	Scope Scope
@@ -54,7 +54,7 @@ type FullError struct {
 	Waited time.Duration
 }
 
-// Error says what is full.
+// Error names the exhausted limit.
 func (e *FullError) Error() string {
 	if e.Waited > 0 {
 		return fmt.Sprintf("no room for one more (bound of: %s) within %s", e.Scope, e.Waited)
@@ -92,8 +92,8 @@ type share struct {
 	uses  int       // number of seats and waiters; at 0 the share is forgotten
 }
 
-// waiter is a request that waits for a seat. A seat that becomes free goes to a waiter at once, so there is never a
-// free seat for a waiter.
+// waiter is a request that waits for a seat. A released seat is immediately assigned to a waiter, so no seat is free
+// while a request is waiting.
 type waiter struct {
 	user, member *share
 	begun        time.Time

@@ -17,10 +17,10 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// PathAccessReview is the path at which an API server tells its caller what the caller may do.
+// PathAccessReview is the path of an API server's reviews of the caller's own rights.
 const PathAccessReview = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
-// ReviewAccess asks the API server whether the user that the header names has a right. The url must end with
+// ReviewAccess checks with the API server whether the user named in the header has a right. The url must end with
 // PathAccessReview.
 func ReviewAccess(
 	ctx context.Context, by http.RoundTripper, url string, as http.Header, right authorizationv1.ResourceAttributes,

@@ -55,10 +55,10 @@ type claims struct {
 	NodeAgent  bool       `json:"nodeAgent,omitempty"`
 }
 
-// ErrConnectToken means that a connect token is not valid. The error never contains the token.
+// ErrConnectToken is returned for an invalid connect token. The error never contains the token.
 var ErrConnectToken = errors.New("connect token")
 
-// ErrSignature means that a connect token was not signed with the expected key. It is an ErrConnectToken.
+// ErrSignature is returned for a connect token that was not signed with the expected key. It is an ErrConnectToken.
 var ErrSignature = fmt.Errorf("%w: signature does not verify", ErrConnectToken)
 
 // SignConnectToken returns a connect token: a JWT that is signed with EdDSA and valid for ConnectTokenTTL.

@@ -15,8 +15,8 @@ const (
 	DirectKey    = "access.json"
 )
 
-// DirectName is the name of the DaemonSet that API servers ask about the tokens of direct users. It is also the name of
-// the DaemonSet's account and rights, and the value of LabelName of its pods.
+// DirectName is the name of the DaemonSet that reviews the tokens of direct users for API servers. It is also the name
+// of the DaemonSet's account and rights, and the value of LabelName of its pods.
 const DirectName = "drover-direct"
 
 // DirectAddress is the address on the node's network at which the pods of that DaemonSet serve.
@@ -35,7 +35,8 @@ const (
 	MaxDirectAuthority = 4 << 10
 )
 
-// DirectAccess tells an agent how to serve users who come without the hub. They bring tokens of the hub's issuer.
+// DirectAccess configures how an agent serves users who do not connect through the hub. They present tokens from the
+// hub's issuer.
 type DirectAccess struct {
 	// Issuer and Audience are required in tokens. The audience is the URL of the cluster at the hub.
 	Issuer   string `json:"issuer"`

@@ -67,7 +67,7 @@ type HostMachine struct {
 	Taints []string `json:"taints,omitempty"`
 }
 
-// Bound trims a host's report to its limits. It also removes control characters for terminals, because people see the
+// Bound trims a host's report to its limits. It also removes control characters for terminals, because users see the
 // report in columns.
 func (r *HostReport) Bound() {
 	m := &r.Machine
@@ -235,8 +235,8 @@ func validHostName(name string) bool { return len(name) <= maxHostName && hostNa
 
 var hostMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
-// ParseHostInstructions parses and checks instructions. Its error says what to change, and contains no content, command
-// or variable.
+// ParseHostInstructions parses and checks instructions. Its error explains what to change, and contains no content,
+// command or variable.
 func ParseHostInstructions(raw []byte) (*HostInstructions, error) {
 	if len(raw) > MaxHostInstructions {
 		return nil, fmt.Errorf("the instructions have %d bytes, at most %d", len(raw), MaxHostInstructions)

@@ -21,7 +21,7 @@ const (
 	// HostFailed means that a file could not be written or an instruction failed. The agent retries files, but not
 	// instructions.
 	HostFailed HostPhase = "Failed"
-	// HostCleaning means that the instructions were taken away and the cleaning instructions are running.
+	// HostCleaning means that the instructions were removed and the cleaning instructions are running.
 	HostCleaning HostPhase = "Cleaning"
 	// HostInterrupted means that an instruction was killed together with its machine, or by something else on the
 	// machine, so that its progress is unknown. It is not run again.

@@ -39,7 +39,7 @@ const (
 	DeploymentSecret = "drover-agent-deployment"
 )
 
-// EnvironmentSecret is created by people for the agent's variables with a secretKey. The agent's environment takes
+// EnvironmentSecret is created by users for the agent's variables with a secretKey. The agent's environment takes
 // values from no other Secret. Otherwise the address of a proxy could be built from the agent's private key, and any
 // DNS server that resolves it would see the key.
 const EnvironmentSecret = "drover-agent-env"

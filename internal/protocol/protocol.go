@@ -20,8 +20,8 @@ const (
 	MinVersion = 1
 )
 
-// These constants define how long an agent that has lost the hub takes to reconnect. A refusal takes longer, because a
-// person must act on it.
+// These constants define how long an agent that has lost the hub takes to reconnect. It takes longer after a refusal,
+// which requires manual action.
 const (
 	// LongestWait is the longest wait between two attempts to connect, no matter how many have failed.
 	LongestWait = 30 * time.Second
@@ -80,7 +80,7 @@ type RegisterRequest struct {
 	Current *CurrentCluster `json:"current,omitempty"`
 }
 
-// CurrentCluster names the current Cluster of an agent that asks to join another one, and proves it.
+// CurrentCluster names and proves the current Cluster of an agent that asks to join another one.
 type CurrentCluster struct {
 	Cluster ClusterRef `json:"cluster"`
 	// Proof is the signature of ProofPayload by the agent's key for that Cluster.
@@ -249,8 +249,8 @@ type Term struct {
 // MaxTerm limits Term.Term, in bytes.
 const MaxTerm = 256
 
-// Refusal is the body of a 4xx response from PathRegister and PathConnect. It gives the reason and says what a user can
-// do.
+// Refusal is the body of a 4xx response from PathRegister and PathConnect. It contains the reason and advice for the
+// user.
 type Refusal struct {
 	// Reason is one of the Reason constants of api/v1, for example "TokenUsed".
 	Reason string `json:"reason"`

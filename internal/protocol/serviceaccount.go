@@ -10,9 +10,9 @@ import (
 )
 
 // HeaderServiceAccount is a header of a request under PathKubernetes. It names a ServiceAccount of the member,
-// system:serviceaccount:<namespace>:<name>, that the user of the request asks to act as. The agent asks its API server
-// whether the user may do so. The header begins like the headers that name a user. So an agent that does not know it
-// refuses the request, and a header that a caller has set never reaches the agent.
+// system:serviceaccount:<namespace>:<name>, that the user of the request wants to impersonate. The agent checks with
+// its API server whether the user may do so. The header has the same prefix as the headers that name a user. Therefore
+// an agent that does not support it refuses the request, and a caller's own header never reaches the agent.
 const HeaderServiceAccount = "Impersonate-Drover-Serviceaccount"
 
 // HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. It shows in a member's audit

@@ -22,8 +22,8 @@ import (
 // than set.MaxSize. 422 is a permanent refusal, and the body has the reason.
 const PathSets = "/v1/sets"
 
-// FeatureSets in Report.Features means that the agent takes sets and reports them on PathReport. Older
-// agents have the feature "sets" and a separate stream.
+// FeatureSets in Report.Features means that the agent accepts sets and reports them on PathReport. Older agents have
+// the feature "sets" and a separate stream.
 const FeatureSets = "sets/2"
 
 // Limits of sets.
@@ -90,7 +90,7 @@ const (
 	SetConflict SetPhase = "Conflict"
 	// SetFighting means that something reverts an object each time the agent repairs it.
 	SetFighting SetPhase = "Fighting"
-	// SetRoleMissing means that the member has no ClusterRole with the name in a binding. The agent looks again.
+	// SetRoleMissing means that the member has no ClusterRole with the name in a binding. The agent checks again.
 	SetRoleMissing SetPhase = "RoleMissing"
 	// SetFailed means that the API server refused a part of the set. The agent tries again.
 	SetFailed SetPhase = "Failed"

@@ -35,7 +35,7 @@ type Wave struct {
 	// Share is the percentage of the selected members that are in the wave, rounded up. Which members these are depends on
 	// a hash of their names, so that they are spread over all workspaces. 0 means all.
 	Share int
-	// Soak is how long the wave must have been complete before the next one begins.
+	// Soak is how long the wave must have been complete before the next one starts.
 	Soak time.Duration
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// capacity bounds the results that a Cache keeps, separately for yes and no, so that a flood of questions with the
-	// answer no evicts no yes. The least recently used results are evicted first.
+	// capacity is the maximum number of results in a Cache, separately for positive and negative results, so a flood of
+	// negative results evicts no positive ones. The least recently used results are evicted first.
 	capacity = 8192
 	// concurrency bounds the number of open questions, so that a flood of wrong tokens does not reach the API server.
 	concurrency = 64

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalog tells users who they are on the hub, and which Clusters they can reach through it.
+// Package catalog shows users their identity on the hub, and the Clusters that they can reach through it.
 package catalog
 
 import (

@@ -42,7 +42,7 @@ type feed struct {
 	started bool
 }
 
-// start begins to record the changes of the kind, once. It returns when all objects are known.
+// start starts recording the changes of the kind, once. It returns when all objects are known.
 func (f *feed) start(ctx context.Context, s *Server) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

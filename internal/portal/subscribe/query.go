@@ -80,8 +80,8 @@ type resume struct {
 	Rights []byte `json:"r"`
 }
 
-// String returns the token. It contains no secret and grants nothing. It only tells which changes do not have to be
-// sent again.
+// String returns the token. It contains no secret and grants nothing. It only identifies the changes that do not have
+// to be sent again.
 func (r resume) String() string {
 	data, err := json.Marshal(r)
 	if err != nil {

@@ -60,7 +60,7 @@ type Options struct {
 
 // Observer has functions that the server calls for metrics. Each may be nil. They must not block.
 type Observer struct {
-	// Streams receives 1 when a stream begins, and -1 when it ends.
+	// Streams receives 1 when a stream starts, and -1 when it ends.
 	Streams func(n int)
 	// Ended receives the reason why a stream has ended. There are only a few reasons.
 	Ended func(why string)
@@ -73,7 +73,7 @@ type Server struct {
 	gate  *limit.Gate
 	every time.Duration // time between two reviews of the rights of a stream
 	pings time.Duration // time between two pings of a stream
-	doubt time.Duration // how long a stream goes on while its rights cannot be reviewed
+	doubt time.Duration // how long a stream continues while its rights cannot be reviewed
 
 	mu      sync.Mutex    // guards changed
 	changed chan struct{} // closed at the next change
@@ -197,5 +197,5 @@ func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 // buffers are the write buffers that all streams share.
 var buffers sync.Pool
 
-// errStopping means that this replica is stopping.
+// errStopping is returned when this replica is stopping.
 var errStopping = errors.New("this replica of the hub is stopping")

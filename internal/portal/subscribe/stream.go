@@ -64,7 +64,7 @@ type stream struct {
 	certain    time.Time // when the user and their rights were last known
 }
 
-// begin reviews what the user may see, and determines the position at which the stream begins.
+// begin reviews what the user may see, and determines the position at which the stream starts.
 func (st *stream) begin(ctx context.Context) {
 	for _, k := range st.kinds {
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})
