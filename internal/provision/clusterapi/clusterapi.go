@@ -167,9 +167,9 @@ func owner(object metav1.Object, kind string) *metav1.OwnerReference {
 	return nil
 }
 
-// ClusterOf reads the Cluster that a DroverCluster belongs to. If it belongs to none, problem says why. An owner
-// reference alone proves nothing, because anyone who may create a DroverCluster may write one to any Cluster. So the
-// Cluster must have the UID in the reference, and name the DroverCluster as its infrastructure.
+// ClusterOf reads the Cluster that a DroverCluster belongs to. If it belongs to none, problem explains why. An owner
+// reference alone proves nothing, because anyone who may create a DroverCluster can set an owner reference to any
+// Cluster. Therefore the Cluster must have the UID in the reference, and name the DroverCluster as its infrastructure.
 func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.DroverCluster) (found *Cluster, problem string, err error) {
 	ref := owner(object, "Cluster")
 	if ref == nil {
@@ -219,7 +219,7 @@ func Metadata() untrusted.Metadata {
 	}
 }
 
-// IsPaused reports whether Cluster API asks controllers to leave an object alone.
+// IsPaused reports whether an object is paused according to Cluster API.
 func IsPaused(cluster *Cluster, object metav1.Object) bool {
 	_, annotated := object.GetAnnotations()[annotationPaused]
 	return annotated || cluster != nil && cluster.Spec.Paused
@@ -306,7 +306,7 @@ func GetKubeconfig(ctx context.Context, reader client.Reader, cluster types.Name
 	return secret.Data["value"], nil
 }
 
-// A refusal is an error that only a person can correct.
+// A refusal is an error that only a user can fix.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }

@@ -22,8 +22,8 @@ const KubeadmControlPlane = "KubeadmControlPlane"
 
 var controlPlanes = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", Version: GroupVersion.Version}
 
-// annotationPausedBy has the UID of the object for which Drover has paused a Cluster. A Cluster that a person has
-// paused does not have it.
+// annotationPausedBy contains the UID of the object for which Drover has paused a Cluster. Clusters that a user has
+// paused do not have it.
 const annotationPausedBy = "cluster.drover.dev/paused-by"
 
 // PausedBy returns the UID of the object for which Drover has paused a Cluster, or "" if Drover has not.

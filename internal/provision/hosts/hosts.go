@@ -57,8 +57,9 @@ var (
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
-	// NotCurrent returns why a Host's status may not be current, or "" if the agent has reported it to the present leader.
-	// The status may be from a backup that the hub was restored from. If the function is nil, every status counts.
+	// NotCurrent returns why a Host's status may not be current, or "" if the agent has reported it to the current
+	// leader. The status may be from a backup that the hub was restored from. If the function is nil, every status
+	// counts.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
 	// Finalizer is set on Hosts while they are taken, if it is not empty. A taken Host that is deleted is then cleaned
 	// only after Release.
@@ -189,7 +190,8 @@ func versionOf(secret *corev1.Secret) string {
 	return string(secret.UID) + "." + secret.ResourceVersion
 }
 
-// Give gives a Host that was taken for an object its instructions, unless it has them, and reports whether it did.
+// Give writes the instructions of a Host that was taken for an object, unless they are up to date, and reports whether
+// it did.
 func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions) (bool, error) {
 	before, err := h.Given(ctx, host)
 	if err != nil {
@@ -198,8 +200,8 @@ func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
 }
 
-// ReplaceInstructions does what Give does, for instructions that were derived from the result of Instructions, with
-// their version. If the Host has others by now, apierrors.IsConflict is true for the error.
+// ReplaceInstructions is like Give, but for instructions that were derived from the result of Instructions, with their
+// version. If the instructions have changed in the meantime, apierrors.IsConflict is true for the error.
 func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, version string) (bool, error) {
 	before, err := h.Given(ctx, host)
 	switch {
@@ -212,7 +214,8 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 }
 
 // GiveWithNote gives a Host its instructions in place of the ones that were read before, and reports whether it did. If
-// the Host has others by now, the error is Conflict or AlreadyExists. The note, which Note returns, is not a secret.
+// the instructions have changed in the meantime, the error is Conflict or AlreadyExists. The note, which Note returns,
+// is not a secret.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, instructions protocol.HostInstructions,
 	note string,
@@ -254,9 +257,9 @@ func (h Hub) GiveWithNote(
 	return true, nil
 }
 
-// Release takes a Host's instructions away, so that its machine is cleaned, and gives the Host back once the machine is
-// clean. It returns true if the Host is given back, is taken by another object, or is being deleted, which also cleans
-// it. Otherwise the Host's status says what it waits for; call Release again when the status changes.
+// Release removes a Host's instructions, so its machine is cleaned, and releases the Host once the machine is clean. It
+// returns true if the Host has been released, is taken by another object, or is being deleted, which also cleans it.
+// Otherwise the Host's status shows what it is waiting for. Call Release again when the status changes.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
 	case !TakenBy(host, consumer):
@@ -279,10 +282,10 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	return true, h.setConsumer(ctx, host, nil)
 }
 
-// ReleaseFormer gives back a clean Host whose consumer no longer exists, and reports whether the Host is given back. A
-// consumer takes the instructions away before it is removed. If there are instructions all the same, ReleaseFormer
-// keeps them and returns ErrFormerInstructions: in a hub that was restored, the consumer may exist with another UID,
-// and its installation is running.
+// ReleaseFormer releases a clean Host whose consumer no longer exists, and reports whether it did. A consumer removes
+// the instructions before it is removed itself. If the Host still has instructions, ReleaseFormer keeps them and
+// returns ErrFormerInstructions, because on a restored hub the consumer may exist with another UID, and its
+// installation may be running.
 func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	if host.DeletionTimestamp.IsZero() {
 		if secret, _, err := h.secret(ctx, host); err != nil {
@@ -338,7 +341,7 @@ func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostCo
 	return nil
 }
 
-// letGo removes the finalizer, so that a Host that is being deleted is cleaned.
+// letGo removes the finalizer, so a Host that is being deleted is cleaned.
 func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	before := host.DeepCopy()
 	if h.Finalizer == "" || !controllerutil.RemoveFinalizer(host, h.Finalizer) {
@@ -351,8 +354,7 @@ func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	return nil
 }
 
-// Handler wakes a controller for the objects of a kind that have taken Hosts: when a Host changes, and when it is given
-// back.
+// Handler enqueues the objects of a kind that have taken Hosts when a Host changes or is released.
 func Handler(kind string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 		host, ok := object.(*v1.Host)

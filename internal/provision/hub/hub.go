@@ -3,7 +3,7 @@
 
 // Package hub reads the objects that Drover's manager publishes.
 //
-// They say where the hub is, and what Hosts have reported to the manager that leads now.
+// They contain the address of the hub, and the state that Hosts have reported to the current leader.
 package hub
 
 import (
@@ -52,8 +52,8 @@ func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
 }
 
 // NotCurrent returns why the status of a Host may be older than the last report of its agent, or "" if the agent has
-// reported it to the manager that leads now. The status may have been written by a former leader, or come from a backup
-// that the hub was restored from.
+// reported it to the current leader. The status may have been written by a former leader, or come from a backup that
+// the hub was restored from.
 //
 // A manager without leader election has no Lease, and names no term in the status of a Host. Such a manager does not
 // notice that the hub was restored, and neither does this function.

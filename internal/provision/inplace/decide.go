@@ -77,8 +77,8 @@ func canUpdateMachineSet(q *request) response {
 }
 
 // refused returns why machines cannot be updated in place, or "" if they can. Cluster API replaces the machines if
-// there is a reason. It finds out itself whether other fields differ: it does not make a change in place that the
-// response has no patch for.
+// there is a reason. It checks itself whether other fields differ, because it does not make changes in place for which
+// the response contains no patch.
 func (c change) refused() string {
 	ours := infrav1.GroupVersion.String()
 	switch {

@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace serves the runtime hooks through which Cluster API asks whether machines can be updated in place, and
-// has them updated.
+// Package inplace serves the runtime hooks with which Cluster API checks whether machines can be updated in place, and
+// updates them.
 //
-// Cluster API presents no credential that the hub knows: by default it has no client certificate for extensions. So
-// anyone who reaches the port can call a hook. A call causes nothing that Cluster API's own objects do not ask for, its
-// answer contains nothing about other objects, and its cost is bounded.
+// Cluster API presents no credential that the hub knows, because by default it has no client certificate for
+// extensions. Therefore anyone who reaches the port can call a hook. A call has no effect that Cluster API's own
+// objects do not request, its response contains no data about other objects, and its cost is bounded.
 package inplace
 
 import (

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// attempts is how often a step of a restore is tried on a host. Steps can be repeated. A step that fails twice needs a
-// person.
+// attempts is the number of times that a step of a restore is tried on a host. Steps can be repeated. A step that fails
+// twice requires manual action.
 const attempts = 2
 
 // Input contains everything that a decision depends on.
@@ -30,7 +30,7 @@ type Input struct {
 	Retention int
 	// Restore is the restore that has not ended, or nil if there is none.
 	Restore *RestoreWish
-	// Paused reports whether Cluster API's status says that it leaves the control plane alone.
+	// Paused is true if the control plane is paused, according to Cluster API's status.
 	Paused bool
 }
 
@@ -85,7 +85,7 @@ type SnapshotWish struct {
 // RestoreWish is a restore that a user wants.
 type RestoreWish struct {
 	UID string
-	// Host is the host that has the file, and File is its name. Problem says why they are not known.
+	// Host is the host that has the file, and File is its name. Problem explains why they are unknown.
 	Host, File, Problem string
 	// S3 is a copy of the file for a host that does not have it. With a copy, another control plane restores the file if
 	// Host is empty or is no longer a control plane.
@@ -127,8 +127,8 @@ type decision struct {
 	out Decision
 }
 
-// Decide returns what the machines must do now. It is pure: when it is called again with the results of its decision,
-// it returns the next steps.
+// Decide returns the tasks that the machines must carry out now. It has no side effects. When it is called again with
+// the results of its decision, it returns the next steps.
 func Decide(in Input) Decision {
 	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]progress.Snapshot{}}}
 	wanted := map[string]bool{}
@@ -223,9 +223,9 @@ func (m *Machine) away() string {
 	return ""
 }
 
-// able returns a machine that can make a snapshot, or nil if there is none. Of several machines it returns the one that
-// the schedule used the longest ago. So each machine has some snapshots, and a machine whose snapshots fail does not
-// get all of them.
+// able returns a machine that can make a snapshot, or nil if there is none. Of several machines, it returns the one
+// that the schedule used least recently. This way, each machine has some snapshots, and a machine whose snapshots fail
+// does not get all of them.
 func (d *decision) able() (best *Machine) {
 	latest := 0
 	for i := range d.Machines {

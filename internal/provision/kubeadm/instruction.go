@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// script is what a host runs. All values come as arguments.
+// script is a script that a host runs. All values are passed as arguments.
 //
 //go:embed etcd.sh
 var script string
@@ -73,21 +73,22 @@ func flags(o *Object) []string {
 	return all
 }
 
-// Bucket says how the host of a task reaches a bucket.
+// Bucket specifies how the host of a task reaches a bucket.
 type Bucket struct {
 	// Credentials are environment variables of the instruction. A host never reports the value of a variable, and an
 	// instruction is removed from the host's instructions and journal when it has ended.
 	Credentials map[string]string
-	// Problem says why there are no credentials, or is nil if there are. Prepare continues without them, because the host
-	// may have the file.
+	// Problem explains why there are no credentials. It is nil if there are. Prepare continues without them, because
+	// the host may have the file.
 	Problem error
 }
 
 // Instruction returns the instruction for a task. The caller sets its ID.
 //
-// A task is not the instruction itself, although both say what a host does once. A task is in the spec of a
-// DroverMachine, which people may read who must not read Secrets. So a task only names the Secret with the bucket's
-// credentials. Only the controller of DroverMachines reads that Secret, when it gives the instruction to the Host.
+// A task is not the instruction itself, although both describe an action that a host carries out once. A task is part
+// of a DroverMachine's spec, which is readable for users who must not read Secrets. Therefore a task only names the
+// Secret with the bucket's credentials. Only the controller of DroverMachines reads that Secret, when it gives the
+// instruction to the Host.
 func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
 	if task.Etcd == nil {
 		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no field etcd", verb(task.Action))

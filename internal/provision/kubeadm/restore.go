@@ -52,7 +52,7 @@ func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why
 	d.out.Restore.Stuck = true
 }
 
-// begin begins the restore when nothing is in its way. Nothing is paused before.
+// begin starts the restore when nothing prevents it. Nothing is paused before that.
 func (d *decision) begin() {
 	all := d.present()
 	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })

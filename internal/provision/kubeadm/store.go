@@ -15,8 +15,8 @@ import (
 const (
 	// DefaultRetention is how many snapshots of the schedule each control plane keeps.
 	DefaultRetention = 5
-	// keptFailures is how many failed snapshots of the schedule are kept, so that a person can find out why they failed.
-	// Others stay, up to maxFailures, while their hosts may still have a file of them.
+	// keptFailures is how many failed snapshots of the schedule are kept, so users can find out why they failed.
+	// Further ones are kept, up to maxFailures, while their hosts may still have a file of them.
 	keptFailures, maxFailures = 3, 32
 	// maxRemove is how many files one task removes.
 	maxRemove = 64
@@ -129,7 +129,7 @@ func (d *decision) expire() {
 	}
 }
 
-// elsewhere reports whether a snapshot is on no present control plane, so that no task can remove its file.
+// elsewhere reports whether a snapshot is on none of the current control planes, so no task can remove its file.
 func (d *decision) elsewhere(s Stored) bool {
 	return !slices.ContainsFunc(d.Machines, func(m Machine) bool { return s.Host != "" && m.Host == s.Host && !m.Gone })
 }

@@ -30,21 +30,21 @@ const (
 func (s State) Busy() bool { return s == None || s == Running || s == Unwell }
 
 // Host is a host's progress with its instructions. The controllers see the content of the host's journal in this form,
-// whatever tool creates the cluster.
+// regardless of the tool that creates the cluster.
 type Host struct {
 	State State
 	// Done counts the one-time instructions that have succeeded.
 	Done int
 	// Instruction is the ID of the instruction that runs or has failed. It is empty if there is none.
 	Instruction string
-	// Message tells people what the host is doing, or what has failed. It is also set without instructions.
+	// Message describes the host's current action or failure. It is also set without instructions.
 	Message string
 	// Output is the end of the failed instruction's output.
 	Output string
 }
 
 // OfHost returns the progress of a Host with one version of its instructions; the version is empty for a Host without
-// instructions. A status that is about another version is ignored.
+// instructions. A status for another version is ignored.
 func OfHost(host *v1.Host, version string) Host {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	if ready == nil {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package progress describes the progress of hosts with their instructions, and of snapshots and restores of etcd,
-// whatever tool creates the cluster.
+// regardless of the tool that creates the cluster.
 //
 // The package is pure. The packages k3s and kubeadm read the progress of hosts and return the progress of snapshots and
 // restores, which controllers/provision/etcd writes into statuses.
@@ -24,7 +24,7 @@ import (
 type Snapshot struct {
 	Phase         provisionv1.EtcdSnapshotPhase
 	Host, Message string
-	// File is the name of the snapshot's file, or the beginning of its name.
+	// File is the name of the snapshot's file, or a prefix of its name.
 	File string
 	// Saved reports whether the file is on the host.
 	Saved bool
@@ -38,7 +38,7 @@ type Snapshot struct {
 type Restore struct {
 	Phase                 provisionv1.EtcdRestorePhase
 	Reason, Message, Host string
-	// File is the file that is restored, or the beginning of its name. It is empty while the file is not known.
+	// File is the file that is restored, or a prefix of its name. It is empty while the file is unknown.
 	File string
 	// Stuck reports whether manual action is required.
 	Stuck bool
@@ -100,8 +100,8 @@ func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 	s.Phase, s.Host, s.Snapshot = p.Phase, cmp.Or(p.Host, s.Host), cmp.Or(p.File, s.Snapshot)
 }
 
-// All has the progress of all EtcdSnapshots and EtcdRestores of a cluster, by their UIDs. An object that is missing
-// here keeps its status.
+// All contains the progress of all EtcdSnapshots and EtcdRestores of a cluster, by UID. The status of any other object
+// is not changed.
 type All struct {
 	Snapshots map[types.UID]Snapshot
 	Restores  map[types.UID]Restore

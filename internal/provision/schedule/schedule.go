@@ -25,7 +25,7 @@ type Schedule struct{ times cron.Schedule }
 // push out all earlier ones.
 const MinPeriod = 5 * time.Minute
 
-// Parse reads a schedule. Its error tells users what to write.
+// Parse parses a schedule. Its error explains the accepted syntax.
 func Parse(text string) (Schedule, error) {
 	if strings.HasPrefix(strings.TrimSpace(text), "@every") {
 		return Schedule{}, errors.New(`the schedule "@every" depends on when it began: ` + help)
@@ -92,8 +92,8 @@ func (s Schedule) closest() (at time.Time, gap time.Duration) {
 // Next returns the first time of the schedule after a time.
 func (s Schedule) Next(after time.Time) time.Time { return s.times.Next(after.UTC()) }
 
-// Latest returns the last time of the schedule in (after, until], or false if there is none. It looks at a few thousand
-// times at most, however many there were: first in the last hour, and farther back only if that hour had none.
+// Latest returns the last time of the schedule in (after, until], or false if there is none. It checks at most a few
+// thousand times, first in the last hour, and farther back only if that hour had none.
 func (s Schedule) Latest(after, until time.Time) (time.Time, bool) {
 	for _, back := range []time.Duration{time.Hour, 24 * time.Hour, 32 * 24 * time.Hour, 9 * 366 * 24 * time.Hour} {
 		from := until.Add(-back)
