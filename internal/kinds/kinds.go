@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// MaxAnnotation limits the size of an annotation that people write and the manager reads, in bytes.
+	// MaxAnnotation is the maximum size of an annotation that users write and the manager reads, in bytes.
 	MaxAnnotation = 1 << 10
 	// maxHostLabels limits the number of a Host's labels that objects can select by.
 	maxHostLabels = 64

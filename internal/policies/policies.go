@@ -49,8 +49,8 @@ type policy struct {
 	binding admissionv1.ValidatingAdmissionPolicyBinding
 }
 
-// Watch watches whether the hub's admission policies are in force. It writes none: a program that was taken over must
-// not lift its own limits.
+// Watch checks continuously whether the hub's admission policies are in force. It never writes policies, because a
+// compromised process must not be able to lift its own limits.
 type Watch struct {
 	wanted []policy
 	from   Manifests
@@ -64,7 +64,7 @@ type Watch struct {
 type Manifests struct {
 	// Files are patterns for the files in config/ with the policies.
 	Files []string
-	// Policies and Rights are what to apply if a policy is missing, and if the policies cannot be listed.
+	// Policies and Rights name the manifests to apply if a policy is missing, and if the policies cannot be listed.
 	Policies, Rights string
 }
 

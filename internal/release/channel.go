@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package release asks release channels for the version that they lead to.
+// Package release queries release channels for the version that they point to.
 //
 // A user who may create a Plan chooses the URL, but the hub or the agent of a member sends the request from its own
 // network. So a Client sends only a GET without credentials, follows no redirects, returns nothing of a body, and by
@@ -48,7 +48,8 @@ const (
 	Anywhere
 )
 
-// ErrAddress is the error if connecting to a channel's address is not allowed. The error that wraps it says what to do.
+// ErrAddress is returned when connecting to a channel's address is not allowed. The error that wraps it explains what
+// to do.
 var ErrAddress = errors.New("its host has no address that is allowed for a channel")
 
 // refusal is the error for all addresses that a reach does not include, and for names without an address. It is the
@@ -62,7 +63,7 @@ func (r Reach) refusal() error {
 		ErrAddress)
 }
 
-// Client asks channels for their versions. New returns one. It may be used concurrently.
+// Client queries channels for their versions. Use New to create one. It is safe for concurrent use.
 type Client struct {
 	reach           Reach
 	direct, proxied http.RoundTripper
@@ -131,7 +132,7 @@ func never() []netip.Prefix {
 	return all
 }
 
-// Latest asks a channel once and returns the version that it leads to. This is the last element of the path in the
+// Latest queries a channel once and returns the version that it points to. This is the last element of the path in the
 // Location of a 302, 303, 307 or 308 response. It must have a digit, so that a login page does not count as a version.
 // Other responses are errors. A Location with the channel's own path is an error too: servers whose channels are at
 // https send it. An error never contains the URL.

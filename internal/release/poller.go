@@ -34,12 +34,12 @@ type Result struct {
 	Err error
 	// Asked reports whether any request has ended.
 	Asked bool
-	// Next is when the channel is asked again.
+	// Next is the time of the next query.
 	Next time.Time
 }
 
-// Poller caches the results of channels. If the last result is old when Result is called, it asks the channel in the
-// background, so no caller waits. NewPoller returns one. It may be used concurrently.
+// Poller caches the results of channels. If the last result is old when Result is called, it queries the channel in the
+// background, so no caller has to wait. Use NewPoller to create one. It is safe for concurrent use.
 type Poller struct {
 	ask   func(context.Context, string) (string, error)
 	now   func() time.Time
@@ -57,7 +57,7 @@ type Poller struct {
 type channelState struct {
 	Result
 	running  bool
-	queued   map[string]bool // the workspaces that have a task to ask it
+	queued   map[string]bool // the workspaces that are waiting to query it
 	failures int
 	wanted   time.Time
 }
@@ -68,7 +68,7 @@ type ownSlots struct {
 	tasks int
 }
 
-// NewPoller returns a Poller that asks channels with ask, for example Client.Latest.
+// NewPoller returns a Poller that queries channels with ask, for example Client.Latest.
 func NewPoller(ask func(context.Context, string) (string, error), now func() time.Time) *Poller {
 	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxRequests), own: map[string]*ownSlots{},
 		channels: map[string]*channelState{}}
@@ -98,14 +98,14 @@ func (p *Poller) Start(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	p.mu.Lock()
-	p.ctx = nil // no further request begins
+	p.ctx = nil // no further request starts
 	p.mu.Unlock()
 	p.tasks.Wait()
 	return nil
 }
 
 // Result returns the last result of a channel. If a request is due, it starts one for a workspace. A channel that
-// several workspaces use is asked only once, for the first of them that has a slot.
+// several workspaces use is queried only once, for the first of them that has a slot.
 func (p *Poller) Result(workspace, channel string) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +140,7 @@ func (p *Poller) forgetLocked(now time.Time) {
 	}
 }
 
-// run asks a channel once both the workspace and the Poller have a free slot.
+// run queries a channel once both the workspace and the Poller have a free slot.
 func (p *Poller) run(ctx context.Context, workspace string, own *ownSlots, channel string) {
 	defer p.leave(workspace, own)
 	free := take(ctx, own.slots)
@@ -164,8 +164,8 @@ func take(ctx context.Context, slots chan struct{}) bool {
 	}
 }
 
-// begin ends a workspace's wait for slots. It reports whether the channel must be asked now, because no other workspace
-// has asked it in between.
+// begin ends a workspace's wait for slots. It reports whether the channel must be queried now, because no other
+// workspace has queried it in between.
 func (p *Poller) begin(workspace, channel string, free bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,7 +187,7 @@ func (p *Poller) leave(workspace string, own *ownSlots) {
 	}
 }
 
-// request asks a channel and records the result.
+// request queries a channel and records the result.
 func (p *Poller) request(ctx context.Context, channel string) {
 	version, err := p.ask(ctx, channel)
 	p.mu.Lock()

@@ -30,9 +30,9 @@ func (b *Buffers) Put(buffer []byte) {
 	}
 }
 
-// FewWrites keeps httputil.ReverseProxy from flushing the header and each piece of a response whose length is not known
-// in advance. ReverseProxy flushes so that streams arrive as they are written, but an object or a list is of no use
-// before it is complete.
+// FewWrites prevents httputil.ReverseProxy from flushing the header and each piece of a response whose length is not
+// known in advance. ReverseProxy flushes so that streams arrive as they are written, but an object or a list is of no
+// use before it is complete.
 func (i Info) FewWrites(response *http.Response) {
 	if i.Resource != "" && i.Subresource == "" && !i.Long && response.ContentLength < 0 {
 		response.ContentLength = 0 // ReverseProxy reads this only to decide whether to flush; the client gets the header

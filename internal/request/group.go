@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Kind says how a request ends.
+// Kind determines how a request ends.
 type Kind int
 
 const (
@@ -96,7 +96,7 @@ func EndResponse(response *http.Response, r *http.Request, with ...context.Conte
 	return endWatch(response, func(error) bool { return true }, with...)
 }
 
-// RenewWatches ends the watches in progress, each of them between two events. New watches may begin.
+// RenewWatches ends the watches in progress, each of them between two events. New watches may start.
 func (g *Group) RenewWatches() {
 	g.mu.Lock()
 	end := g.endWatches
@@ -105,7 +105,7 @@ func (g *Group) RenewWatches() {
 	end()
 }
 
-// EndWatches ends all watches between two events. Watches that begin later end at once.
+// EndWatches ends all watches between two events. Watches that start later end immediately.
 func (g *Group) EndWatches() {
 	g.mu.Lock()
 	end := g.endWatches
