@@ -152,7 +152,7 @@ var agentStates = map[string]string{
 	v1.ReasonNodeAgentsMissing: agentUnmanaged,
 }
 
-// Text returns a table for people, followed by the number of agents in each state.
+// Text formats a table for users, followed by the number of agents in each state.
 func (l agentList) Text() string {
 	line := strings.NewReplacer("\t", " ", "\n", " ")
 	var rows [][]string

@@ -109,7 +109,7 @@ Exit codes: 0 no problem; 1 there are problems; 2 an error occurred.`,
 	return c
 }
 
-// text returns the state for people.
+// text formats the state for users.
 func (s *hubStatus) text() string {
 	var b strings.Builder
 	url := ""

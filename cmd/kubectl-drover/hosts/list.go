@@ -89,7 +89,7 @@ func readHosts(ctx context.Context, h *cli.Hub) (hostList, error) {
 	return list, nil
 }
 
-// Text returns a table for people.
+// Text formats a table for users.
 func (l hostList) Text() string {
 	if len(l.Hosts) == 0 {
 		return "There are no Hosts. Create one with \"kubectl drover host join NAME\".\n"

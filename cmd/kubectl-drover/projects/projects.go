@@ -190,7 +190,7 @@ func newList(o *cli.Options) *cobra.Command {
 	})
 }
 
-// Text returns a table for people.
+// Text formats a table for users.
 func (l projectList) Text() string {
 	var rows [][]string
 	for _, p := range l.Projects {

@@ -22,7 +22,7 @@ type Options struct {
 	Workspace string
 	// Clusters by their name or display name in Rancher. If it is empty, all clusters are exported except Rancher's own.
 	Clusters []string
-	// Mapping that a person has completed.
+	// Mapping that a user has completed.
 	Mapping Mapping
 	// SecretValues exports the Secrets of projects with their values.
 	SecretValues bool
@@ -100,7 +100,7 @@ type conversion struct {
 
 // subjects holds the principals of bindings.
 type subjects struct {
-	given map[string]Principal  // from the Mapping that a person has completed
+	given map[string]Principal  // from the Mapping that a user has completed
 	known map[string]*Principal // by name in Rancher
 	count map[string]int        // the number of bindings of each principal
 }
@@ -173,7 +173,7 @@ func (c *conversion) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: c.Workspace, Name: name}
 }
 
-// describe formats the name of a Rancher object for people.
+// describe formats the name of a Rancher object for users.
 func describe(kind string, meta metav1.ObjectMeta, display string) string {
 	name := meta.Name
 	if meta.Namespace != "" {

@@ -18,7 +18,7 @@ const (
 	ReportFile        = "REPORT.md"
 	PrincipalsFile    = "principals.yaml"
 	kustomizationFile = "kustomization.yaml"
-	// SecretsFolder has the values of Secrets. It is not part of the kustomization and must not be committed.
+	// SecretsFolder contains the values of Secrets. It is not part of the kustomization and must not be committed.
 	SecretsFolder = "secrets"
 )
 

@@ -23,8 +23,8 @@ const NoName = "-"
 // localProvider is the provider of users who sign in to the hub with a password.
 const localProvider = "local"
 
-// Mapping maps Rancher's providers and principals to their names in Drover. The export writes it, and a person
-// completes it.
+// Mapping maps Rancher's providers and principals to their names in Drover. The export writes it, and a user completes
+// it.
 type Mapping struct {
 	// Providers of Rancher that principals belong to.
 	Providers []Provider `json:"providers"`
@@ -45,12 +45,12 @@ type Provider struct {
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name is the name in Drover that a person chose. It is empty if no name was chosen, and NoName if nothing should be
-	// granted.
+	// Name is the name in Drover that a user has chosen. It is empty if no name was chosen, and NoName if nothing
+	// should be granted.
 	Name string `json:"name"`
 	// Decided is the name that follows from Rancher's records. Each export determines it again.
 	Decided string `json:"decided,omitempty"`
-	// Suggested is a name for a person to confirm.
+	// Suggested is a name for a user to confirm.
 	Suggested string `json:"suggested,omitempty"`
 	// Why is the origin of the name, or the reason why there is no name.
 	Why string `json:"why,omitempty"`

@@ -3,7 +3,7 @@
 
 // Package rancher converts the objects of a Rancher server to Drover's objects.
 //
-// It reports objects without a counterpart, and decisions for a person.
+// It reports objects without a counterpart, and decisions that users have to make.
 //
 // It has no side effects: the same objects always produce the same files.
 package rancher
@@ -32,8 +32,8 @@ const (
 	localCluster       = "local"
 )
 
-// Objects are the objects that were read from a Rancher server. They only have the fields that the conversion uses: no
-// tokens, passwords or keys.
+// Objects are the objects that were read from a Rancher server. They contain only the fields that the conversion uses,
+// and no tokens, passwords or keys.
 type Objects struct {
 	Clusters        []Cluster
 	Projects        []Project
@@ -49,7 +49,7 @@ type Objects struct {
 	Plans []Plan
 	// Secrets that Rancher copies to projects, without values unless they were requested.
 	Secrets []corev1.Secret
-	// SecretsForbidden means that the caller may not list Secrets.
+	// SecretsForbidden is true if the caller may not list Secrets.
 	SecretsForbidden bool
 	// Unread has the kinds that could not be read completely.
 	Unread []Unread

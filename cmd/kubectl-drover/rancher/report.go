@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// Class tells what a finding requires from the reader.
+// Class describes the action that a finding requires from the reader.
 type Class string
 
 // Classes of findings, in the order of the report.
 const (
 	// Unreadable means that the export could not read the objects.
 	Unreadable Class = "Unreadable"
-	// Decide means that a person has to decide. The export did nothing.
+	// Decide means that a user has to make a decision. The export did nothing.
 	Decide Class = "Decide"
 	// Different means that the object is exported, and its meaning differs from the meaning in Rancher.
 	Different Class = "Different"

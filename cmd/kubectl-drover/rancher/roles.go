@@ -85,7 +85,7 @@ func contextOf(rt RoleTemplate) v1.RoleContext {
 	return ""
 }
 
-// role returns the name in Drover of a binding's role template. If it returns "", the report has the reason.
+// role returns the name in Drover of a binding's role template. If it returns "", the report contains the reason.
 func (c *conversion) role(name string, context v1.RoleContext, binding string) string {
 	rt, found := c.roles.all[name]
 	if !found {

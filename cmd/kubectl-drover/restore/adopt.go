@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package restore has the commands that bring members back after the hub was restored from a backup: they adopt agents,
-// confirm changes, and repeat revocations that the hub has forgotten.
+// Package restore contains the commands that recover members after the hub was restored from a backup: they adopt
+// agents, confirm changes, and repeat revocations that the hub has lost.
 package restore
 
 import (

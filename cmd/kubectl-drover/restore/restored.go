@@ -179,7 +179,7 @@ func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, u
 	return errors.Join(append(errs, err)...)
 }
 
-// printHeldPlans prints the Plans that begin in no other member while members of their workspaces are waiting.
+// printHeldPlans prints the Plans that do not start in any other member while members of their workspaces are waiting.
 func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter) error {
 	var held []string
 	workspaces := sets.New[string]()

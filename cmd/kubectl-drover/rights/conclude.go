@@ -41,10 +41,10 @@ type explanation struct {
 	Member *memberReview `json:"member,omitempty"`
 	// Chains lead from bindings to objects in the member.
 	Chains []link `json:"chains,omitempty"`
-	// Missing has the bindings of the subject that do not grant the action. The bindings that come closest are first. Each
-	// has advice.
+	// Missing has the bindings of the subject that do not grant the action. The closest bindings come first, each with
+	// advice.
 	Missing []missedBinding `json:"missing,omitempty"`
-	// Remarks explain differences between hub and member, and name what could not be read.
+	// Remarks explain differences between hub and member, and list objects that could not be read.
 	Remarks []string `json:"remarks,omitempty"`
 }
 
@@ -172,7 +172,7 @@ func (f findings) differences(drover access.Decision) []string {
 	return nil
 }
 
-// unasked returns what the hub cannot know without the member.
+// unasked describes the facts that the hub cannot know without querying the member.
 func (f findings) unasked() []string {
 	var remarks []string
 	for _, chain := range f.answer.Chains {

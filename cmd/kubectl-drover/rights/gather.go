@@ -34,7 +34,7 @@ type gathered struct {
 	unread []string
 }
 
-// gather reads all objects of the hub that an answer needs. It notes the rights that the caller lacks, and goes on
+// gather reads all objects of the hub that an answer needs. It records the rights that the caller lacks, and continues
 // without these objects.
 func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) {
 	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
@@ -147,7 +147,7 @@ func (g *gathered) neverJoined() error {
 		g.cluster.Name+v1.RegistrationSecretSuffix)
 }
 
-// away returns an error if the hub cannot reach the member at present.
+// away returns an error if the hub currently cannot reach the member.
 func (g *gathered) away() error {
 	c := meta.FindStatusCondition(g.cluster.Status.Conditions, v1.ConditionConnected)
 	switch {

@@ -112,8 +112,8 @@ func (m *memberClient) projectOf(ctx context.Context, namespace string) (string,
 	return found.Labels[v1.LabelProject], nil
 }
 
-// review asks the member's API server about the action. Callers who may not ask about others can still ask about
-// themselves.
+// review queries the member's API server about the action. Callers who may not review others' rights can still review
+// their own.
 func (m *memberClient) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	user, groups := who.userAndGroups()
 	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}
@@ -169,7 +169,7 @@ type delivered struct {
 	refusals []error
 }
 
-// follow looks up the objects that a chain leads to.
+// follow looks up the objects at the end of a chain.
 func (m *memberClient) follow(ctx context.Context, chain access.Chain, what access.Action) delivered {
 	d := delivered{}
 	ref, subjects, err := m.binding(ctx, chain.Object)

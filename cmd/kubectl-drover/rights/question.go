@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rights has the commands that answer who may do what in a member, and why.
+// Package rights contains the commands that show who may do what in a member, and why.
 //
 // It uses the objects of the hub and the member itself.
 package rights

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// errNoWay means that no entry of the kubeconfig leads to the member.
+// errNoWay is returned when no kubeconfig entry points to the member.
 var errNoWay = errors.New("no context of the kubeconfig leads to it")
 
 // memberConfig returns the client configuration for the member. It uses the context of --member-context if there is
@@ -60,7 +60,7 @@ func asInMember(as *rest.ImpersonationConfig) {
 	}
 }
 
-// contextConfig returns the client configuration of one context, with the impersonation that the flags ask for.
+// contextConfig returns the client configuration of one context, with the impersonation that the flags specify.
 func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: name, Timeout: o.Overrides.Timeout}
 	overrides.AuthInfo.Impersonate = o.Overrides.AuthInfo.Impersonate
@@ -74,8 +74,8 @@ func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 	return config, nil
 }
 
-// wayTo returns a context at the hub and the server for the member. It prefers the current context if that leads to the
-// hub, then a context that leads to this member, then any context at the hub. It returns an error if contexts of
+// wayTo returns a context at the hub and the server for the member. It prefers the current context if that points to
+// the hub, then a context that points to this member, then any context for the hub. It returns an error if contexts of
 // several hubs match.
 func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context, server string, err error) {
 	path := cli.MemberPath(workspace, cluster)

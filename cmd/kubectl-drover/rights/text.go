@@ -30,7 +30,7 @@ func outcomeOf(answer string) error {
 	return errCannotBeTold
 }
 
-// text returns the explanation for people.
+// text formats the explanation for users.
 func (e explanation) text() string {
 	var b strings.Builder
 	verbs := map[string]string{allowed: "Yes: %s may %s %s.\n", denied: "No: %s may not %s %s.\n", cannotBeTold: "It is not known whether %s may %s %s.\n"}
@@ -144,7 +144,7 @@ func ruleText(r rbacv1.PolicyRule) string {
 	return said
 }
 
-// text returns the list for people. It only counts the components of the cluster itself.
+// text formats the list for users. It only counts the cluster's own components.
 func (h holders) text() string {
 	var b strings.Builder
 	shown := slices.DeleteFunc(slices.Clone(h.Holders), holder.component)

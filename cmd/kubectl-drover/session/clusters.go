@@ -62,8 +62,8 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 	return c
 }
 
-// reachable returns the Clusters that the user can reach: as the hub's proxy lists them, or as the hub's API server
-// does for a user who has not signed in and whose kubeconfig leads to it.
+// reachable returns the Clusters that the user can reach: as listed by the hub's proxy, or by the hub's API server for
+// a user who has not signed in and whose kubeconfig points to it.
 func (o *options) reachable(ctx context.Context, workspace, selector string) (reachable, error) {
 	session, err := o.signedInOrPlain(ctx)
 	if err == nil {
@@ -80,8 +80,8 @@ func (o *options) bindSelector(c *cobra.Command) {
 	c.Flags().StringVarP(&o.selector, "selector", "l", "", "A label selector for Clusters, for example env=prod")
 }
 
-// clustersOf asks a hub for the Clusters that its user can reach. An empty workspace means all workspaces, and an empty
-// selector means all Clusters.
+// clustersOf requests the Clusters that the user can reach from a hub. An empty workspace means all workspaces, and an
+// empty selector means all Clusters.
 func clustersOf(ctx context.Context, session *login.Session, workspace, selector string) (reachable, error) {
 	list, query := reachable{}, url.Values{}
 	if workspace != "" {
@@ -102,7 +102,7 @@ func clustersOf(ctx context.Context, session *login.Session, workspace, selector
 	return list, nil
 }
 
-// text returns a table for people.
+// text formats a table for users.
 func (l reachable) text(workspace, selector string) string {
 	var rows [][]string
 	for _, c := range l.Items {

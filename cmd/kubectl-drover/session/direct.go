@@ -22,8 +22,8 @@ import (
 const (
 	// answerLimit is how long a Cluster's own address may take to answer. After that, the hub is preferred.
 	answerLimit = 2 * time.Second
-	// renewLimit is how long the hub may take to renew a token that is still valid. renewPause is the pause before the hub
-	// is asked again.
+	// renewLimit is how long the hub may take to renew a token that is still valid. renewPause is the pause before the
+	// next attempt.
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 
@@ -36,9 +36,9 @@ type directAccess struct {
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// answers reports whether a Cluster's own address serves the user at present. For an agent, it is enough that it
-// rejects a request without a token. An API server rejects such a request even if it does not accept tokens of the hub,
-// so the request carries the token that kubectl would send.
+// answers reports whether a Cluster's own address currently serves the user. For an agent, it is enough that it rejects
+// a request without a token. An API server rejects such a request even if it does not accept tokens of the hub, so the
+// request carries the token that kubectl would send.
 func (c reachableCluster) answers(ctx context.Context, token func(context.Context) (string, error)) bool {
 	if c.Direct == nil {
 		return false

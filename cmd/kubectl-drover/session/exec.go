@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// envCluster is the environment variable that has the Cluster, as WORKSPACE/NAME.
+	// envCluster is the environment variable that contains the Cluster, as WORKSPACE/NAME.
 	envCluster = "DROVER_CLUSTER"
 	// execGrace is how long a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
-	// maxCaptured bounds the output of a command that is kept for -o json, in bytes.
+	// maxCaptured is the maximum number of output bytes of a command that are kept for -o json.
 	maxCaptured = 1 << 20
 )
 

@@ -13,7 +13,7 @@ import (
 // maxLine bounds a buffered line, in bytes. A longer line is printed in pieces.
 const maxLine = 64 << 10
 
-// merged prints lines of several Clusters. Lines are not mixed, and each begins with its Cluster.
+// merged prints lines of several Clusters. Lines are not mixed, and each starts with the name of its Cluster.
 type merged struct {
 	to io.Writer
 

@@ -201,8 +201,7 @@ func caller(info string, in *os.File) call {
 	return call(said.Spec)
 }
 
-// ca returns the CA that the kubeconfig has for the hub. It lets a user sign in who has never signed in on this
-// computer.
+// ca returns the hub's CA from the kubeconfig, so users can sign in who have never signed in on this computer.
 func (c call) ca(issuer string) []byte {
 	if c.Cluster != nil && strings.HasPrefix(c.Cluster.Server, issuer+"/") {
 		return c.Cluster.CertificateAuthorityData

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session has the commands that sign users in to a hub, provide kubectl with their tokens, and give access to
-// their Clusters.
+// Package session contains the commands that sign users in to a hub, provide kubectl with their tokens, and give access
+// to their Clusters.
 package session
 
 import (

@@ -203,7 +203,7 @@ func (o *options) withSession(c *cobra.Command, do func(context.Context, *login.
 	return do(ctx, session)
 }
 
-// text returns a table for people.
+// text formats a table for users.
 func (l scriptTokens) text() string {
 	if len(l.Items) == 0 {
 		return "You have no tokens for scripts.\n"

@@ -134,7 +134,7 @@ func (o *options) useHub(c *cobra.Command) error {
 	return o.switchTo(c, config, name, mark)
 }
 
-// isHub returns an error unless a context leads to the API server of a hub.
+// isHub returns an error unless a context points to the API server of a hub.
 func (o *options) isHub(ctx context.Context, name string) error {
 	h, err := o.at(name)
 	if err != nil {
@@ -230,8 +230,8 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 // probeLimit is how long a hub's API server may take to answer before the plugin does not remember it.
 const probeLimit = 3 * time.Second
 
-// rememberHub marks and returns the context of the kubeconfig that leads to the API server of a session's hub, or
-// returns "". A context that was not marked before must lead to a hub that has the Cluster.
+// rememberHub marks and returns the kubeconfig context that points to the API server of a session's hub, or returns "".
+// A context that was not marked before must point to a hub that has the Cluster.
 func (o *options) rememberHub(ctx context.Context, config *clientcmdapi.Config, session *login.Session,
 	c reachableCluster) string {
 	name, known := "", false

@@ -34,7 +34,7 @@ const (
 	maxPause = 5
 )
 
-// ErrRefused means that the issuer does not renew the user's token. The user has to sign in.
+// ErrRefused is returned when the issuer refuses to renew the user's token. The user has to sign in.
 var ErrRefused = errors.New("the session has ended")
 
 // metadata has the fields of the issuer's metadata that oidc.Provider does not read (RFC 8414, RFC 8628, RFC 9207).

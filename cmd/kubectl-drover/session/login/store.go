@@ -30,7 +30,7 @@ const (
 	maxSession = 1 << 20
 )
 
-// ErrSignedOut means that the user has no session at a hub.
+// ErrSignedOut is returned when the user has no session at a hub.
 var ErrSignedOut = errors.New("you are not signed in")
 
 // Session holds the tokens of a user who has signed in to a hub.
