@@ -44,7 +44,7 @@ type Reconciler struct {
 	Members  Members
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
-	// Trust says how agents verify the hub.
+	// Trust determines how agents verify the hub.
 	Trust v1.Trust
 	History
 	// Settled reports whether agents have had time to come back since this manager began to accept tunnels. Before that,
@@ -84,7 +84,7 @@ func OfMembers(on func(func(types.NamespacedName))) func(func(types.NamespacedNa
 	}
 }
 
-// Handler wakes a controller for the Host that a Secret belongs to.
+// Handler enqueues the Host that a Secret belongs to.
 func Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 		if name := object.GetLabels()[v1.LabelHost]; name != "" {
@@ -110,10 +110,10 @@ type input struct {
 	state    members.State
 	token    registration.Token
 
-	// version is the version of the instructions that the host must have, or empty if it must have none. invalid says what
-	// is wrong with them.
+	// version is the version of the instructions that the host must have, or empty if it must have none. invalid
+	// describes the problem with them.
 	version, invalid string
-	// call is the call that hands over the instructions. It is zero if the host already has them.
+	// call is the call that sends the instructions. It is zero if the host already has them.
 	call members.Call
 	err  error // of register
 	// held is the change that waits for an administrator, or nil if there is none.
@@ -133,7 +133,7 @@ func (in *input) report() *protocol.HostReport {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/status,verbs=get;update;patch
 
-// Reconcile makes the join token of one Host, hands settings and instructions to its agent, and writes its status.
+// Reconcile creates the join token of one Host, sends settings and instructions to its agent, and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	host := &v1.Host{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
@@ -244,9 +244,9 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver gives a connected agent the settings, then the instructions, if it has others. A host that knows more than
-// the hub waits for a confirmation. If it has the hub's instructions all the same, it gets them again, and with them
-// what the hub knows.
+// handOver sends the settings and then the instructions to a connected agent, if they differ from its own. A host that
+// knows more than the hub waits for a confirmation. If it nevertheless has the hub's instructions, they are sent again
+// together with the hub's checkpoint.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {

@@ -97,7 +97,7 @@ type Revoker struct {
 	Tunnels *members.Tunnels
 }
 
-// Reconcile ends the tunnels of one Host that its present agent does not own.
+// Reconcile closes those of a Host's tunnels that its current agent does not own.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	member := Member(req.NamespacedName)
 	peers := r.Tunnels.Local(member)

@@ -32,16 +32,16 @@ func HistoryOf(r *checkpoint.Recorder) History {
 	return History{Checkpoint: r.Current, Forgot: r.Forgot, Term: r.Term}
 }
 
-// give gives the agent a version of the instructions, or takes its instructions away if that is empty. The agent gets
-// the present checkpoint with it.
+// give sends the agent a version of the instructions, or removes its instructions if the version is empty. The current
+// checkpoint is sent with it.
 func (r *Reconciler) give(in *input, version string, content []byte) {
 	in.call = r.Members.StartHostInstructions(in.member, members.HostInstructions{
 		Version: version, Content: content, Checkpoint: r.Checkpoint(),
 	})
 }
 
-// holdBack reports whether the host knows more than the hub, which was restored. It sets what waits for a confirmation,
-// unless the host is unharmed by what the hub would do.
+// holdBack reports whether the host knows more than the restored hub. It sets the changes that wait for a confirmation,
+// unless they would not harm the host.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
 	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
 	if lost == "" || unharmed || confirmed {
@@ -50,7 +50,7 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (be
 	return true, r.compare(ctx, in, lost)
 }
 
-// compare finds out what the restored hub would do on a host that has other instructions than the hub's.
+// compare determines what the restored hub would do on a host whose instructions differ from the hub's.
 func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
 		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache has no content
@@ -67,8 +67,8 @@ func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error 
 	return nil
 }
 
-// heldBack returns what waits for a confirmation. It is pure. A host would be cleaned first if its instructions have
-// another owner, or if it does not report their owner.
+// heldBack returns the changes that wait for a confirmation. It has no side effects. A host would be cleaned first if
+// its instructions have another owner, or if it does not report their owner.
 func heldBack(in *input, lost string) *v1.RestoreStatus {
 	name, progress := []string{secretName(in.host).Name}, in.report().Progress
 	held, has := &v1.RestoreStatus{Checkpoint: lost}, progress.Version
@@ -88,7 +88,8 @@ func heldBack(in *input, lost string) *v1.RestoreStatus {
 	return held
 }
 
-// writeHeld shows what waits for a confirmation. The status stays as it is while it is not known whether a host waits.
+// writeHeld shows the changes that wait for a confirmation. The status is unchanged while it is unknown whether a host
+// is waiting.
 func writeHeld(in *input, update *status.Update) {
 	if in.err != nil || in.report() == nil && in.identity != nil {
 		return
@@ -98,7 +99,7 @@ func writeHeld(in *input, update *status.Update) {
 		Write(in.held, "HandOver", whyHeld(in), update)
 }
 
-// whyHeld says what waits for a confirmation, and what to do about it.
+// whyHeld describes the changes that wait for a confirmation, and explains what to do about them.
 func whyHeld(in *input) string {
 	if in.held == nil {
 		return ""

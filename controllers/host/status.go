@@ -77,7 +77,7 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	}
 	state, v := ofProgress(report.Progress)
 	if in.held != nil {
-		return state, v // the condition RestoreConfirmed says what waits
+		return state, v // the condition RestoreConfirmed lists the changes
 	}
 	if in.version != "" && report.Progress.Version != in.version && report.Progress.Phase != protocol.HostCleaning {
 		state, v = v1.HostInstalling, status.Readiness{Reason: v1.ReasonInstalling, Message: "the instructions are on their way to the host"}
@@ -127,7 +127,7 @@ func failed(phase protocol.HostPhase) bool {
 	return phase == protocol.HostFailed || phase == protocol.HostInterrupted
 }
 
-// problem says why instructions failed.
+// problem explains why instructions failed.
 func problem(p protocol.HostProgress) string {
 	if p.Instruction == "" {
 		return p.Message

@@ -29,7 +29,7 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Settings returns the hub's settings: its addresses and CA.
 	Settings func() protocol.Settings
-	// Served reports whether the hub's API server has the kind. Without it, Reconcile does nothing.
+	// Served reports whether the hub's API server serves the kind. Without it, Reconcile does nothing.
 	Served func() bool
 }
 
@@ -47,7 +47,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	settings := r.Settings()
 	if settings.CABundle == "" {
-		return ctrl.Result{}, nil // the hub's CA is not loaded yet; its change wakes this controller
+		return ctrl.Result{}, nil // the hub's CA is not loaded yet; loading it triggers a reconcile
 	}
 	if err := r.Client.Get(ctx, req.NamespacedName, found); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read ClusterProfile %s: %w", req.NamespacedName, err)

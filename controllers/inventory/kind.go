@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/clusterprofile"
 )
 
-// LookEvery is how often the API server is asked for the kind while it does not have it.
+// LookEvery is the interval at which the API server is queried for the kind while it does not serve it.
 const LookEvery = time.Minute
 
 // Kind watches profiles once the hub's API server has their kind, which may be installed at any time. As a source, it
@@ -62,7 +62,7 @@ func (k *Kind) Start(ctx context.Context, queue workqueue.TypedRateLimitingInter
 	return nil
 }
 
-// watch begins if the API server has the kind.
+// watch starts if the API server serves the kind.
 func (k *Kind) watch(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	if _, err := k.Mapper.RESTMapping(clusterprofile.GroupVersion.WithKind("ClusterProfile").GroupKind(), clusterprofile.GroupVersion.Version); err != nil {
 		return err

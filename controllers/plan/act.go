@@ -110,8 +110,8 @@ func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v
 	return next, nil
 }
 
-// releaseAll removes the claims and labels of a deleted plan from all Clusters. The label with which a person keeps a
-// plan off a Cluster stays.
+// releaseAll removes the claims and labels of a deleted plan from all Clusters. The label with which a user excludes a
+// Cluster from a plan is kept.
 func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -139,7 +139,7 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 	return nil
 }
 
-// deliver hands over the set for each member.
+// deliver passes the set for each member to the store.
 func (r *Reconciler) deliver(s *scope) {
 	made := map[rollout.Delivery]*set.Set{}
 	sets := map[types.NamespacedName]*set.Set{}
@@ -158,7 +158,7 @@ func (r *Reconciler) deliver(s *scope) {
 	r.Deliveries.Replace(keyOf(client.ObjectKeyFromObject(s.plan)), sets)
 }
 
-// delivery returns what a member is given.
+// delivery returns the set that a member receives.
 func (s *scope) delivery(i int) rollout.Delivery {
 	switch {
 	case s.clusters[i].Claim == nil:
@@ -171,8 +171,9 @@ func (s *scope) delivery(i int) rollout.Delivery {
 	return s.observed.Deliver(&s.clusters[i])
 }
 
-// made returns the set of a plan. If none can be made, it returns a set that makes members keep their present set. The
-// store waits for all owners before it removes unwanted objects from members, so each plan must hand something over.
+// made returns the set of a plan. If none can be created, it returns a set that makes members keep their current set.
+// The store waits for all owners before it removes unwanted objects from members, so each plan must pass a set for each
+// member.
 func (s *scope) made(paused bool) *set.Set {
 	made, err := s.set(paused)
 	if err != nil {

@@ -35,7 +35,8 @@ type Reconciler struct {
 	State func(plan string, member types.NamespacedName) MemberState
 	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
 	Unconfirmed delivery.Unconfirmed
-	// Channel returns what a release channel leads to, and asks it for a workspace if that is due.
+	// Channel returns the version that a release channel points to, and queries the channel for a workspace if that is
+	// due.
 	Channel func(workspace, url string) release.Result
 	// Settled reports whether agents have had time to come back since this manager started. Before that, a missing agent
 	// need not be away. A nil function means that they have had time.
@@ -69,7 +70,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if s == nil { // the channel's answer wakes this controller
+	if s == nil { // the channel's response triggers a reconcile
 		return ctrl.Result{}, r.wait(ctx, plan)
 	}
 	err = r.advance(ctx, s)

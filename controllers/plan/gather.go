@@ -50,7 +50,7 @@ type scope struct {
 	decision rollout.FleetDecision
 }
 
-// observedMember has the facts about a Cluster that the planner does not need.
+// observedMember contains the facts about a Cluster that the planner does not need.
 type observedMember struct {
 	object *v1.Cluster // as it was last read or written; shared
 	state  MemberState
@@ -61,7 +61,7 @@ type resolved struct {
 	version string // empty if none is known
 	reason  string // the reason of the condition LatestResolved
 	message string
-	next    time.Time // when to ask the channel again
+	next    time.Time // when to query the channel again
 }
 
 // gather reads everything that a plan depends on. It returns nil while the channel is being asked, because then it is
@@ -89,8 +89,8 @@ func (s *scope) fail(reason, message string, stalled bool) {
 	}
 }
 
-// resolve finds the version. The version is not known while a channel is asked for the first time. The plan's status
-// remembers the version of its channel, and a new leader uses that while the channel is down.
+// resolve determines the version, which is unknown while a channel is being queried for the first time. The plan's
+// status remembers the version of its channel, and a new leader uses that while the channel is down.
 func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
@@ -213,7 +213,7 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 		c.Away, c.AwaySince = "its agent has not said how its plans are since "+m.state.Silent.UTC().Format(time.RFC3339), m.state.Silent
 	}
 	if c.Away != "" && c.AwaySince.IsZero() && c.Claim != nil {
-		c.AwaySince = c.Claim.Since // an agent that refuses does so until a person acts
+		c.AwaySince = c.Claim.Since // an agent that refuses continues to do so until a user acts
 	}
 	return c
 }

@@ -21,7 +21,7 @@ import (
 // maxPlans bounds the plans for which the status of one member is kept, because its agent may be malicious.
 const maxPlans = 128
 
-// MemberState is what the hub knows about a plan in a member.
+// MemberState contains what the hub knows about a plan in a member.
 type MemberState struct {
 	// Connected reports whether the member is connected.
 	Connected bool
@@ -34,7 +34,7 @@ type MemberState struct {
 	// Silent is since when the agent, which runs plans, has not reported all of them. It is zero if it has, or is not
 	// connected.
 	Silent time.Time
-	// Hold says why the member takes no part at present. It is empty if it does.
+	// Hold explains why the member currently takes no part. It is empty if it does.
 	Hold string
 	// Status is the status of the Plan in the member, or nil if it is not there. It is shared and must not be changed.
 	Status *v1.PlanStatus
@@ -53,7 +53,7 @@ type Progress struct {
 	onMember []func(member types.NamespacedName)
 }
 
-// progress has the reports of one member.
+// progress contains the reports of one member.
 type progress struct {
 	runs    bool   // the member is connected, and its agent runs plans unless refuses has a reason
 	refuses string // see MemberState.Refuses
