@@ -49,7 +49,7 @@ func (d *decision) startAgain(m *member) error {
 	return err
 }
 
-// wayBack returns the URL at which a server joins the restored cluster, or what it is waiting for.
+// wayBack returns the URL at which a server joins the restored cluster, or the reason to wait.
 func (d *decision) wayBack(m *member) (url, why string) {
 	for _, s := range d.ordered() {
 		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {
