@@ -123,7 +123,7 @@ func (l *lanes) do(ctx context.Context, place, id string, write func(context.Con
 }
 
 // admit decides whether a write to a place begins as a probe, waits, or is refused. If all results are nil, the write
-// may begin in the quick lane.
+// may start in the quick lane.
 func (l *lanes) admit(place, id string) (probe *admitted, wait <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,7 +24,7 @@ const stuckMargin = 30 * time.Second
 type observed struct {
 	record record
 	live   *appsv1.Deployment
-	// nodes is the number of the member's nodes, or 0 if it is not known.
+	// nodes is the number of the member's nodes, or 0 if it is unknown.
 	nodes int32
 	now   time.Time
 }

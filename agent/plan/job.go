@@ -86,7 +86,7 @@ func safeName(words ...string) string {
 	return shown[:56] + "-" + digest[:6]
 }
 
-// labelValue returns a valid label value for s. A tag from a channel may begin and end with characters that are invalid
+// labelValue returns a valid label value for s. A tag from a channel may start and end with characters that are invalid
 // there in a label.
 func labelValue(s string) string {
 	sum := sha256.Sum224([]byte(s))

@@ -78,7 +78,7 @@ type facts struct {
 type role struct {
 	known      bool
 	leads      bool
-	leadership int  // how often this replica began to lead
+	leadership int  // how often this replica started to lead
 	patient    bool // nodes are not reported before pods are known, because the hub already has both from another replica
 }
 

@@ -106,7 +106,7 @@ func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 
 // own returns the Deployment for a spec that its user has changed since the agent's Deployment was made. It has the
 // image that the agent has, unless the spec names one. A user's change does not wait for the agent's turn. own returns
-// nil if the spec has not changed, or if the agent's Deployment is not known.
+// nil if the spec has not changed, or if the agent's Deployment is unknown.
 func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	agent := in.cluster.Status.Agent
 	switch {

@@ -47,8 +47,8 @@ type Reconciler struct {
 	// Trust determines how agents verify the hub.
 	Trust v1.Trust
 	History
-	// Settled reports whether agents have had time to come back since this manager began to accept tunnels. Before that,
-	// a missing agent is not lost.
+	// Settled reports whether agents have had time to come back since this manager started to accept tunnels. Before
+	// that, a missing agent is not lost.
 	Settled func() bool
 	Now     func() time.Time
 
@@ -118,7 +118,7 @@ type input struct {
 	err  error // of register
 	// held is the change that waits for an administrator, or nil if there is none.
 	held *v1.RestoreStatus
-	// owner is the owner of the hub's instructions, if the host is held back. It is nil if the owner is not known.
+	// owner is the owner of the hub's instructions, if the host is held back. It is nil if the owner is unknown.
 	owner *string
 }
 

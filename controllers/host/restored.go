@@ -117,7 +117,7 @@ func whyHeld(in *input) string {
 		"confirms it. Correct Secret %s if it is not what you want, then run \"kubectl drover restored host/%s -w %s\"", would, secretName(in.host).Name, in.host.Name, in.host.Namespace)
 }
 
-// instructionsOf describes instructions by their owner, which is nil if it is not known.
+// instructionsOf describes instructions by their owner, which is nil if it is unknown.
 func instructionsOf(owner *string) string {
 	switch {
 	case owner == nil:

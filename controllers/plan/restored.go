@@ -15,7 +15,7 @@ import (
 // awaitConfirmation returns why a plan does not begin in a member: another one of its members waits, or may wait, for
 // the confirmation of a restore of the hub. A plan from a backup is for all its members as they were. So it does not
 // begin in members that lost nothing while it is not known whether it should run at all. The zero value means that it
-// may begin. It may also begin in a member that waits itself: nothing is sent there, and the plan is among the changes
+// may start. It may also begin in a member that waits itself: nothing is sent there, and the plan is among the changes
 // to confirm.
 func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	if r.Unconfirmed == nil {

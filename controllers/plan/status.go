@@ -198,7 +198,7 @@ func (s *scope) fill(outcomes []delivery.Outcome) {
 	st.Nodes.LeftOut = s.leftOut()
 }
 
-// current returns a member's status for its present revision, or nil if the member reports none.
+// current returns a member's status for its current revision, or nil if the member reports none.
 func (s *scope) current(i int) *v1.PlanStatus {
 	if said := s.members[i].state.Status; s.clusters[i].Claim != nil && said != nil && said.Revision == s.fleet.Revision {
 		return said

@@ -74,7 +74,7 @@ func (d *demo) processes() []string {
 	return []string{manager, agent}
 }
 
-// agentLog returns the end of the agent's log, or why it is not known.
+// agentLog returns the end of the agent's log, or why it is unknown.
 func (d *demo) agentLog(ctx context.Context) string {
 	if d.state.Nodes != realNodes {
 		return tail(d.files.log(agent))

@@ -31,7 +31,7 @@ type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
 	// Project is the project of the action's namespace, from the namespace's label in the member. If it is empty, the
-	// label is not known, and the namespaces that projects list decide.
+	// label is unknown, and the namespaces that projects list decide.
 	Project string
 }
 
@@ -271,7 +271,7 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 }
 
 // projectOf returns the project of a namespace in a member. This is the project in the namespace's label or, if the
-// label is not known, the oldest project that lists the namespace. A reserved namespace is in no project, whatever its
+// label is unknown, the oldest project that lists the namespace. A reserved namespace is in no project, whatever its
 // label says.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {

@@ -100,7 +100,7 @@ func (h *Hold) Withdraw(id string) {
 // Settle records that a set has an owner again, or was removed.
 func (h *Hold) Settle(id string) { delete(h.withdrawn, id) }
 
-// Compared records the difference in the member, where nil means that it is not known. It reports whether a known
+// Compared records the difference in the member, where nil means that it is unknown. It reports whether a known
 // difference has changed.
 func (h *Hold) Compared(now *Difference) (changed bool) {
 	if now != nil {

@@ -224,7 +224,7 @@ type HostProbe struct {
 	FailureThreshold int `json:"failureThreshold,omitempty"`
 }
 
-// hostName matches the IDs and names in instructions. They have no slash and do not begin with a dot, because an ID is
+// hostName matches the IDs and names in instructions. They have no slash and do not start with a dot, because an ID is
 // also the name of a directory. The length is checked separately: a limit on a repetition would make the expression
 // large in each agent.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)

@@ -239,7 +239,7 @@ func (r *UninstallResult) Bound() {
 	}
 }
 
-// Term is one term of leadership among the agent's replicas. A term never comes back after another one has begun.
+// Term is one term of leadership among the agent's replicas. A term never comes back after another one has started.
 type Term struct {
 	// Term names the leader, the start of its term, and the number of earlier terms. It is empty while no replica
 	// leads. At most MaxTerm bytes.

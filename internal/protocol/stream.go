@@ -12,7 +12,7 @@ import (
 // tunnel.
 //
 // Each replica of the agent sends its Report. Only the leader sends sets and plans: first the state of each existing
-// one, then Synced, and then each change. A replica that becomes the leader begins to do so on the streams that are
+// one, then Synced, and then each change. A replica that becomes the leader starts to do so on the streams that are
 // already open. A replica that stops leading sends Stopped.
 const PathReport = "/v1/report"
 

@@ -84,7 +84,7 @@ type Options struct {
 	// Authorize checks whether a user may reach a member. Its errors are refusals. It is called before the proxy knows
 	// whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
-	// Transport returns the transport that carries requests whose paths begin with protocol.PathKubernetes to a
+	// Transport returns the transport that carries requests whose paths start with protocol.PathKubernetes to a
 	// member's agent. It supports upgrades like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError.
 	// The transport's own errors may match *NotConnectedError or ErrHeaderTooLarge.
 	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)

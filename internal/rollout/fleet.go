@@ -55,7 +55,7 @@ type Cluster struct {
 	// Away is the reason why the member cannot receive anything, for example that it is disconnected, AgentTooOld or
 	// AgentReadOnly. It is empty if the member can.
 	Away string
-	// AwaySince is the latest time at which the member can have gone away. It is zero if that is not known.
+	// AwaySince is the latest time at which the member can have gone away. It is zero if that is unknown.
 	AwaySince time.Time
 	// Hold is the reason why the member's agent takes part in no plan, see protocol.PlanHold.
 	Hold string
@@ -96,8 +96,8 @@ type ClusterStep struct {
 type FleetDecision struct {
 	Step *ClusterStep
 	Wait Wait
-	// Ask has the members that would begin now but must report first. Each of them takes a slot meanwhile, so that no more
-	// members are asked than may begin.
+	// Ask has the members that would begin now but must report first. Each of them takes a slot meanwhile, so that no
+	// more members are asked than may start.
 	Ask []string
 }
 
@@ -126,7 +126,7 @@ type Fleet struct {
 	stopped  bool
 	failed   int
 	slots    int // slots that are taken
-	opened   int // the last wave in which a member has begun
+	opened   int // the last wave in which a member has started
 	until    time.Time
 }
 
@@ -231,7 +231,7 @@ func (f *Fleet) counts(c *Cluster) bool {
 	return c.Selected && c.Labels[f.label] != v1.PlanDisabled
 }
 
-// current reports whether a member has begun with the current revision of the plan.
+// current reports whether a member has started with the current revision of the plan.
 func (f *Fleet) current(c *Cluster) bool {
 	return c.Claim != nil && c.Claim.Revision == f.plan.Revision
 }

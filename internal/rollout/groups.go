@@ -8,7 +8,7 @@ type Group struct {
 	Members, Failed int
 }
 
-// HeldBack returns the groups in which no further member may begin, and whether none may begin in any group. allowed
+// HeldBack returns the groups in which no further member may start, and whether none may start in any group. allowed
 // returns how many of the given number of members may fail.
 //
 // A group is held back by its own failures. The whole fleet stops when too many members failed even without the group

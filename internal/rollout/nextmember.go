@@ -123,7 +123,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	return step
 }
 
-// candidate returns the next member to begin, or the reason why none may begin.
+// candidate returns the next member to begin, or the reason why none may start.
 func (f *Fleet) candidate() (*Cluster, Wait) {
 	if f.plan.Pace.Paused {
 		return nil, Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to continue"}
@@ -166,7 +166,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	return best, Wait{}
 }
 
-// openWaves returns how many waves may begin, counted from the first, and why the next one may not.
+// openWaves returns how many waves may start, counted from the first, and why the next one may not.
 func (f *Fleet) openWaves() (int, Wait) {
 	for i, w := range f.waves {
 		if i < f.opened {
@@ -198,7 +198,7 @@ func (f *Fleet) unless(w Wait) Wait {
 	return w
 }
 
-// remainder returns the reason to wait if no member can begin.
+// remainder returns the reason to wait if no member can start.
 func (f *Fleet) remainder() Wait {
 	var total, complete, failed, held, away int
 	var holds, is string

@@ -175,7 +175,7 @@ const (
 	CreateJob Act = "CreateJob"
 	// DeleteJob deletes Job with its pods, in the foreground.
 	DeleteJob Act = "DeleteJob"
-	// StartDrain begins to evict the node's pods.
+	// StartDrain starts to evict the node's pods.
 	StartDrain Act = "StartDrain"
 )
 

@@ -81,7 +81,7 @@ func Count(total, complete, applying, failed, held int) v1.PlanCount {
 func narrow(n int) int32 { return int32(min(n, math.MaxInt32)) }
 
 // pending returns why the pod of a node's Job has not started. It is empty if the pod has started, or if the reason is
-// not known.
+// unknown.
 func (v *view) pending(n *Node, c Claim) string {
 	for _, kind := range []JobKind{Upgrade, Prepare} {
 		if job := v.job(n, c, kind); job != nil && job.State == Running {

@@ -180,7 +180,7 @@ func (v *view) complete(n *Node, c Claim) *Step {
 }
 
 // PostCompleteLabels returns the labels that a plan sets on complete nodes, with version and hash filled in. It fails
-// if one of them is invalid. In this case no node may begin, because the API server would refuse the write that
+// if one of them is invalid. In this case no node may start, because the API server would refuse the write that
 // completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)

@@ -16,7 +16,7 @@ const (
 )
 
 // Label returns the value of the label cluster.drover.dev/set for a set's ID, with "." in place of "/". A value that is
-// too long for a label is cut. It then begins with "kind-" instead of "kind." and ends in a hash of the ID, so a user
+// too long for a label is cut. It then starts with "kind-" instead of "kind." and ends in a hash of the ID, so a user
 // cannot choose an ID with the label of another one.
 func Label(id string) string {
 	value := strings.ReplaceAll(id, "/", ".")

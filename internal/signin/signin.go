@@ -130,7 +130,7 @@ func (s *Server) Register(mux *http.ServeMux) {
 	s.scriptTokens.Register(mux)
 }
 
-// metadata describes the issuer (OpenID Connect Discovery 1.0, RFC 8414). Every URL begins with the issuer, whatever
+// metadata describes the issuer (OpenID Connect Discovery 1.0, RFC 8414). Every URL starts with the issuer, whatever
 // the host in a request is.
 type metadata struct {
 	Issuer        string   `json:"issuer"`

@@ -50,9 +50,9 @@ const maxBridges = 8
 // Input contains everything that the next step of an authority depends on.
 type Input struct {
 	State State
-	// Requested reports whether a person has requested a change that has not been made yet.
+	// Requested reports whether a user has requested a change that has not been made yet.
 	Requested bool
-	// Revoked reports whether a person has revoked the old authority, for example because its key was stolen.
+	// Revoked reports whether a user has revoked the old authority, for example because its key was stolen.
 	Revoked bool
 	// Missing has the names of the connected members that have not confirmed the announced bundle.
 	Missing []string

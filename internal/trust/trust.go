@@ -42,7 +42,7 @@ type Holder struct {
 	issued    issued           // certificates issued by state.Active
 	given     *tls.Certificate // the operator's own certificate, nil if there is none
 	givenCA   []byte
-	awaiting  bool // whether it is not known yet if there is an operator's certificate
+	awaiting  bool // whether it is not yet known if there is an operator's certificate
 	complete  bool // whether completed is closed
 	listeners []func()
 }

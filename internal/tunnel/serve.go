@@ -123,7 +123,7 @@ func (c *Conn) drain(base *http.Server) {
 	}
 }
 
-// serverSettings returns the settings of the agent's HTTP/2 server. SPEC.md gives the reasons.
+// serverSettings returns the settings of the agent's HTTP/2 server. SPEC.md explains the reasons.
 func serverSettings(cfg Config, countError func(string)) *http2.Server {
 	return &http2.Server{
 		MaxConcurrentStreams:         maxStreams,

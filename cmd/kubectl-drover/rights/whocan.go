@@ -136,7 +136,7 @@ func (d delivered) effective() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// outcome returns ErrDenied for an empty list, and another error if the answer is not known.
+// outcome returns ErrDenied for an empty list, and another error if the answer is unknown.
 func (h holders) outcome() error {
 	effective := func(status metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })

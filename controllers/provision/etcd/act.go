@@ -27,7 +27,7 @@ const maxEndpoints = 32
 // fieldOwner is the field manager of the tasks that this controller gives machines. Tasks of others stay.
 const fieldOwner = client.FieldOwner("drover-etcd")
 
-// pause pauses the Cluster of Cluster API, or ends a restore's pause. A Cluster that a person has paused stays paused.
+// pause pauses the Cluster of Cluster API, or ends a restore's pause. A Cluster that a user has paused stays paused.
 func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
 		return nil

@@ -132,7 +132,7 @@ type clusterListing struct {
 	known map[types.NamespacedName]bool
 }
 
-// reaches reports whether the user can reach a Cluster. If that is not known, the Cluster is not shown.
+// reaches reports whether the user can reach a Cluster. If that is unknown, the Cluster is not shown.
 func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName) bool {
 	if a.mayProxy(ctx, types.NamespacedName{}) {
 		return true

@@ -97,7 +97,7 @@ func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
 func (f *feed) see(s *Server, o any, gone bool) {
 	lost, unseen := o.(toolscache.DeletedFinalStateUnknown)
 	if unseen {
-		// The version of the deletion is not known. A stream that resumes at a version cannot tell whether to send it.
+		// The version of the deletion is unknown. A stream that resumes at a version cannot tell whether to send it.
 		f.forget(f.end().version)
 		o = lost.Obj
 	}

@@ -11,13 +11,13 @@ import (
 )
 
 // activeMembers are the members of a fleet that a simulation asks for steps, like activeNodes for the nodes of a
-// member. They are the members in which the plan has begun, until they are complete and nothing more happens there, and
-// the next member to begin. The other members are only counted, so the cost of a simulation grows with its steps and
-// not with the number of members.
+// member. They are the members in which the plan has started, until they are complete and nothing more happens there,
+// and the next member to begin. The other members are only counted, so the cost of a simulation grows with its steps
+// and not with the number of members.
 type activeMembers struct {
 	// members has their indexes among all members, which are sorted by name.
 	members []int
-	// waiting has the indexes of the other members that can begin, in the order in which they begin.
+	// waiting has the indexes of the other members that can start, in the order in which they begin.
 	waiting []int
 	waves   []int             // wave of each member, nil if all are active
 	view    []rollout.Cluster // clusters of the active members
@@ -65,7 +65,7 @@ func (p *Simulation) activateAll() {
 	}
 }
 
-// activateNext activates the member that may begin next.
+// activateNext activates the member that may start next.
 func (p *Simulation) activateNext() {
 	l := &p.active
 	if len(l.waiting) == 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// Cookies. Their names begin with __Host-, so that browsers accept them only from this host, over TLS, for all paths
+// Cookies. Their names start with __Host-, so that browsers accept them only from this host, over TLS, for all paths
 // (RFC 6265bis).
 const (
 	// pageCookie binds login pages to the browser that opened them.

@@ -46,7 +46,7 @@ const (
 	// KeyDirect has the time until which members may accept tokens of the session without the hub. The Secret stays until
 	// then, so that members can be informed that the session was ended.
 	KeyDirect = "direct"
-	// KeyAsking has the time when a replica began to query the provider of the session.
+	// KeyAsking has the time when a replica started to query the provider of the session.
 	KeyAsking = "asking"
 )
 

@@ -3,7 +3,7 @@
 
 // Package h2 is the HTTP/2 client at the hub's end of a tunnel.
 //
-// It exists because the client of golang.org/x/net/http2 starts a goroutine for each request. That goroutine begins
+// It exists because the client of golang.org/x/net/http2 starts a goroutine for each request. That goroutine starts
 // with a small stack and grows it in the calls of WebSocket and TLS. Without it, a GET through the hub takes 9 to 19 %
 // less of the manager's CPU, and 14 to 20 % less with 16 concurrent requests. Design note 22 has the figures and the
 // command that measures them again: "go test -run '^$' -bench Request/GET/hub ./internal/server".

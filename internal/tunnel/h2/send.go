@@ -76,7 +76,7 @@ func (c *Client) lastWords(code http2.ErrCode) {
 	}
 }
 
-// headersFrames turns a block into a HEADERS frame, and CONTINUATION frames if it is too long. The block begins with
+// headersFrames turns a block into a HEADERS frame, and CONTINUATION frames if it is too long. The block starts with
 // room for a frame header.
 func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 	var flags http2.Flags
