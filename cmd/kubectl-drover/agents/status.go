@@ -81,7 +81,7 @@ Exit codes: 0 no problem; 1 there are problems; 2 an error occurred.`,
 		Args:    cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
+			return o.ReadHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
 				r := &statusReader{Hub: h, namespace: namespace}
 				r.status.Hub.URL, r.ca = o.Proxy()
 				if err := r.read(ctx); err != nil {

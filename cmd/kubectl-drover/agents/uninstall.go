@@ -47,6 +47,9 @@ Exit codes: 0 nothing is left; 2 an error occurred, or something is left.`,
   kubectl drover uninstall --kubeconfig prod-eu.kubeconfig --yes`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if o.HubName != "" {
+				return errors.New("uninstall does not support --hub: select the member with --context or --kubeconfig")
+			}
 			u, err := newUninstaller(o, c.OutOrStdout(), dryRun)
 			if err != nil {
 				return err

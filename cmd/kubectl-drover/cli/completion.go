@@ -44,7 +44,7 @@ func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective
 func (o *Options) names(ctx context.Context, kind schema.GroupVersionKind, where ...func(*Hub) client.ListOption) []string {
 	ctx, cancel := context.WithTimeout(ctx, CompletionLimit)
 	defer cancel()
-	h, err := o.Hub()
+	h, err := o.HubToRead()
 	if err != nil {
 		return nil
 	}

@@ -33,9 +33,15 @@ type Hub struct {
 	Workspace string
 }
 
-// Hub connects to the hub, regardless of the kubeconfig's current context. See HubContext.
-func (o *Options) Hub() (*Hub, error) {
-	loaded, workspace, err := o.hubKubeconfig()
+// Hub connects to the hub for a command that may change something. It returns an error if the hub is only guessed. See
+// FindHub.
+func (o *Options) Hub() (*Hub, error) { return o.connect(false) }
+
+// HubToRead connects to the hub for a command that changes nothing. If the hub is only guessed, the user is told.
+func (o *Options) HubToRead() (*Hub, error) { return o.connect(true) }
+
+func (o *Options) connect(reads bool) (*Hub, error) {
+	loaded, workspace, err := o.hubKubeconfig(reads)
 	if err != nil {
 		return nil, err
 	}
@@ -61,42 +67,60 @@ func (o *Options) Hub() (*Hub, error) {
 }
 
 // hubKubeconfig returns the kubeconfig with the hub's context as the current one. It also returns the workspace of the
-// Cluster that the user's current context points to, if the hub's context has no namespace.
-func (o *Options) hubKubeconfig() (loaded clientcmd.ClientConfig, workspace string, err error) {
+// Cluster that the user's current context leads to, if the hub's context has no namespace.
+func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, workspace string, err error) {
 	loaded = o.Kubeconfig()
 	raw, err := loaded.RawConfig()
 	if err != nil {
 		return nil, "", fmt.Errorf("read kubeconfig: %w: select the hub with --kubeconfig", err)
 	}
-	if len(raw.Contexts) == 0 {
-		return loaded, "", nil // it may be the cluster in which this pod is running
+	if len(raw.Contexts) == 0 && o.HubName == "" {
+		return loaded, "", nil // it may be a pod's own cluster
 	}
-	name, err := o.HubContext(&raw)
+	name, guessed, err := o.FindHub(&raw)
+	if err == nil && guessed && !reads {
+		err = ErrGuessed(name)
+	}
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if err != nil || name == current || raw.Contexts[name] == nil {
 		return loaded, "", err
 	}
-	if raw.Contexts[name].Namespace == "" {
+	if belongs, _ := hubOfMember(&raw, current); belongs == name && raw.Contexts[name].Namespace == "" {
 		workspace = workspaceOf(&raw, current)
 	}
-	if _, atHub := HubBase(ServerOf(&raw, current)); !atHub && o.HubName == "" && o.says != nil &&
-		MarkOf(raw.Contexts[current]).Hub == "" {
-		fmt.Fprintf(o.says, "The hub is the one of context %s.\n", Plain(name))
-		o.says = nil
+	if guessed {
+		o.Say("The hub is the one of context %s.\n", Plain(name))
 	}
 	overrides := o.Overrides
 	overrides.CurrentContext = name
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &overrides), workspace, nil
 }
 
+// Say tells the user once which hub or user a command acts with. It is silent while words are completed.
+func (o *Options) Say(format string, args ...any) {
+	if o.says != nil {
+		fmt.Fprintf(o.says, format, args...)
+		o.says = nil
+	}
+}
+
 // InWorkspace limits a list to the workspace.
 func (h *Hub) InWorkspace() client.ListOption { return client.InNamespace(h.Workspace) }
 
-// OnHub calls do with a client of the hub and with a context that ends after limit.
+// OnHub calls do with a client of the hub and with a context that ends after limit. See Hub.
 func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
+	return on(c, limit, o.Hub, do)
+}
+
+// ReadHub is OnHub for a command that changes nothing. See HubToRead.
+func (o *Options) ReadHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
+	return on(c, limit, o.HubToRead, do)
+}
+
+func on(c *cobra.Command, limit time.Duration, connect func() (*Hub, error), do func(context.Context, *Hub) error) error {
 	ctx, cancel := context.WithTimeout(c.Context(), limit)
 	defer cancel()
-	h, err := o.Hub()
+	h, err := connect()
 	if err != nil {
 		return err
 	}

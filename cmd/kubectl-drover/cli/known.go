@@ -25,7 +25,7 @@ const markName = "drover.dev"
 type Mark struct {
 	// Selected is when "login" or "use" last selected this context as the hub. It is zero for a context of a member.
 	Selected time.Time `json:"selected,omitzero"`
-	// URL and CA are the address of the hub's proxy, for a context of a hub.
+	// URL and CA are the address of the hub's proxy. A context of a member only has the URL.
 	URL string `json:"url,omitempty"`
 	CA  []byte `json:"ca,omitempty"`
 	// Hub is the context of the hub, for a context of a member.
@@ -92,42 +92,79 @@ func (o *Options) Proxy() (base string, ca []byte) {
 	return mark.URL, mark.CA
 }
 
-// HubContext returns the context of the hub: the value of --context or --hub, otherwise the hub that belongs to the
-// current context, otherwise the hub that "login" or "use" selected last, and otherwise the current context.
+// HubContext returns the context of the hub. See FindHub.
 func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {
+	name, _, err := o.FindHub(raw)
+	return name, err
+}
+
+// FindHub returns the context of the hub: the value of --context or --hub, or else the hub that belongs to the current
+// context, or else the hub that "login" or "use" selected last, or else the current context.
+//
+// guessed means that the hub was selected last, but that the current context, which is not known to belong to a hub,
+// may lead to another one. A command that changes something must not use such a hub.
+func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, err error) {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "" {
-		return current, nil
+		return current, false, nil
 	}
-	hubs := hubContexts(raw)
 	if o.HubName != "" {
-		return namedHub(raw, hubs, o.HubName)
+		name, err = NamedHub(raw, o.HubName)
+		return name, false, err
 	}
-	mark := MarkOf(raw.Contexts[current])
-	switch {
-	case raw.Contexts[mark.Hub] != nil:
-		return mark.Hub, nil
-	case !mark.Selected.IsZero():
-		return current, nil
+	if name, err = hubOfMember(raw, current); name != "" || err != nil {
+		return name, false, err
 	}
-	if base, atHub := HubBase(ServerOf(raw, current)); atHub {
-		if strings.HasSuffix(ServerOf(raw, current), PathLocal) {
-			return current, nil
+	if hubs := hubContexts(raw); len(hubs) > 0 {
+		return hubs[0], true, nil
+	}
+	return current, false, nil
+}
+
+// hubOfMember returns the context of the hub that a context belongs to, or "" if the context belongs to no hub that is
+// known. If the context certainly belongs to a hub, but the kubeconfig has no context for that hub, it returns an error:
+// no other hub may be used instead.
+func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
+	if leadsToHub(raw, name) {
+		return name, nil
+	}
+	base, mark := BaseOf(raw, name), MarkOf(raw.Contexts[name])
+	if base == "" && mark.Hub == "" {
+		return "", nil
+	}
+	if leadsToHub(raw, mark.Hub) {
+		if at := BaseOf(raw, mark.Hub); at == base || at == "" || base == "" {
+			return mark.Hub, nil
 		}
-		for _, name := range hubs {
-			if BaseOf(raw, name) == base {
-				return name, nil
-			}
-		}
-		if len(hubs) == 0 {
-			return "", fmt.Errorf("the current context %s leads to a member, and no context of the hub is known: select the "+
-				"hub with --context, and remember it with \"kubectl drover use --hub --context CONTEXT\"", current)
+	}
+	if base == "" {
+		return "", fmt.Errorf("the current context %s belongs to the hub of context %s, which is not in the kubeconfig or "+
+			"does not lead to a hub: select the hub with --hub or --context", Visible(name), Visible(mark.Hub))
+	}
+	if hub := hubAt(raw, base); hub != "" {
+		return hub, nil
+	}
+	return "", fmt.Errorf("the current context %s leads to a member of the hub %s, and no context of that hub is known: "+
+		"select it with --context, or remember it with \"kubectl drover use --hub=%s --context CONTEXT\"", Visible(name),
+		Visible(base), Visible(base))
+}
+
+// leadsToHub reports whether a context is known to lead to the API server of a hub, because it was selected as the hub
+// or because of its URL.
+func leadsToHub(raw *clientcmdapi.Config, name string) bool {
+	return !MarkOf(raw.Contexts[name]).Selected.IsZero() || strings.HasSuffix(ServerOf(raw, name), PathLocal)
+}
+
+// hubAt returns a context that leads to the API server of the hub whose proxy has the address base, or "". It prefers
+// the current context, and then the one that was selected last.
+func hubAt(raw *clientcmdapi.Config, base string) string {
+	names := append([]string{raw.CurrentContext}, hubContexts(raw)...)
+	for _, name := range append(names, slices.Sorted(maps.Keys(raw.Contexts))...) {
+		if leadsToHub(raw, name) && BaseOf(raw, name) == base {
+			return name
 		}
 	}
-	if len(hubs) > 0 {
-		return hubs[0], nil
-	}
-	return current, nil
+	return ""
 }
 
 // PathLocal is the path at which a hub serves its own Kubernetes API.
@@ -143,19 +180,17 @@ func hubContexts(raw *clientcmdapi.Config) []string {
 	return hubs
 }
 
-// namedHub returns the context that --hub names: a context, or the URL of a hub or of its API server.
-func namedHub(raw *clientcmdapi.Config, hubs []string, name string) (string, error) {
+// NamedHub returns the context that --hub names: a context, or the URL of a hub or of its API server.
+func NamedHub(raw *clientcmdapi.Config, name string) (string, error) {
 	if raw.Contexts[name] != nil {
 		return name, nil
 	}
 	at := strings.TrimRight(name, "/")
-	for _, hub := range hubs {
-		if BaseOf(raw, hub) == at || ServerOf(raw, hub) == at {
-			return hub, nil
-		}
+	if hub := hubAt(raw, at); hub != "" && at != "" {
+		return hub, nil
 	}
-	for _, context := range slices.Sorted(maps.Keys(raw.Contexts)) {
-		if server := ServerOf(raw, context); server == at+PathLocal || server == at {
+	for _, context := range append([]string{raw.CurrentContext}, slices.Sorted(maps.Keys(raw.Contexts))...) {
+		if ServerOf(raw, context) == at && at != "" {
 			return context, nil
 		}
 	}
@@ -166,7 +201,14 @@ func namedHub(raw *clientcmdapi.Config, hubs []string, name string) (string, err
 // ErrNoHub is returned when a command needs a hub and none is known.
 var ErrNoHub = errors.New("no hub is known")
 
-// workspaceOf returns the workspace of the Cluster that a context reaches through the hub, or "".
+// ErrGuessed returns the error for a command that would change something on a hub that was only guessed.
+func ErrGuessed(hub string) error {
+	return fmt.Errorf("the current context does not say which hub is meant, and this command may change something: select "+
+		"the hub with --hub or --context, for example --hub=%s, or make it current with \"kubectl drover use --hub\"",
+		Visible(hub))
+}
+
+// workspaceOf returns the workspace of the Cluster that a context leads to through the hub, or "".
 func workspaceOf(raw *clientcmdapi.Config, name string) string {
 	u, err := url.Parse(ServerOf(raw, name))
 	if err != nil {

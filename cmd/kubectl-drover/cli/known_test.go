@@ -4,11 +4,13 @@
 package cli
 
 import (
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -30,6 +32,9 @@ func fleet(t *testing.T) *clientcmdapi.Config {
 		"lost":        {"https://10.0.0.3:6443", Mark{Hub: "deleted"}},
 		"other":       {"https://10.0.0.4:6443", Mark{}},
 		"elsewhere":   {"https://third.example.com/k8s/clusters/team/prod", Mark{}},
+		"recreated":   {"https://10.0.0.3:6443", Mark{Hub: "other"}},
+		"mismarked":   {"https://old.example.com/k8s/clusters/team/prod", Mark{Hub: "new"}},
+		"unknown":     {"https://fourth.example.com/k8s/clusters/team/prod", Mark{}},
 		"third":       {"https://third.example.com/k8s/local", Mark{}},
 	} {
 		config.Clusters[name] = &clientcmdapi.Cluster{Server: c.server}
@@ -53,15 +58,20 @@ func TestCommandsReachTheHubFromAnyContext(t *testing.T) {
 	for name, tt := range map[string]struct {
 		current, hub, context string
 		want, problem         string
+		guessed               bool
 	}{
 		"a context of the hub":                        {current: "old", want: "old"},
 		"a member remembers its hub":                  {current: "prod@old", want: "old"},
 		"a member's own address, too":                 {current: "prod-direct", want: "old"},
 		"a member without a mark, by its address":     {current: "unmarked", want: "old"},
 		"the hub's API behind its proxy":              {current: "third", want: "third"},
-		"a foreign context: the last hub":             {current: "other", want: "new"},
-		"a hub whose context was deleted":             {current: "lost", want: "new"},
-		"no current context":                          {want: "new"},
+		"a foreign context: the last hub":             {current: "other", want: "new", guessed: true},
+		"a hub whose context was deleted":             {current: "lost", problem: "select the hub with --hub"},
+		"a hub whose context was recreated":           {current: "recreated", problem: "select the hub with --hub"},
+		"a mark that names another hub":               {current: "mismarked", want: "old"},
+		"no current context":                          {want: "new", guessed: true},
+		"a member of a hub that was never selected":   {current: "elsewhere", want: "third"},
+		"a member of a hub without a context":         {current: "unknown", problem: "no context of that hub is known"},
 		"--context is taken as it is":                 {current: "prod@old", context: "other", want: "other"},
 		"--hub with a context":                        {current: "prod@old", hub: "new", want: "new"},
 		"--hub with the address of the proxy":         {current: "prod@old", hub: "https://new.example.com/", want: "new"},
@@ -75,7 +85,10 @@ func TestCommandsReachTheHubFromAnyContext(t *testing.T) {
 			raw.CurrentContext = tt.current
 			o := &Options{HubName: tt.hub}
 			o.Overrides.CurrentContext = tt.context
-			got, err := o.HubContext(raw)
+			got, guessed, err := o.FindHub(raw)
+			if guessed != tt.guessed {
+				t.Errorf("guessed is %v, want %v", guessed, tt.guessed)
+			}
 			if got != tt.want || (err != nil) != (tt.problem != "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
 				t.Errorf("the hub is %q (%v), want %q (%s)", got, err, tt.want, tt.problem)
 			}
@@ -99,5 +112,79 @@ func TestWithoutAKnownHubTheCurrentContextIsTheHubUnlessItIsAMember(t *testing.T
 	raw.Contexts["unmarked"].Extensions = nil
 	if got := workspaceOf(raw, "unmarked"); got != "team" {
 		t.Errorf("the workspace is %q, want the Cluster's", got)
+	}
+}
+
+func TestTheCurrentOneOfSeveralContextsOfAHubIsPreferred(t *testing.T) {
+	raw := fleet(t)
+	raw.Contexts["again"] = &clientcmdapi.Context{Cluster: "new"}
+	for _, current := range []string{"again", "new"} {
+		raw.CurrentContext = current
+		if got, err := NamedHub(raw, "https://10.0.0.2:6443"); got != current || err != nil {
+			t.Errorf("the context at the URL is %q (%v), want the current one, %q", got, err, current)
+		}
+	}
+}
+
+// with returns options that load a kubeconfig.
+func with(t *testing.T, raw *clientcmdapi.Config, said io.Writer) *Options {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config")
+	if err := clientcmd.WriteToFile(*raw, file); err != nil {
+		t.Fatal(err)
+	}
+	return &Options{Loading: &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}, says: said}
+}
+
+func TestOnlyCommandsThatReadUseAGuessedHub(t *testing.T) {
+	raw, said := fleet(t), &strings.Builder{}
+	raw.CurrentContext = "other"
+	o := with(t, raw, said)
+	_, err := o.Hub()
+	if err == nil || !strings.Contains(err.Error(), "--hub") || !strings.Contains(err.Error(), "--context") {
+		t.Errorf("a command that changes something: %v, want an error that names --hub and --context", err)
+	}
+	if h, err := o.HubToRead(); err != nil || h.Config.Host != "https://10.0.0.2:6443" {
+		t.Errorf("a command that reads: %v, want the hub that was selected last", err)
+	}
+	if !strings.Contains(said.String(), "context new") {
+		t.Errorf("the user is told %q, want the hub's context", said)
+	}
+	o.HubName = "old"
+	if h, err := o.Hub(); err != nil || h.Config.Host != "https://10.0.0.1:6443" {
+		t.Errorf("with --hub: %v, want that hub", err)
+	}
+}
+
+func TestTheWorkspaceComesFromAMemberOfTheSameHubOnly(t *testing.T) {
+	raw := fleet(t)
+	raw.CurrentContext = "prod@old"
+	o := with(t, raw, nil)
+	if h, err := o.Hub(); err != nil || h.Workspace != "team" {
+		t.Errorf("the workspace is not the member's (%v)", err)
+	}
+	o.HubName = "new"
+	if h, err := o.Hub(); err != nil || h.Workspace == "team" {
+		t.Errorf("the workspace at hub new is the one of a member of hub old (%v)", err)
+	}
+}
+
+func TestAHubIsNotIgnoredWithoutContexts(t *testing.T) {
+	o := with(t, clientcmdapi.NewConfig(), nil)
+	o.HubName = "https://hub.example.com"
+	if _, err := o.Hub(); err == nil || !strings.Contains(err.Error(), "no context of the kubeconfig leads to") {
+		t.Errorf("--hub without contexts: %v, want an error", err)
+	}
+}
+
+func TestHubAndContextExcludeEachOther(t *testing.T) {
+	for _, other := range []string{"--context=x", "--server=https://x"} {
+		var out strings.Builder
+		commands := func(o *Options) []*cobra.Command {
+			return []*cobra.Command{{Use: "do", RunE: func(*cobra.Command, []string) error { return nil }}}
+		}
+		if code := Run(t.Context(), "test", commands, []string{"do", "--hub=y", other}, &out, &out); code != ExitError {
+			t.Errorf("--hub with %s: exit code %d: %s, want an error", other, code, &out)
+		}
 	}
 }

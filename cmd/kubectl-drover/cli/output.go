@@ -61,7 +61,7 @@ func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (An
 	c.Args = cobra.NoArgs
 	c.PreRunE = func(*cobra.Command, []string) error { return o.CheckOutput() }
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		return o.OnHub(c, CommandLimit, func(ctx context.Context, h *Hub) error {
+		return o.ReadHub(c, CommandLimit, func(ctx context.Context, h *Hub) error {
 			if everywhere {
 				h.Workspace = ""
 			}

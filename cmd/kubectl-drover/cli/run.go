@@ -72,10 +72,14 @@ in /k8s/clusters/NAMESPACE/NAME, or the context that --member-context names.`,
 		return fmt.Errorf("%w: see \"%s --help\"", err, c.CommandPath())
 	})
 	o.bindConnection(root)
-	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if c.Name() != cobra.ShellCompRequestCmd && c.Name() != cobra.ShellCompNoDescRequestCmd {
 			o.says = c.ErrOrStderr()
 		}
+		if o.HubName != "" && (o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "") {
+			return errors.New("--hub cannot be combined with --context or --server: each of them selects the hub")
+		}
+		return nil
 	}
 	root.AddCommand(commands(o)...)
 	suggest(root)

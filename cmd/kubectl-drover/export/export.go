@@ -95,6 +95,9 @@ Exit codes: 0 everything was read and written; 2 an error occurred, or something
 }
 
 func (e *exporter) check() error {
+	if e.flags.HubName != "" {
+		return errors.New("rancher export does not support --hub: select the Rancher server with --context or --kubeconfig")
+	}
 	if problems := validation.IsDNS1123Label(e.Workspace); len(problems) > 0 {
 		return errors.New("no workspace is given: set --workspace to a namespace of the hub")
 	}

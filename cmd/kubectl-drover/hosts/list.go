@@ -110,7 +110,7 @@ output: at most 20, without the plan's secrets. The agent's own log is on the ma
 drover-host-agent.`,
 		Args: cli.Arguments(1, "the name of a Host"), ValidArgsFunction: o.CompleteNames("Host"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
+			return o.ReadHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
 				host, err := readHost(ctx, h, args[0])
 				if err != nil {
 					return err

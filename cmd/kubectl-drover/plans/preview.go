@@ -217,7 +217,7 @@ func addPreviews(previews []preview, document []byte) ([]preview, error) {
 // complete completes a preview with the flags. If the preview is not a whole scenario, complete also reads the hub.
 func (r *previewOptions) complete(ctx context.Context, name string, a *preview) error {
 	if !a.whole {
-		h, err := r.Hub()
+		h, err := r.HubToRead()
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ minute.`,
 
 		ValidArgsFunction: completePlans(o, cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(c *cobra.Command, args []string) error {
-			hub, err := o.Hub()
+			hub, err := o.HubToRead()
 			if err != nil {
 				return err
 			}

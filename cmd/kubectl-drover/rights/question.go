@@ -67,7 +67,7 @@ func (o *options) completeNamespaces(c *cobra.Command, _ []string, start string)
 }
 
 func (o *options) memberNamespaces(ctx context.Context) []string {
-	h, err := o.Hub()
+	h, err := o.HubToRead()
 	if err != nil {
 		return nil
 	}

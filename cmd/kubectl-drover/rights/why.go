@@ -68,7 +68,7 @@ type inquiry struct {
 
 // inquire gathers the data that both "why" and "who-can" need.
 func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry, error) {
-	h, err := o.Hub()
+	h, err := o.HubToRead()
 	if err != nil {
 		return nil, err
 	}

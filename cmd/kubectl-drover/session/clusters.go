@@ -65,14 +65,21 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 // reachable returns the Clusters that the user can reach: as listed by the hub's proxy, or by the hub's API server for
 // a user who has not signed in and whose kubeconfig points to it.
 func (o *options) reachable(ctx context.Context, workspace, selector string) (reachable, error) {
-	session, err := o.signedInOrPlain(ctx)
-	if err == nil {
-		return clustersOf(ctx, session, workspace, selector)
+	session, err := o.signedIn(ctx)
+	if errors.Is(err, login.ErrSignedOut) {
+		p, failed := o.plain(ctx)
+		if failed != nil {
+			return reachable{}, neither(err, failed)
+		}
+		if session, failed = p.session(o.UserAgent()); failed != nil {
+			return p.clusters(ctx, workspace, selector)
+		}
+		err = nil
 	}
-	if h, failed := o.plain(); failed == nil && errors.Is(err, login.ErrSignedOut) {
-		return h.clusters(ctx, workspace, selector)
+	if err != nil {
+		return reachable{}, err
 	}
-	return reachable{}, err
+	return clustersOf(ctx, session, workspace, selector)
 }
 
 // bindSelector adds the flag that selects Clusters by their labels.

@@ -41,15 +41,16 @@ type fanout struct {
 
 // NewExec returns the command "exec".
 func NewExec(shared *cli.Options) *cobra.Command {
-	o := &options{Options: shared}
+	o := &options{Options: shared, changes: true}
 	var f fanout
 	c := &cobra.Command{
 		Use: "exec {CLUSTER… | --all} -- COMMAND [ARGUMENT…]", Short: "Run a command for each of several Clusters",
 		Long: `Run a command on this computer for each of several Clusters. CLUSTER is a name, or
 WORKSPACE/NAME. --all selects all Clusters that you can reach, or with -l those with matching labels.
 
-The environment of each run has KUBECONFIG, a kubeconfig for the Cluster without a token, and
-` + envCluster + `, the Cluster as WORKSPACE/NAME.
+The environment of each run has KUBECONFIG, a kubeconfig for the Cluster, and ` + envCluster + `, the
+Cluster as WORKSPACE/NAME. If you have signed in, this kubeconfig has no token. Otherwise it has the
+credentials of the user of your kubeconfig. It is removed at the end.
 
 Each line of output begins with its Cluster. At the end, the command lists the Clusters for which it
 failed, and the Clusters for which it was not run because they are not connected.

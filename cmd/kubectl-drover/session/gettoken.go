@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
@@ -74,22 +75,40 @@ func (o *options) session() (login.Store, string, error) {
 		}
 		return store, base, nil
 	}
-	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
-	servers := []string{cli.ServerOf(&raw, current), cli.MarkOf(raw.Contexts[current]).URL}
-	if hub, err := o.HubContext(&raw); err == nil {
-		servers = append(servers, cli.BaseOf(&raw, hub))
-	}
-	issuer, err := chooseHub(found, servers...)
+	issuer, err := chooseHub(found, o.serversOf(&raw)...)
 	return store, issuer, err
 }
 
-// chooseHub returns the hub that the first possible of the servers belongs to, or the hub of the only session.
+// serversOf returns URLs of the hub that the current context is known to belong to. The hub that was selected last is
+// not among them, since it may be another one than the hub of the last sign-in.
+func (o *options) serversOf(raw *clientcmdapi.Config) []string {
+	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
+	servers, names := []string{cli.ServerOf(raw, current)}, []string{current}
+	if hub, guessed, err := o.FindHub(raw); err == nil && !guessed {
+		names = append(names, hub)
+	}
+	for _, name := range names {
+		if base := cli.BaseOf(raw, name); base != "" {
+			servers = append(servers, base+cli.PathLocal)
+		}
+	}
+	return servers
+}
+
+// chooseHub returns the hub that the first possible of the servers belongs to, or the hub of the only session. If a
+// server belongs to another hub, it returns an error instead of a session there.
 func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 	for _, server := range servers {
 		for _, s := range sessions {
 			if server == s.Issuer || strings.HasPrefix(server, s.Issuer+"/") {
 				return s.Issuer, nil
 			}
+		}
+	}
+	for _, server := range servers {
+		if base, atHub := cli.HubBase(server); atHub && len(sessions) > 0 {
+			return "", fmt.Errorf("%w: or choose a hub where you are signed in with --hub",
+				signedOut(fmt.Errorf("%w at %s", login.ErrSignedOut, cli.Visible(base)), cli.Visible(base)))
 		}
 	}
 	var all []string

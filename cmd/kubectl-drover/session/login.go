@@ -34,6 +34,7 @@ type options struct {
 	selector  string
 	namespace string
 	caFile    string // of the hub's proxy, for a user who has not signed in
+	changes   bool   // the command may change something, so the hub must not be guessed
 }
 
 // signing holds the flags for signing in.
@@ -120,7 +121,11 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 	if err != nil {
 		return err
 	}
-	return o.loginContext(ctx, session)
+	if err := o.loginContext(ctx, session); err != nil { // the user has signed in all the same
+		fmt.Fprintf(c.ErrOrStderr(), "Warning: your kubeconfig did not get a context for the hub: %s.\n",
+			cli.Plain(err.Error()))
+	}
+	return nil
 }
 
 // untrustedHub explains what to do if the CA of a hub's certificate is not trusted. It returns other errors unchanged.

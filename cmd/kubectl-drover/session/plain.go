@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -39,20 +38,19 @@ type plainHub struct {
 }
 
 // plain returns the hub of the kubeconfig. It returns an error if the hub's context gets its tokens from this plugin,
-// since then the user has to sign in.
-func (o *options) plain() (*plainHub, error) {
+// since then the user has to sign in. The credentials of the context are only meant for its own server, and for the
+// proxy that the kubeconfig has for the same hub: no other URL, such as the value of --hub, replaces that address.
+func (o *options) plain(ctx context.Context) (*plainHub, error) {
 	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	flags := *o.Options
-	name, err := flags.HubContext(&raw)
-	if err != nil && strings.Contains(flags.HubName, "://") { // the proxy of the hub of the current context
-		flags.HubName = ""
-		name, err = flags.HubContext(&raw)
-	}
+	name, guessed, err := o.FindHub(&raw)
 	if err != nil {
 		return nil, err
+	}
+	if guessed && o.changes {
+		return nil, cli.ErrGuessed(name)
 	}
 	context := raw.Contexts[name]
 	if context == nil || raw.AuthInfos[context.AuthInfo] == nil {
@@ -62,23 +60,14 @@ func (o *options) plain() (*plainHub, error) {
 	if exec := p.auth.Exec; exec != nil && exec.Command == pluginCommand {
 		return nil, login.ErrSignedOut
 	}
-	if p.Hub, err = flags.Hub(); err != nil {
+	if p.Hub, err = o.isHub(ctx, name); err != nil {
 		return nil, err
 	}
 	p.url, p.ca = cli.BaseOf(&raw, name), cli.MarkOf(context).CA
 	if _, atHub := cli.HubBase(cli.ServerOf(&raw, name)); atHub {
 		p.ca = p.Config.CAData
 	}
-	if strings.Contains(o.HubName, "://") {
-		if p.url, err = login.ParseURL(o.HubName); err != nil {
-			return nil, err
-		}
-	}
-	if o.caFile != "" {
-		if p.ca, err = os.ReadFile(o.caFile); err != nil {
-			return nil, fmt.Errorf("read the CA of the hub: %w", err)
-		}
-	}
+	o.Say("As user %s of context %s.\n", cli.Plain(p.user), cli.Plain(name))
 	return p, nil
 }
 
@@ -88,8 +77,9 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	a := p.auth
 	switch {
 	case p.url == "":
-		return nil, fmt.Errorf("the address of the hub's proxy is not known: give it once to \"kubectl drover use CLUSTER "+
-			"--hub https://HUB --ca FILE\", or sign in with \"kubectl drover login https://HUB\": %w", login.ErrSignedOut)
+		return nil, fmt.Errorf("the address of the hub's proxy is not known: give it once to \"kubectl drover use "+
+			"--hub=https://HUB --ca FILE --context %s\", or sign in with \"kubectl drover login https://HUB\": %w",
+			cli.Plain(p.context), login.ErrSignedOut)
 	case a.Token == "" && a.TokenFile == "" && a.Exec == nil && a.AuthProvider == nil:
 		return nil, fmt.Errorf("user %s of the kubeconfig has no token, and the hub's proxy accepts no client certificates: "+
 			"sign in with \"kubectl drover login %s\", or use a context with a token: %w", cli.Plain(p.user), p.url,
@@ -112,11 +102,19 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	if !errors.Is(err, login.ErrSignedOut) {
 		return session, err
 	}
-	p, failed := o.plain()
+	p, failed := o.plain(ctx)
 	if failed != nil {
-		return nil, err
+		return nil, neither(err, failed)
 	}
 	return p.session(o.UserAgent())
+}
+
+// neither explains why the user has no session, and why the kubeconfig does not replace it.
+func neither(session, kubeconfig error) error {
+	if errors.Is(kubeconfig, login.ErrSignedOut) || errors.Is(kubeconfig, cli.ErrNoHub) {
+		return session
+	}
+	return fmt.Errorf("%w; and without a session: %w", session, kubeconfig)
 }
 
 // userOf returns the kubeconfig's entry of the user of a session, or nil if the user has signed in.
@@ -157,10 +155,6 @@ func (p *plainHub) clusters(ctx context.Context, workspace, selector string) (re
 	var found v1.ClusterList
 	err = p.List(ctx, &found, client.InNamespace(workspace), client.MatchingLabelsSelector{Selector: chosen})
 	if err != nil {
-		if meta.IsNoMatchError(err) {
-			return reachable{}, fmt.Errorf("you are not signed in, and the cluster of context %s is not a hub: run \"kubectl "+
-				"drover login URL\", or select the hub with --context", cli.Plain(p.context))
-		}
 		return reachable{}, fmt.Errorf("list Clusters as the user of context %s: %w", cli.Plain(p.context), err)
 	}
 	var list reachable

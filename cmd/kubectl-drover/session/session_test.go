@@ -27,6 +27,7 @@ func TestTheHubThatIsMeant(t *testing.T) {
 		"none":                             {nil, "https://a.example.com/k8s/clusters/x/y", "", "kubectl drover login URL"},
 		"the only one":                     {two[:1], "https://10.0.0.1:6443", "https://a.example.com", ""},
 		"that of the context":              {two, "https://b.example.com/k8s/clusters/x/y", "https://b.example.com", ""},
+		"another hub than the only one":    {two[:1], "https://b.example.com/k8s/local", "", "not signed in at https://b"},
 		"a name that only begins alike":    {two, "https://b.example.com.evil/k8s/clusters/x/y", "", "--hub"},
 		"several, and the context is none": {two, "", "", "https://a.example.com, https://b.example.com"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
@@ -39,18 +39,27 @@ func NewUse(shared *cli.Options) *cobra.Command {
 		Long: `Make a Cluster, or the hub, the current context of kubectl. Your kubeconfig gets a context for it.
 CLUSTER is a name, or WORKSPACE/NAME. "-" returns to the context before.
 
-The contexts remember the hub: commands such as "kubectl drover agents" go on to reach it.`,
+The contexts remember the hub: commands such as "kubectl drover agents" go on to reach it.
+
+"use --hub=URL --context CONTEXT" says that URL is the hub's address, and CONTEXT the context of its
+API server. From then on, the credentials of CONTEXT are also sent to URL.`,
 		Example: `  kubectl drover use prod-eu
   kubectl drover use -
-  kubectl drover use --hub`,
+  kubectl drover use --hub
+  kubectl drover use --hub=https://hub.example.com --ca hub-ca.crt --context hub`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			cluster, err := o.parseUse(hub, args)
 			switch {
 			case err != nil:
 				return err
+			case o.Overrides.ClusterInfo.Server != "":
+				return errors.New("use does not support --server: it works with contexts of the kubeconfig")
 			case cluster == "":
 				return o.useHub(c)
+			case o.caFile != "", o.HubName != "" && o.Overrides.CurrentContext != "":
+				return errors.New("with a Cluster, --ca and --context cannot be used with --hub: first run \"kubectl drover use " +
+					"--hub=URL --ca FILE --context CONTEXT\", then use the Cluster")
 			case cluster == back:
 				return o.useBefore(c)
 			}
@@ -60,8 +69,7 @@ The contexts remember the hub: commands such as "kubectl drover agents" go on to
 	c.Flags().StringVarP(&o.namespace, "namespace", "n", "", "The default namespace of the context (default: unchanged)")
 	c.Flags().StringVar(&hub, "hub", "", "Use the hub itself; with a Cluster, the URL of the Cluster's hub")
 	c.Flags().Lookup("hub").NoOptDefVal = hubItself
-	c.Flags().StringVar(&o.caFile, "ca", "", "With --hub URL and without \"login\", a file with the CA of the hub, in "+
-		"PEM")
+	c.Flags().StringVar(&o.caFile, "ca", "", "With --hub=URL and --context, a file with the CA of the hub, in PEM")
 	c.ValidArgsFunction = o.completeReachable(namesOf)
 	return c
 }
@@ -112,39 +120,67 @@ func switched(c *cobra.Command, name string, err error) error {
 func (o *options) useHub(c *cobra.Command) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
-	config, err := o.Loading.GetStartingConfig()
+	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	name, err := o.HubContext(config)
+	name, err := o.HubContext(&raw)
 	if err != nil {
 		return err
 	}
-	context := config.Contexts[name]
-	if context == nil {
+	if raw.Contexts[name] == nil {
 		return fmt.Errorf("the kubeconfig has no context of the hub: select one with --context: %w", cli.ErrNoHub)
 	}
-	mark := cli.MarkOf(context)
-	if mark.Selected.IsZero() {
-		if err := o.isHub(ctx, name); err != nil {
+	url, ca, err := o.proxyOf(&raw, name)
+	if err != nil {
+		return err
+	}
+	if url != "" || cli.MarkOf(raw.Contexts[name]).Selected.IsZero() {
+		if _, err := o.isHub(ctx, name); err != nil {
 			return err
 		}
 	}
-	mark.Selected = time.Now()
-	return o.switchTo(c, config, name, mark)
+	return o.switchTo(c, name, func(mark *cli.Mark) {
+		if mark.Selected = time.Now(); url != "" {
+			mark.URL, mark.CA = url, ca
+		}
+	})
 }
 
-// isHub returns an error unless a context points to the API server of a hub.
-func (o *options) isHub(ctx context.Context, name string) error {
+// proxyOf returns the address of the hub's proxy that --hub gives to a context, and its CA. It is "" unless the user
+// names both.
+func (o *options) proxyOf(raw *clientcmdapi.Config, name string) (url string, ca []byte, err error) {
+	if o.Overrides.CurrentContext == "" || o.HubName == "" {
+		if o.caFile != "" {
+			return "", nil, errors.New("--ca requires --hub=URL and --context")
+		}
+		return "", nil, nil
+	}
+	if url, err = login.ParseURL(o.HubName); err != nil {
+		return "", nil, err
+	}
+	if base, atHub := cli.HubBase(cli.ServerOf(raw, name)); atHub && base != url {
+		return "", nil, fmt.Errorf("context %s leads to the hub %s, not to %s", cli.Visible(name), cli.Visible(base), url)
+	}
+	if o.caFile != "" {
+		if ca, err = os.ReadFile(o.caFile); err != nil {
+			return "", nil, fmt.Errorf("read the CA of the hub: %w", err)
+		}
+	}
+	return url, ca, nil
+}
+
+// isHub returns a client for a context. It returns an error unless the context leads to the API server of a hub.
+func (o *options) isHub(ctx context.Context, name string) (*cli.Hub, error) {
 	h, err := o.at(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = h.RESTMapper().RESTMapping(v1.GroupVersion.WithKind("Cluster").GroupKind())
 	if err != nil {
-		return fmt.Errorf("context %s does not lead to a hub: %w: select the hub with --context", cli.Plain(name), err)
+		return nil, fmt.Errorf("context %s does not lead to a hub: %w: select the hub with --context", cli.Plain(name), err)
 	}
-	return ctx.Err()
+	return h, ctx.Err()
 }
 
 // at returns a client for one context.
@@ -160,15 +196,21 @@ func (o *options) useBefore(c *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	name := cli.MarkOf(config.Contexts[config.CurrentContext]).Previous
+	return o.switchTo(c, cli.MarkOf(config.Contexts[config.CurrentContext]).Previous, func(*cli.Mark) {})
+}
+
+// switchTo makes a context the current one, and changes its mark, which also remembers the context before. It reads the
+// kubeconfig itself, so that it keeps what other programs have written meanwhile.
+func (o *options) switchTo(c *cobra.Command, name string, change func(*cli.Mark)) error {
+	config, err := o.Loading.GetStartingConfig()
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
 	if config.Contexts[name] == nil {
 		return errors.New("there is no context to return to: \"kubectl config get-contexts\" lists the contexts")
 	}
-	return o.switchTo(c, config, name, cli.MarkOf(config.Contexts[name]))
-}
-
-// switchTo makes a context the current one, and gives it a mark that remembers the one before.
-func (o *options) switchTo(c *cobra.Command, config *clientcmdapi.Config, name string, mark cli.Mark) error {
+	mark := cli.MarkOf(config.Contexts[name])
+	change(&mark)
 	if config.CurrentContext != name {
 		mark.Previous = config.CurrentContext
 	}
@@ -190,26 +232,29 @@ func (o *options) write(config *clientcmdapi.Config) error {
 // context becomes the current context.
 func (o *options) merge(ctx context.Context, session *login.Session, clusters []reachableCluster,
 	current bool) (string, error) {
-	config, err := o.Loading.GetStartingConfig()
+	last := len(clusters) - 1
+	ownAddress := current && last >= 0 && clusters[last].answers(ctx, directToken(session, clusters[last]))
+	config, err := o.Loading.GetStartingConfig() // directly before the change, which keeps what others wrote meanwhile
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
 	}
 	hub, before := "", config.CurrentContext
 	if len(clusters) > 0 {
-		hub = o.rememberHub(ctx, config, session, clusters[0])
+		if hub, err = rememberHub(config, session, current); err != nil {
+			return "", err
+		}
 	}
-	name := ""
+	name, direct := "", ""
 	for _, cluster := range clusters {
 		name = addContext(config, session, cluster)
-		direct := addDirect(config, session, cluster, name)
+		direct = addDirect(config, session, cluster, name)
 		for _, added := range []string{name, direct} {
 			if added == "" {
 				continue
 			}
 			context := config.Contexts[added]
 			context.Namespace = cmp.Or(o.namespace, context.Namespace)
-			mark := cli.MarkOf(context)
-			mark.Hub = cmp.Or(hub, mark.Hub)
+			mark := cli.Mark{URL: session.Issuer, Hub: hub, Previous: cli.MarkOf(context).Previous}
 			if current && before != added {
 				mark.Previous = before
 			}
@@ -217,9 +262,9 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 				return "", err
 			}
 		}
-		if current && cluster.answers(ctx, directToken(session, cluster)) && direct != "" {
-			name = direct
-		}
+	}
+	if ownAddress && direct != "" {
+		name = direct
 	}
 	if current {
 		config.CurrentContext = name
@@ -227,80 +272,68 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	return name, o.write(config)
 }
 
+// rememberHub returns the context of the kubeconfig that leads to the API server of a session's hub, or "". If
+// selected is set, it marks the context as the hub that was selected last. It never marks a context whose hub is not certain.
+func rememberHub(config *clientcmdapi.Config, session *login.Session, selected bool) (string, error) {
+	name, err := cli.NamedHub(config, session.Issuer)
+	if err != nil || name == session.Issuer || cli.BaseOf(config, name) != session.Issuer {
+		return "", nil // of another hub, or none is known
+	}
+	if !selected {
+		return name, nil
+	}
+	return name, markHub(config.Contexts[name], session)
+}
+
+// markHub marks a context as the hub that was selected last.
+func markHub(context *clientcmdapi.Context, session *login.Session) error {
+	mark := cli.MarkOf(context)
+	mark.Selected, mark.URL, mark.CA = time.Now(), session.Issuer, session.CA
+	return cli.SetMark(context, mark)
+}
+
 // probeLimit is how long a hub's API server may take to answer before the plugin does not remember it.
 const probeLimit = 3 * time.Second
-
-// rememberHub marks and returns the kubeconfig context that points to the API server of a session's hub, or returns "".
-// A context that was not marked before must point to a hub that has the Cluster.
-func (o *options) rememberHub(ctx context.Context, config *clientcmdapi.Config, session *login.Session,
-	c reachableCluster) string {
-	name, known := "", false
-	if session.User != "" {
-		p, err := o.plain()
-		if err != nil {
-			return ""
-		}
-		name, known = p.context, true
-	} else if name, known = o.hubOf(config, session.Issuer); name == "" {
-		return ""
-	}
-	if !known {
-		ctx, cancel := context.WithTimeout(ctx, probeLimit)
-		defer cancel()
-		h, err := o.at(name)
-		if err != nil || h.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name}, &v1.Cluster{}) != nil {
-			return ""
-		}
-	}
-	mark := cli.MarkOf(config.Contexts[name])
-	mark.Selected, mark.URL, mark.CA = time.Now(), session.Issuer, session.CA
-	if cli.SetMark(config.Contexts[name], mark) != nil {
-		return ""
-	}
-	return name
-}
-
-// hubOf returns the context that is known, or may turn out, to lead to the API server of a hub.
-func (o *options) hubOf(config *clientcmdapi.Config, issuer string) (name string, known bool) {
-	flags := *o.Options
-	flags.HubName = issuer
-	if name, err := flags.HubContext(config); err == nil && flags.Overrides.CurrentContext == "" {
-		return name, true
-	}
-	flags.HubName = ""
-	name, err := flags.HubContext(config)
-	if err != nil || config.Contexts[name] == nil || cli.BaseOf(config, name) != "" {
-		return "", false // of another hub
-	}
-	return name, false
-}
 
 // loginContext adds a context for the hub's own API to the kubeconfig if the hub's API server accepts the user's
 // tokens, and remembers it.
 func (o *options) loginContext(ctx context.Context, session *login.Session) error {
+	session.UserAgent = o.UserAgent()
+	path := cli.PathLocal + "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+	review := map[string]string{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	accepted := callHub(ctx, session, http.MethodPost, path, review, &struct{}{}) == nil
 	config, err := o.Loading.GetStartingConfig()
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	name, known := o.hubOf(config, session.Issuer)
-	if !known {
-		session.UserAgent = o.UserAgent()
-		path := cli.PathLocal + "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-		review := map[string]string{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-		ctx, cancel := context.WithTimeout(ctx, probeLimit)
-		defer cancel()
-		if callHub(ctx, session, http.MethodPost, path, review, &struct{}{}) != nil {
-			return nil
-		}
-		host := strings.TrimPrefix(session.Issuer, "https://")
+	name, err := rememberHub(config, session, true)
+	if err != nil {
+		return err
+	}
+	if host := strings.TrimPrefix(session.Issuer, "https://"); name == "" && accepted {
 		name = "hub@" + host
 		setContext(config, name, "drover@"+host, session.Issuer+cli.PathLocal, session.CA,
 			execCredential("get-token", "--hub", session.Issuer))
+		if err := markHub(config.Contexts[name], session); err != nil {
+			return err
+		}
 	}
-	mark := cli.MarkOf(config.Contexts[name])
-	mark.Selected, mark.URL, mark.CA = time.Now(), session.Issuer, session.CA
-	if err := cli.SetMark(config.Contexts[name], mark); err != nil {
-		return err
+	if renewed := renewCA(config, session); name == "" && !renewed {
+		return nil
 	}
 	return o.write(config)
+}
+
+// renewCA sets the CA of the hub in the contexts through the hub that the plugin made. It reports whether there are any.
+func renewCA(config *clientcmdapi.Config, session *login.Session) (found bool) {
+	user := "drover@" + strings.TrimPrefix(session.Issuer, "https://")
+	for name, context := range config.Contexts {
+		base, atHub := cli.HubBase(cli.ServerOf(config, name))
+		if context.AuthInfo == user && atHub && base == session.Issuer {
+			config.Clusters[context.Cluster].CertificateAuthorityData, found = session.CA, true
+		}
+	}
+	return found
 }

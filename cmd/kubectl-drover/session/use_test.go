@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,14 +100,17 @@ func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
 	u.refuses(t, "the address of the hub's proxy is not known", "use", "prod")
 
 	url, ca := newProxy(t, workspace, "good")
-	u.refuses(t, "accepts no client certificates", "use", "prod", "--hub", url, "--ca", ca)
+	u.says(t, "Switched", "use", "--hub="+url, "--ca", ca, "--context", "admin")
+	u.refuses(t, "accepts no client certificates", "use", "prod")
 	config := u.config(t)
 	config.AuthInfos["robot"] = &clientcmdapi.AuthInfo{Token: "good"}
 	config.Contexts["robot"] = &clientcmdapi.Context{Cluster: "admin", AuthInfo: "robot", Namespace: workspace}
 	if err := clientcmd.WriteToFile(*config, u.kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	u.says(t, "Switched", "use", "prod", "--hub", url, "--ca", ca, "--context", "robot")
+	u.refuses(t, "first run", "use", "prod", "--hub", url, "--ca", ca, "--context", "robot")
+	u.says(t, "Switched", "use", "--hub="+url, "--ca", ca, "--context", "robot")
+	u.says(t, "As user robot of context robot", "use", "prod")
 	config = u.config(t)
 	made := config.Contexts[config.CurrentContext]
 	if made.AuthInfo != "robot" || config.Clusters[made.Cluster].Server != url+cli.MemberPath(workspace, "prod") {
@@ -170,4 +174,77 @@ func TestUseRefusesAContextThatDoesNotLeadToAHub(t *testing.T) {
 	if !cli.MarkOf(u.config(t).Contexts["x"]).Selected.IsZero() {
 		t.Error("the context was remembered as a hub")
 	}
+}
+
+// secretive starts a server that fails the test if it gets a request with credentials.
+func secretive(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("%s %s got the credentials %q", r.Method, r.URL, r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestCredentialsOfAContextAreNotSentToAnotherURL(t *testing.T) {
+	hub := testkit.Shared(t)
+	workspace := hub.Workspace(t)
+	for name, marked := range map[string]bool{"a hub is current": false, "a hub is remembered": true} {
+		t.Run(name, func(t *testing.T) {
+			other := secretive(t)
+			u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "robot", Namespace: workspace, Env: hub}))
+			config := u.config(t)
+			config.AuthInfos["robot"].Token = "of-hub-a"
+			if marked {
+				mark := cli.Mark{Selected: time.Now(), URL: "https://hub-a.example.com"}
+				if err := cli.SetMark(config.Contexts["robot"], mark); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := clientcmd.WriteToFile(*config, u.kubeconfig); err != nil {
+				t.Fatal(err)
+			}
+			for _, args := range [][]string{
+				{"clusters"}, {"whoami"}, {"exec", "prod"}, {"kubeconfig", "prod"}, {"use", "prod"},
+				{cobra.ShellCompRequestCmd, "exec"},
+			} {
+				args = append(args, "--hub", other)
+				if args[0] == "exec" {
+					args = append(args, "--", "true")
+				}
+				if args[0] == cobra.ShellCompRequestCmd {
+					args = append(args, "")
+					u.run(t, args...)
+					continue
+				}
+				u.refuses(t, "no context of the kubeconfig leads to", args...)
+			}
+		})
+	}
+}
+
+func TestExecDoesNotRunForClustersOfAGuessedHub(t *testing.T) {
+	hub, member := testkit.Shared(t), testkit.Shared(t)
+	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "own", Env: member}, testkit.Context{Name: "hub", Env: hub}))
+	u.says(t, "Switched", "use", "--hub=hub")
+	u.says(t, "Switched", "use", "-")
+	config := u.config(t)
+	config.Contexts["own"].Extensions = nil
+	if err := clientcmd.WriteToFile(*config, u.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	u.refuses(t, "does not say which hub is meant", "exec", "prod", "--", "true")
+}
+
+func TestWhoAmIRefusesAClusterThatIsNotAHub(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["x"], config.AuthInfos["x"] = &clientcmdapi.Cluster{Server: server.URL}, &clientcmdapi.AuthInfo{Token: "x"}
+	config.Contexts["x"], config.CurrentContext = &clientcmdapi.Context{Cluster: "x", AuthInfo: "x"}, "x"
+	file := filepath.Join(t.TempDir(), "config")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	newUser(t, file).refuses(t, "does not lead to a hub", "whoami")
 }

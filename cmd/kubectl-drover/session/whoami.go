@@ -37,9 +37,11 @@ func (o *options) whoAmI(c *cobra.Command) error {
 	defer cancel()
 	session, err := o.signedIn(ctx)
 	if errors.Is(err, login.ErrSignedOut) {
-		if h, failed := o.plain(); failed == nil {
-			return h.whoAmI(ctx, c.OutOrStdout())
+		h, failed := o.plain(ctx)
+		if failed != nil {
+			return neither(err, failed)
 		}
+		return h.whoAmI(ctx, c.OutOrStdout())
 	}
 	if err != nil {
 		return err
