@@ -143,6 +143,10 @@ func (s *hubStatus) text() string {
 	for _, u := range s.Unread {
 		cli.Say(&b, "not read       %s\n", u)
 	}
+	if len(s.Problems) == 0 && len(s.Unread) > 0 {
+		b.WriteString("\nNo problems were found in the parts that were read.\n")
+		return b.String()
+	}
 	if len(s.Problems) == 0 {
 		b.WriteString("\nNo problems were found.\n")
 		return b.String()

@@ -121,11 +121,15 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 	if err != nil {
 		return err
 	}
-	if err := o.loginContext(ctx, session); err != nil { // the user has signed in all the same
-		fmt.Fprintf(c.ErrOrStderr(), "Warning: your kubeconfig did not get a context for the hub: %s.\n",
-			cli.Plain(err.Error()))
-	}
+	o.rememberLogin(ctx, c.ErrOrStderr(), session)
 	return nil
+}
+
+// rememberLogin remembers a hub in the kubeconfig. If that fails, it only warns, because the user has signed in.
+func (o *options) rememberLogin(ctx context.Context, out io.Writer, session *login.Session) {
+	if err := o.loginContext(ctx, session); err != nil {
+		fmt.Fprintf(out, "Warning: your kubeconfig did not get a context for the hub: %s.\n", cli.Plain(err.Error()))
+	}
 }
 
 // untrustedHub explains what to do if the CA of a hub's certificate is not trusted. It returns other errors unchanged.

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -99,11 +101,18 @@ func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
 	u.says(t, "system:masters", "whoami")
 	u.refuses(t, "the address of the hub's proxy is not known", "use", "prod")
 
-	url, ca := newProxy(t, workspace, "good")
+	robot := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "robot"}}
+	hub.Apply(t, robot)
+	request := &authenticationv1.TokenRequest{}
+	if err := hub.Client.SubResource("token").Create(t.Context(), robot, request); err != nil {
+		t.Fatal(err)
+	}
+	token := request.Status.Token
+	url, ca := newProxy(t, workspace, token)
 	u.says(t, "Switched", "use", "--hub="+url, "--ca", ca, "--context", "admin")
 	u.refuses(t, "accepts no client certificates", "use", "prod")
 	config := u.config(t)
-	config.AuthInfos["robot"] = &clientcmdapi.AuthInfo{Token: "good"}
+	config.AuthInfos["robot"] = &clientcmdapi.AuthInfo{Token: token}
 	config.Contexts["robot"] = &clientcmdapi.Context{Cluster: "admin", AuthInfo: "robot", Namespace: workspace}
 	if err := clientcmd.WriteToFile(*config, u.kubeconfig); err != nil {
 		t.Fatal(err)
@@ -121,7 +130,7 @@ func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
 	}
 	u.says(t, "Switched to context \""+workspace+"/prod@", "use", "prod") // the URL and the CA are known now
 	u.says(t, "prod", "clusters")
-	u.says(t, "[\"system:", "exec", "prod", "--", "sh", "-c", `grep -q 'token: good' "$KUBECONFIG" && echo '["system:'`)
+	u.says(t, "[\"system:", "exec", "prod", "--", "sh", "-c", `grep -q 'token: `+token+`' "$KUBECONFIG" && echo '["system:'`)
 	u.refuses(t, "would contain the credentials", "kubeconfig", "prod")
 }
 
