@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -144,6 +145,9 @@ type logLine struct {
 	Message string `json:"message"`
 }
 
+// userinfo matches the user and password of a URL, for example of a proxy in an error.
+var userinfo = regexp.MustCompile(`://[^/\s"]*@`)
+
 // lastErrorOf returns the last error of a log, unless the agent has connected since.
 func lastErrorOf(log []byte) string {
 	last := ""
@@ -154,9 +158,9 @@ func lastErrorOf(log []byte) string {
 		}
 		switch {
 		case line.Msg == "refused by the hub":
-			last = "the hub refuses it: " + line.Reason + ": " + line.Message
+			last = "the hub refuses it: " + line.Reason + ": " + userinfo.ReplaceAllString(line.Message, "://***@")
 		case line.Level == "error" || line.Level == "fatal":
-			last = line.Msg + ": " + line.Error + adviceOn(line.Error)
+			last = line.Msg + ": " + userinfo.ReplaceAllString(line.Error, "://***@") + adviceOn(line.Error)
 		case strings.HasPrefix(line.Msg, "connected"):
 			last = ""
 		}

@@ -159,3 +159,12 @@ func TestAnImportSaysWhyTheAgentDoesNotConnect(t *testing.T) {
 		t.Errorf("it tells the user to do what it has just done: %s", out.String())
 	}
 }
+
+func TestAnErrorOfTheAgentDoesNotShowThePasswordOfAProxy(t *testing.T) {
+	for _, user := range []string{"user:s3cret", "s3cret", "user:s3cret@x"} {
+		got := lastErrorOf([]byte(`{"level":"error","msg":"connect","error":"proxy http://` + user + `@proxy:3128/x is down"}`))
+		if strings.Contains(got, "s3cret") || !strings.Contains(got, "proxy http://***@proxy:3128/x is down") {
+			t.Errorf("the error is %q, want the address of the proxy without its password", got)
+		}
+	}
+}

@@ -6,6 +6,7 @@ package agents
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -76,7 +77,7 @@ With --bundle, the command also writes a file for support, a tar archive with gz
 objects and the events of their namespaces, but no Secrets, no annotations, and no texts that other
 people chose, except names: other strings are replaced.
 
-Exit codes: 0 no problem; 1 there are problems; 2 an error occurred.`,
+Exit codes: 0 no problem; 1 there are problems; 2 an error occurred, or you may not read the Lease.`,
 		Example: "  kubectl drover status\n  kubectl drover status -o json\n  kubectl drover status --bundle drover.tar.gz",
 		Args:    cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
@@ -98,6 +99,9 @@ Exit codes: 0 no problem; 1 there are problems; 2 an error occurred.`,
 				}
 				if len(r.status.Problems) > 0 {
 					return cli.ErrDenied
+				}
+				if r.leaderless {
+					return errors.New("you may not read the manager's Lease, so it is not known whether a manager leads")
 				}
 				return nil
 			})

@@ -48,9 +48,14 @@ type statusReader struct {
 	ca        []byte
 	now       time.Time // by the hub's clock
 	status    hubStatus
+	// leaderless means that the user may not read the manager's Lease.
+	leaderless bool
 }
 
-// read gathers everything. Parts that the user may not read do not affect the others.
+// leaderPart is the part of the state that tells whether a manager leads.
+const leaderPart = "the manager's Lease"
+
+// read gathers everything. A part that the user may not read does not fail the others.
 func (r *statusReader) read(ctx context.Context) error {
 	s := &r.status
 	s.Certificates, s.Providers, s.Approvals, s.Problems = []certificate{}, []provider{}, []string{}, []string{}
@@ -62,7 +67,7 @@ func (r *statusReader) read(ctx context.Context) error {
 		return err
 	}
 	for part, read := range map[string]func(context.Context) error{
-		"the manager's Deployment": r.manager, "the manager's Lease": r.leader, "Clusters": r.clusters,
+		"the manager's Deployment": r.manager, leaderPart: r.leader, "Clusters": r.clusters,
 		"Hosts": r.hosts, "AuthProviders": r.providers,
 	} {
 		switch err := read(ctx); {
@@ -71,6 +76,7 @@ func (r *statusReader) read(ctx context.Context) error {
 				"or --context", r.Config.Host)
 		case apierrors.IsForbidden(err):
 			s.Unread = append(s.Unread, part+": you lack the right")
+			r.leaderless = r.leaderless || part == leaderPart
 		case err != nil:
 			return fmt.Errorf("read %s: %w", part, err)
 		}

@@ -58,9 +58,7 @@ Exit codes: 0 nothing is left; 2 an error occurred, or something is left.`,
 				return cli.Confirm(c, yes, fmt.Sprintf("remove the agent and everything else that Drover installed, %d objects, "+
 					"from the cluster at %s", count, u.server))
 			}
-			ctx, cancel := context.WithTimeout(c.Context(), timeout)
-			defer cancel()
-			return u.run(ctx)
+			return u.start(c.Context(), timeout)
 		},
 	}
 	cli.BindYes(c, &yes)
@@ -98,6 +96,22 @@ func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, e
 	return u, nil
 }
 
+// start asks the user, and then removes everything within a time limit, which the user's answer does not count for.
+func (u *uninstaller) start(ctx context.Context, limit time.Duration) error {
+	reading, cancel := context.WithTimeout(ctx, limit)
+	found, err := u.gather(reading)
+	cancel()
+	if err == nil && len(found) > 0 && !u.dryRun {
+		err = u.confirm(len(found))
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel = context.WithTimeout(ctx, limit)
+	defer cancel()
+	return u.run(ctx)
+}
+
 // run removes objects until none is left. It repeats because an agent that is still running may recreate some.
 func (u *uninstaller) run(ctx context.Context) error {
 	var left []removal
@@ -112,11 +126,6 @@ func (u *uninstaller) run(ctx context.Context) error {
 			return true, nil
 		}
 		if !found {
-			if !u.dryRun {
-				if err := u.confirm(len(left)); err != nil {
-					return false, err
-				}
-			}
 			found = true
 			fmt.Fprintf(u.out, "removing everything that Drover installed in the cluster at %s\n", u.server)
 		}

@@ -5,6 +5,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,7 @@ func Confirm(c *cobra.Command, yes bool, question string) error {
 	}
 	in, isFile := c.InOrStdin().(*os.File)
 	if isFile && term.IsTerminal(int(in.Fd())) {
-		return ask(in, c.ErrOrStderr(), question)
+		return ask(c.Context(), in, c.ErrOrStderr(), question)
 	}
 	return fmt.Errorf("nothing was changed: %s? Confirm with --yes", question)
 }
@@ -36,9 +37,19 @@ func Confirm(c *cobra.Command, yes bool, question string) error {
 // ErrDeclined is returned when the user does not confirm a command.
 var ErrDeclined = errors.New("nothing was changed")
 
-func ask(in io.Reader, out io.Writer, question string) error {
+func ask(ctx context.Context, in io.Reader, out io.Writer, question string) error {
 	fmt.Fprintf(out, "%s? [y/N] ", Plain(question))
-	line, err := bufio.NewReader(io.LimitReader(in, maxAnswer)).ReadString('\n')
+	line, err := "", error(nil)
+	read := make(chan struct{})
+	go func() { // ends with the program if it is interrupted
+		defer close(read)
+		line, err = bufio.NewReader(io.LimitReader(in, maxAnswer)).ReadString('\n')
+	}()
+	select {
+	case <-read:
+	case <-ctx.Done():
+		return ErrDeclined
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read the answer: %w", err)
 	}

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -24,12 +25,22 @@ func TestADestructiveCommandIsConfirmed(t *testing.T) {
 	}
 	for answer, want := range map[string]error{"y\n": nil, "YES\n": nil, "yes": nil, "n\n": ErrDeclined, "\n": ErrDeclined, "": ErrDeclined} {
 		var out strings.Builder
-		if err := ask(strings.NewReader(answer), &out, "remove it"); !errors.Is(err, want) || out.String() != "remove it? [y/N] " {
+		if err := ask(t.Context(), strings.NewReader(answer), &out, "remove it"); !errors.Is(err, want) || out.String() != "remove it? [y/N] " {
 			t.Errorf("answer %q: %v after %q, want %v", answer, err, out.String(), want)
 		}
 	}
-	if err := ask(failing{}, io.Discard, "x"); err == nil || errors.Is(err, ErrDeclined) {
+	if err := ask(t.Context(), failing{}, io.Discard, "x"); err == nil || errors.Is(err, ErrDeclined) {
 		t.Errorf("an answer that cannot be read: %v", err)
+	}
+}
+
+func TestAQuestionEndsWithAnInterrupt(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	in, answer := io.Pipe()
+	defer answer.Close()
+	if err := ask(ctx, in, io.Discard, "remove it"); !errors.Is(err, ErrDeclined) {
+		t.Errorf("after an interrupt: %v, want %v", err, ErrDeclined)
 	}
 }
 

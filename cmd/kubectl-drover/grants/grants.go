@@ -53,7 +53,8 @@ creates a ClusterRoleTemplateBinding or a ProjectRoleTemplateBinding in the work
 USER is the name in the member, for example github:alice. A name without a colon is a user with a
 password: alice is local:alice. To grant to a group, use --kind Group. ROLE is a RoleTemplate.
 
-With --until, the grant ends after that time, or at that time. Run the command again to change it.`,
+With --until, the grant ends after that time, or at that time. Run the command again to change it.
+Without --until, an existing grant keeps its end; "--until never" removes it.`,
 		Example: `  kubectl drover grant alice cluster-member --cluster prod-eu --until 8h
   kubectl drover grant github:acme/web project-member --kind Group --project web -w team-a
   kubectl drover grant alice cluster-member --cluster prod-eu --dry-run=client -o yaml`,
@@ -62,7 +63,7 @@ With --until, the grant ends after that time, or at that time. Run the command a
 	}
 	o.bind(c)
 	c.Flags().StringVar(&o.until, "until", "", "When the grant ends: a duration such as 8h or 7d, or a time such as "+
-		"2027-01-02T15:04:05Z (default: never)")
+		"2027-01-02T15:04:05Z, or never (default: unchanged, and never for a new grant)")
 	c.Flags().StringVar(&o.name, "name", "", "The name of the binding (default: from the user, the role and the target)")
 	return c
 }
@@ -193,9 +194,12 @@ func (o *options) bindingName() string {
 	return strings.TrimPrefix(readable+"-"+digest, "-")
 }
 
+// never is the value of --until for a grant without an end.
+const never = "never"
+
 // ending returns the time of --until, or nil.
 func (o *options) ending(now time.Time) (*metav1.Time, error) {
-	if o.until == "" {
+	if o.until == "" || o.until == never {
 		return nil, nil
 	}
 	end, err := time.Parse(time.RFC3339, o.until)
@@ -230,7 +234,7 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 		return err
 	}
 	if o.Local() {
-		return o.Make(h, c.OutOrStdout(), wanted, "created", nil)
+		return o.Make(h, c.OutOrStdout(), wanted, "created"+sayEnd(wanted), nil)
 	}
 	if err := o.check(ctx, h); err != nil {
 		return err
@@ -238,7 +242,8 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 	found := wanted.DeepCopyObject().(client.Object)
 	err = h.Get(ctx, client.ObjectKeyFromObject(wanted), found)
 	if apierrors.IsNotFound(err) {
-		err := o.Make(h, c.OutOrStdout(), wanted, "created", func(w client.Client) error { return w.Create(ctx, wanted) })
+		err := o.Make(h, c.OutOrStdout(), wanted, "created"+sayEnd(wanted),
+			func(w client.Client) error { return w.Create(ctx, wanted) })
 		return o.explain(h, err)
 	}
 	if err != nil {
@@ -249,15 +254,25 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 			client.ObjectKeyFromObject(wanted))
 	}
 	before := found.DeepCopyObject().(client.Object)
-	setEnd(found, endOf(wanted))
+	if o.until != "" {
+		setEnd(found, endOf(wanted))
+	}
 	done := "unchanged"
 	if !endOf(before).Equal(endOf(found)) {
 		done = "configured"
 	}
-	err = o.Make(h, c.OutOrStdout(), found, done, func(w client.Client) error {
+	err = o.Make(h, c.OutOrStdout(), found, done+sayEnd(found), func(w client.Client) error {
 		return w.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})
 	return o.explain(h, err)
+}
+
+// sayEnd returns the end of a grant as text, or "" if it has none.
+func sayEnd(binding client.Object) string {
+	if end := endOf(binding); end != nil {
+		return ", ends at " + end.UTC().Format(time.RFC3339)
+	}
+	return ""
 }
 
 // explain adds advice to the refusal of a grant.

@@ -96,7 +96,12 @@ func TestAGrantIsABindingUntilItIsRevoked(t *testing.T) {
 	if left := time.Until(spec.ExpiresAt.Time); left < 7*time.Hour || left > 8*time.Hour {
 		t.Errorf("it ends in %s, want 8h", left)
 	}
-	o.does(t, " configured", "grant", "alice", "viewer", "--cluster", "prod")
+	o.does(t, " unchanged, ends at "+spec.ExpiresAt.UTC().Format(time.RFC3339), "grant", "alice", "viewer", "--cluster",
+		"prod")
+	if end := o.bindings(t)[0].Spec.ExpiresAt; end == nil || !end.Equal(spec.ExpiresAt) {
+		t.Errorf("without --until the grant ends at %v, want %v", end, spec.ExpiresAt)
+	}
+	o.does(t, " configured", "grant", "alice", "viewer", "--cluster", "prod", "--until", "never")
 	o.does(t, " unchanged", "grant", "alice", "viewer", "--cluster", o.workspace+"/prod")
 	if found := o.bindings(t); len(found) != 1 || found[0].Spec.ExpiresAt != nil {
 		t.Errorf("the bindings are %+v, want one that never ends", found)
