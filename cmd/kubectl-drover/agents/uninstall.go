@@ -101,7 +101,11 @@ func (u *uninstaller) start(ctx context.Context, limit time.Duration) error {
 	reading, cancel := context.WithTimeout(ctx, limit)
 	found, err := u.gather(reading)
 	cancel()
-	if err == nil && len(found) > 0 && !u.dryRun {
+	if err == nil && len(found) == 0 {
+		u.say("no objects of an agent are left in the cluster at " + u.server)
+		return nil
+	}
+	if err == nil && !u.dryRun {
 		err = u.confirm(len(found))
 	}
 	if err != nil {
@@ -116,7 +120,7 @@ func (u *uninstaller) start(ctx context.Context, limit time.Duration) error {
 func (u *uninstaller) run(ctx context.Context) error {
 	var left []removal
 	var problems []error
-	found := false
+	u.say("removing everything that Drover installed in the cluster at " + u.server)
 	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, func(ctx context.Context) (bool, error) {
 		var err error
 		if left, err = u.gather(ctx); err != nil {
@@ -124,10 +128,6 @@ func (u *uninstaller) run(ctx context.Context) error {
 		}
 		if problems = nil; len(left) == 0 {
 			return true, nil
-		}
-		if !found {
-			found = true
-			fmt.Fprintf(u.out, "removing everything that Drover installed in the cluster at %s\n", u.server)
 		}
 		for _, r := range left {
 			if err := u.remove(ctx, r); err != nil {
@@ -145,8 +145,6 @@ func (u *uninstaller) run(ctx context.Context) error {
 		return errors.New("not everything is gone, run it again: " + errors.Join(problems...).Error())
 	case err != nil:
 		return err
-	case !found:
-		u.say("no objects of an agent are left in the cluster at " + u.server)
 	case !u.dryRun:
 		u.say("nothing of Drover is left in the cluster at " + u.server)
 	}

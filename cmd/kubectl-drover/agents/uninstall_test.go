@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
@@ -17,5 +19,14 @@ func TestUninstallPrintsEachNameOnOneLine(t *testing.T) {
 	u.say(removal{kind: "ClusterRoleBinding", name: "x" + evil}.String() + " deleted")
 	if said := out.String(); strings.Count(said, "\n") != 1 || strings.ContainsAny(said, obeyed) {
 		t.Errorf("the warning is %q, want one line without control characters", said)
+	}
+}
+
+func TestUninstallRefusesAHub(t *testing.T) {
+	var out strings.Builder
+	commands := func(o *cli.Options) []*cobra.Command { return []*cobra.Command{NewUninstall(o)} }
+	code := cli.Run(t.Context(), "test", commands, []string{"uninstall", "--hub", "x", "--yes"}, &out, &out)
+	if code != cli.ExitError || !strings.Contains(out.String(), "does not support --hub") {
+		t.Errorf("exit code %d: %s, want an error, because the hub is not what is removed from", code, &out)
 	}
 }

@@ -37,8 +37,8 @@ type Change struct {
 // BindChange adds the flags of a command that changes objects.
 func BindChange(c *cobra.Command) *Change {
 	ch := &Change{}
-	c.Flags().StringVar(&ch.dryRun, "dry-run", dryRunNone, "none, client or server. With client, nothing is sent to the "+
-		"hub, and \"-o yaml\" prints the object for a Git repository. With server, the hub checks the change, but keeps "+
+	c.Flags().StringVar(&ch.dryRun, "dry-run", dryRunNone, "none, client or server. With client, the hub is at most "+
+		"read, and \"-o yaml\" prints the object. With server, the hub checks the change, but keeps "+
 		"nothing")
 	c.Flags().Lookup("dry-run").NoOptDefVal = dryRunClient
 	c.Flags().StringVarP(&ch.output, "output", "o", "", "How to print the object: name, yaml or json (default: one line)")

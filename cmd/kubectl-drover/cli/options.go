@@ -58,7 +58,7 @@ func (o *Options) bindConnection(root *cobra.Command) {
 	clientcmd.BindOverrideFlags(&o.Overrides, flags, names)
 	flags.StringVar(&o.Loading.ExplicitPath, "kubeconfig", "", "Path to the kubeconfig file for the hub")
 	flags.StringVar(&o.HubName, "hub", "", "The hub: its URL, or a context of the kubeconfig (default: the hub of the "+
-		"current context, or the hub of the last \"login\" or \"use\")")
+		"current context; commands that change nothing also use the hub of the last \"login\" or \"use\")")
 	Complete(root, "context", o.CompleteContexts)
 	Complete(root, "hub", o.completeHubs)
 }
