@@ -162,7 +162,8 @@ func TestAnImportSaysWhyTheAgentDoesNotConnect(t *testing.T) {
 
 func TestAnErrorOfTheAgentDoesNotShowThePasswordOfAProxy(t *testing.T) {
 	for _, user := range []string{"user:s3cret", "s3cret", "user:s3cret@x"} {
-		got := lastErrorOf([]byte(`{"level":"error","msg":"connect","error":"proxy http://` + user + `@proxy:3128/x is down"}`))
+		got := lastErrorOf([]byte(`{"level":"error","msg":"connect","error":"proxy http://` + user +
+			`@proxy:3128/x is down"}`))
 		if strings.Contains(got, "s3cret") || !strings.Contains(got, "proxy http://***@proxy:3128/x is down") {
 			t.Errorf("the error is %q, want the address of the proxy without its password", got)
 		}

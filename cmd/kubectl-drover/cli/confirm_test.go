@@ -25,7 +25,8 @@ func TestADestructiveCommandIsConfirmed(t *testing.T) {
 	}
 	for answer, want := range map[string]error{"y\n": nil, "YES\n": nil, "yes": nil, "n\n": ErrDeclined, "\n": ErrDeclined, "": ErrDeclined} {
 		var out strings.Builder
-		if err := ask(t.Context(), strings.NewReader(answer), &out, "remove it"); !errors.Is(err, want) || out.String() != "remove it? [y/N] " {
+		err := ask(t.Context(), strings.NewReader(answer), &out, "remove it")
+		if !errors.Is(err, want) || out.String() != "remove it? [y/N] " {
 			t.Errorf("answer %q: %v after %q, want %v", answer, err, out.String(), want)
 		}
 	}

@@ -117,7 +117,8 @@ func (o *Options) ReadHub(c *cobra.Command, limit time.Duration, do func(context
 	return on(c, limit, o.HubToRead, do)
 }
 
-func on(c *cobra.Command, limit time.Duration, connect func() (*Hub, error), do func(context.Context, *Hub) error) error {
+func on(c *cobra.Command, limit time.Duration, connect func() (*Hub, error),
+	do func(context.Context, *Hub) error) error {
 	ctx, cancel := context.WithTimeout(c.Context(), limit)
 	defer cancel()
 	h, err := connect()

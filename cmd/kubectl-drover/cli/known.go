@@ -122,8 +122,8 @@ func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, 
 }
 
 // hubOfMember returns the context of the hub that a context belongs to, or "" if the context belongs to no hub that is
-// known. If the context certainly belongs to a hub, but the kubeconfig has no context for that hub, it returns an error:
-// no other hub may be used instead.
+// known. If the context certainly belongs to a hub, but the kubeconfig has no context for that hub, it returns an
+// error: no other hub may be used instead.
 func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 	if leadsToHub(raw, name) {
 		return name, nil
@@ -203,8 +203,8 @@ var ErrNoHub = errors.New("no hub is known")
 
 // ErrGuessed returns the error for a command that would change something on a hub that was only guessed.
 func ErrGuessed(hub string) error {
-	return fmt.Errorf("the current context does not say which hub is meant, and this command may change something: select "+
-		"the hub with --hub or --context, for example --hub=%s, or make it current with \"kubectl drover use --hub\"",
+	return fmt.Errorf("the current context does not say which hub is meant, and this command may change something: "+
+		"select the hub with --hub or --context, for example --hub=%s, or make it current with \"kubectl drover use --hub\"",
 		Visible(hub))
 }
 

@@ -57,10 +57,11 @@ agents.
 
 "login" and "use" remember the hub in your kubeconfig, so that commands reach it from the contexts
 of its members. If the current context belongs to no hub that is known, commands that only read use
-the hub of the last "login" or "use", and commands that change something require --hub or --context.
-If no hub is known, it is the cluster of the current context. The workspace is the namespace of the hub's context, or the value of --workspace. Commands that
-explain access also query the member if your kubeconfig has an entry for it: a server whose URL ends
-in /k8s/clusters/NAMESPACE/NAME, or the context that --member-context names.`,
+the hub of the last "login" or "use", and commands that change something require --hub or
+--context. If no hub is known, it is the cluster of the current context. The workspace is the
+namespace of the hub's context, or the value of --workspace. Commands that explain access also
+query the member if your kubeconfig has an entry for it: a server whose URL ends in
+/k8s/clusters/NAMESPACE/NAME, or the context that --member-context names.`,
 		Version: version,
 
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl drover"},

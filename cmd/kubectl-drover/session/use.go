@@ -273,7 +273,8 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 }
 
 // rememberHub returns the context of the kubeconfig that leads to the API server of a session's hub, or "". If
-// selected is set, it marks the context as the hub that was selected last. It never marks a context whose hub is not certain.
+// selected is set, it marks the context as the hub that was selected last. It never marks a context whose hub is not
+// certain.
 func rememberHub(config *clientcmdapi.Config, session *login.Session, selected bool) (string, error) {
 	name, err := cli.NamedHub(config, session.Issuer)
 	if err != nil || name == session.Issuer || cli.BaseOf(config, name) != session.Issuer {
@@ -326,7 +327,8 @@ func (o *options) loginContext(ctx context.Context, session *login.Session) erro
 	return o.write(config)
 }
 
-// renewCA sets the CA of the hub in the contexts through the hub that the plugin made. It reports whether there are any.
+// renewCA sets the CA of the hub in the contexts through the hub that the plugin made. It reports whether there are
+// any.
 func renewCA(config *clientcmdapi.Config, session *login.Session) (found bool) {
 	user := "drover@" + strings.TrimPrefix(session.Issuer, "https://")
 	for name, context := range config.Contexts {

@@ -130,7 +130,8 @@ func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
 	}
 	u.says(t, "Switched to context \""+workspace+"/prod@", "use", "prod") // the URL and the CA are known now
 	u.says(t, "prod", "clusters")
-	u.says(t, "[\"system:", "exec", "prod", "--", "sh", "-c", `grep -q 'token: `+token+`' "$KUBECONFIG" && echo '["system:'`)
+	u.says(t, "[\"system:", "exec", "prod", "--", "sh", "-c",
+		`grep -q 'token: `+token+`' "$KUBECONFIG" && echo '["system:'`)
 	u.refuses(t, "would contain the credentials", "kubeconfig", "prod")
 }
 
@@ -234,7 +235,8 @@ func TestCredentialsOfAContextAreNotSentToAnotherURL(t *testing.T) {
 
 func TestExecDoesNotRunForClustersOfAGuessedHub(t *testing.T) {
 	hub, member := testkit.Shared(t), testkit.Shared(t)
-	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "own", Env: member}, testkit.Context{Name: "hub", Env: hub}))
+	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "own", Env: member},
+		testkit.Context{Name: "hub", Env: hub}))
 	u.says(t, "Switched", "use", "--hub=hub")
 	u.says(t, "Switched", "use", "-")
 	config := u.config(t)
