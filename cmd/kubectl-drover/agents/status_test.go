@@ -124,7 +124,7 @@ func TestStatusTellsADeadManagerWithinItsLease(t *testing.T) {
 	if _, out := r.run(t, "agents"); strings.Contains(out, "Warning") {
 		t.Errorf("agents warns while a manager leads: %s", out)
 	}
-	code, out = r.run(t, "status", "--as", "nobody")
+	code, out = r.run(t, "status", "--as", "stranger")
 	if code != cli.ExitError || !strings.Contains(out, "found in the parts that were read") ||
 		!strings.Contains(out, "it is not known whether a manager leads") {
 		t.Errorf("without rights: exit code %d: %s, want an error, because the Lease was not read", code, out)

@@ -156,7 +156,7 @@ func leadsToHub(raw *clientcmdapi.Config, name string) bool {
 }
 
 // hubAt returns a context that leads to the API server of the hub whose proxy has the address base, or "". It prefers
-// the current context, and then the one that was selected last.
+// the current context, and then the context that was selected last.
 func hubAt(raw *clientcmdapi.Config, base string) string {
 	names := append([]string{raw.CurrentContext}, hubContexts(raw)...)
 	for _, name := range append(names, slices.Sorted(maps.Keys(raw.Contexts))...) {

@@ -251,7 +251,8 @@ func TestWhoAmIRefusesAClusterThatIsNotAHub(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	config := clientcmdapi.NewConfig()
-	config.Clusters["x"], config.AuthInfos["x"] = &clientcmdapi.Cluster{Server: server.URL}, &clientcmdapi.AuthInfo{Token: "x"}
+	config.Clusters["x"] = &clientcmdapi.Cluster{Server: server.URL}
+	config.AuthInfos["x"] = &clientcmdapi.AuthInfo{Token: "x"}
 	config.Contexts["x"], config.CurrentContext = &clientcmdapi.Context{Cluster: "x", AuthInfo: "x"}, "x"
 	file := filepath.Join(t.TempDir(), "config")
 	if err := clientcmd.WriteToFile(*config, file); err != nil {
