@@ -465,8 +465,8 @@ func testClusterToken(t *testing.T, s *system, at *computer, cluster types.Names
 		if _, err := s.kubectl(t, cluster, only, "get", "configmaps"); err != nil {
 			t.Errorf("%s: in the Cluster: %v", name, err)
 		}
-		if _, err := s.kubectl(t, types.NamespacedName{Namespace: cluster.Namespace, Name: "secret-plans"}, only, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), "good for") {
-			t.Errorf("%s: in another Cluster: %v", name, err)
+		if _, err := s.kubectl(t, types.NamespacedName{Namespace: cluster.Namespace, Name: "secret-plans"}, only, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), "valid for") {
+			t.Errorf("%s: in another Cluster: %v, want a refusal that names the Cluster", name, err)
 		}
 	}
 	if out, err := at.drover(t, "get-token", "--cluster", "nonsense"); err == nil || !strings.Contains(err.Error(), "refused a token for cluster:nonsense: invalid_target") {
