@@ -110,7 +110,7 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 		t.Errorf("labels %v (%v)", cluster.Labels, err)
 	}
 
-	t.Run("commands for the hub reach it from the member's context", func(t *testing.T) { fromTheMember(t, o) })
+	t.Run("commands for the hub reach it from the member's context", func(t *testing.T) { fromTheMember(t, s, o) })
 	refuses("exists with other labels", "import", "imported", "--labels", "env=test")
 	refuses("exists with the profile Full", "import", "imported", "--profile", "ReadOnly")
 	t.Run("a second time it changes nothing", func(t *testing.T) {
@@ -174,9 +174,13 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 	})
 }
 
-// fromTheMember has the plugin remember the hub, makes the member the current context, and runs commands for the hub.
-func fromTheMember(t *testing.T, o operator) {
+// fromTheMember pairs the hub's context with its URL, makes the member the current context, and runs commands for the hub.
+func fromTheMember(t *testing.T, s *system, o operator) {
 	t.Helper()
+	ca := filepath.Join(o.home, "hub-ca.crt")
+	if bundle, err := s.hub.Bundle(t.Context()); err != nil || os.WriteFile(ca, bundle, 0o600) != nil {
+		t.Fatal("the hub's CA could not be written", err)
+	}
 	says := func(what string, args ...string) {
 		t.Helper()
 		command, out, says := o.command(t, args...)
@@ -195,7 +199,7 @@ func fromTheMember(t *testing.T, o operator) {
 			t.Fatal(err)
 		}
 	}
-	says(`Switched to context "hub"`, "use", "--hub")
+	says(`Switched to context "hub"`, "use", "--hub="+s.hub.URL(), "--ca", ca, "--context", "hub")
 	current("member")
 	says("imported", "agents")
 	says("imported", "clusters")

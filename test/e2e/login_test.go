@@ -310,7 +310,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 		says(`Switched to context "default/member@`, "use", "member")
 		says(`Switched to context "default/secret-plans@`, "use", "-")
 		says(`Switched to context "default/member@`, "use", "-")
-		refuses("no context of the hub is known", "agents")
+		refuses("no context of that hub is known", "agents")
 	})
 	t.Run("a token for one Cluster is worthless elsewhere", func(t *testing.T) { testClusterToken(t, s, at, cluster) })
 	t.Run("a computer without a browser is signed in by a code", func(t *testing.T) { testDeviceLogin(t, s, at) })
@@ -364,7 +364,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	}
 	revoked := strings.Split(strings.Split(token, `"token":"`)[1], `"`)[0]
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
-		if _, err := s.kubectl(t, cluster, revoked, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), "session was ended") {
+		if _, err := s.kubectl(t, cluster, revoked, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), "session has ended") {
 			return fmt.Errorf("the token of before is answered with %w", err)
 		}
 		return nil
