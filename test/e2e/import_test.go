@@ -174,7 +174,8 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 	})
 }
 
-// fromTheMember pairs the hub's context with its URL, makes the member the current context, and runs commands for the hub.
+// fromTheMember pairs the hub's context with its URL, makes the member the current context, and runs commands for the
+// hub.
 func fromTheMember(t *testing.T, s *system, o operator) {
 	t.Helper()
 	ca := filepath.Join(o.home, "hub-ca.crt")
