@@ -12,7 +12,7 @@ import "embed"
 //go:embed crd/bases/cluster.drover.dev_plans.yaml
 var Plans []byte
 
-// Policies contains the hub's admission policies: those of the manager in the folder policy, and the provisioner's.
+// Policies contains the hub's admission policies: the manager's in the folder policy, and the provisioner's.
 //
 //go:embed policy/*.yaml provision/policy.yaml clusterapi/policy.yaml clusterapi/import/policy.yaml
 var Policies embed.FS

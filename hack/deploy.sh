@@ -161,7 +161,7 @@ kubectl create rolebinding drover-provisioner -n $workspace --clusterrole=drover
 # refuse_while_used keeps users from stranding agents and machines. Without the manager and its CA, the remaining agents can
 # neither be asked to uninstall themselves, nor trust a hub that is installed later. Without the provisioner, no controller
 # removes the finalizers of its objects.
-refuse_while_used() { # what is about to be removed
+refuse_while_used() { # the name of the program that is being removed
 	local crd objects
 	for crd in "${crds[@]}"; do
 		objects=$(objects_of "$crd")

@@ -131,8 +131,8 @@ func TestManagerDecodesEveryValueThatTheAPIServerAccepts(t *testing.T) {
 	}
 }
 
-// Some strings have a syntax but no type of their own. The manager must be able to parse each one that the API server
-// has accepted.
+// Some strings have a syntax but no type of their own. The manager must be able to parse every value that the API
+// server has accepted.
 func TestManagerParsesEveryTextThatTheAPIServerAccepts(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)

@@ -29,7 +29,7 @@ type Revoker struct {
 	Tunnels *members.Tunnels
 }
 
-// Reconcile closes those of a Cluster's tunnels that its current agent does not own.
+// Reconcile closes a Cluster's tunnels unless its current agent owns them.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	name := req.NamespacedName
 	for _, reader := range []client.Reader{r.Client, r.Live} {

@@ -97,7 +97,7 @@ type Revoker struct {
 	Tunnels *members.Tunnels
 }
 
-// Reconcile closes those of a Host's tunnels that its current agent does not own.
+// Reconcile closes a Host's tunnels unless its current agent owns them.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	member := Member(req.NamespacedName)
 	peers := r.Tunnels.Local(member)

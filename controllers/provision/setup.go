@@ -42,7 +42,7 @@ import (
 // The rights of every provisioner: config/provision/role.yaml. The rights for Cluster API are beside its
 // controllers. Instructions of Hosts run as root on the machines. In workspaces where an administrator has bound
 // drover-provisioner-workspace, the provisioner gets Secrets whose names it knows, and lists none; the policies in
-// config/provision/policy.yaml bound what it writes.
+// config/provision/policy.yaml limit its writes.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get

@@ -47,7 +47,7 @@ const (
 	NotGranted Decision = "NotGranted"
 )
 
-// Explanation explains why a user may do something, or what is missing.
+// Explanation explains why a user may do something, or which right is missing.
 type Explanation struct {
 	Decision Decision
 	// Chains grant the action. Chains with External set might grant it.
@@ -122,7 +122,7 @@ type Missing struct {
 	Err error `json:"-"`
 }
 
-// Explain explains why a user with the given groups may do the action in the given place, or what is missing.
+// Explain explains why a user with the given groups may do the action in the given place, or which right is missing.
 func Explain(w Workspace, user string, groups []string, where Place, what Action) Explanation {
 	about := func(s v1.Subject) bool {
 		return s.Kind == v1.SubjectUser && s.Name == user || s.Kind == v1.SubjectGroup && slices.Contains(groups, s.Name)

@@ -121,7 +121,7 @@ func TestWrap(t *testing.T) {
 			t.Errorf("the user is %s, want alice with groups and extra", user)
 		}
 		if as, _ := json.Marshal(line["impersonatedUser"]); string(as) != `{"name":"bob"}` {
-			t.Errorf("the impersonated user is %s, want the one that was set", as)
+			t.Errorf("the impersonated user is %s, want the user in the header", as)
 		}
 	})
 	t.Run("a long-running request has a line at its beginning and another at its end", func(t *testing.T) {

@@ -60,8 +60,8 @@ func (r *Recorder) Term() string {
 // Term returns the term of the leader in a Lease, or an empty string if the history of the Lease has none.
 func Term(lease *coordinationv1.Lease) string { return historyOf(lease).term() }
 
-// Forgot reports whether an agent's checkpoint is one that the hub does not remember, because its etcd was restored
-// from an older backup.
+// Forgot reports whether the hub does not remember an agent's checkpoint, because its etcd was restored from an older
+// backup.
 func (r *Recorder) Forgot(checkpoint string) bool {
 	h := r.load()
 	p, ok := parsePoint(checkpoint)

@@ -331,7 +331,7 @@ func TestRestoredHubWithAHundredMembers(t *testing.T) {
 		}
 	}
 	o.Expect([]delivery.Key{key("deleted")})
-	// The hub knows what it wants before agents connect.
+	// The hub knows the wanted sets before agents connect.
 	o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), names...))
 	for i, name := range names {
 		o.connect(name.Name, agents[i])

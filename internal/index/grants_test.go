@@ -218,6 +218,6 @@ func (noKind) IndexField(context.Context, client.Object, string, client.IndexerF
 func TestMissingCRDOfUserIsReportedWithWhatToDo(t *testing.T) {
 	if err := index.Users(t.Context(), noKind{}); err == nil ||
 		!strings.Contains(err.Error(), "apply the CRDs of this version") {
-		t.Errorf("got error %v without the CRD, want one that tells to apply the CRDs", err)
+		t.Errorf("got error %v without the CRD, want the advice to apply the CRDs", err)
 	}
 }

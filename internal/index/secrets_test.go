@@ -156,8 +156,8 @@ func TestReader(t *testing.T) {
 	})
 }
 
-// The cache lags behind the API server. So a Secret that was chosen in the cache may have been replaced by one that no
-// person gave to a project or a plan.
+// The cache lags behind the API server. So a Secret that was chosen in the cache may have been replaced by another
+// Secret, which no person gave to a project or a plan.
 func TestSecretThatIsNoLongerTheChosenOneIsNotRead(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(*corev1.Secret){

@@ -25,7 +25,7 @@ func TestRequestsWhenTheirTunnelIsCut(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		method string
-		before func(*world) // opens other tunnels before the one that is cut, which is the newest
+		before func(*world) // opens other tunnels before the newest, which is cut
 		after  func(*world)
 		want   error // nil for a response
 	}{

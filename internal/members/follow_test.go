@@ -123,7 +123,7 @@ func TestFollow(t *testing.T) {
 		"CVE-2024-58259: a complete report of many tiny events is not kept either":             testTinyEvents,
 		"CVE-2024-58259: the long lines of all tunnels of a member count together":             testLongLines,
 		"CVE-2024-58259: the complete reports of all tunnels of a member are bounded together": testManyOffers,
-		"CVE-2024-58259: a malformed event or one that was not requested ends the tunnel":      testMalformedEvents,
+		"CVE-2024-58259: a malformed or unrequested event ends the tunnel":                     testMalformedEvents,
 		"CVE-2024-58259: endless changes end the tunnel, and the member must wait":             testEndlessChanges,
 		"CVE-2024-58259: repeated complete reports end the tunnel":                             testEndlessRounds,
 	} {

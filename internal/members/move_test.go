@@ -95,7 +95,7 @@ func testMoved(w *world) {
 		w.t.Errorf("got %v, want 2 moved, 1 stayed", got)
 	}
 	if w.State(name("member")).Connected() || !w.State(name("old")).Connected() {
-		w.t.Error("the agent that left is connected or the one that stayed is not, want the opposite")
+		w.t.Error("got the departed agent connected or the remaining one disconnected, want the opposite")
 	}
 }
 

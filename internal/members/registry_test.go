@@ -616,7 +616,7 @@ func (s synced[E]) Event(types.NamespacedName, E)    {}
 func (s synced[E]) Stopped(types.NamespacedName)     {}
 
 // An idle member costs the leading replica of the hub three goroutines, including its report, sets and plans: two for
-// the tunnel and one that reads.
+// the tunnel and a reader.
 func TestIdleMembersCostFewGoroutines(t *testing.T) {
 	const count, most = 50, 3
 	registry := members.New(logr.Discard(), time.Now)

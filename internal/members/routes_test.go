@@ -358,7 +358,7 @@ func TestFeedHoldsOnlyTheLatestState(t *testing.T) {
 	}
 	r.Forget(prod)
 	if records := f.Take(10); len(records) != 1 || !records[0].empty() {
-		t.Errorf("got the records %+v, want one that says that the member is gone", records)
+		t.Errorf("got the records %+v, want a record that says that the member is gone", records)
 	}
 }
 

@@ -188,7 +188,7 @@ func (p *Watch) report(states map[string]policyState, first bool, err error) {
 		p.log.Info("admission policies of the hub are not in force yet: this becomes an error if it lasts for a minute",
 			"missing", names[policyMissing], "changed", names[policyChanged])
 	case len(names[policyInForce]) < len(p.wanted):
-		p.log.Error(nil, "admission policies of the hub are not in force, so accounts can do what they may not: apply "+
+		p.log.Error(nil, "admission policies of the hub are not in force, so accounts can exceed their limits: apply "+
 			p.from.Policies+" of this version", "missing", names[policyMissing],
 			"changed", names[policyChanged])
 	case !first:

@@ -145,7 +145,7 @@ func TestPoliciesMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *testing.T) 
 		want   []string
 	}{
 		"they are there at the second look": {all, []string{"not in force yet", "all admission policies of the hub are in force again"}},
-		"they are not":                      {nil, []string{"not in force yet", "accounts can do what they may not", ""}},
+		"they are not":                      {nil, []string{"not in force yet", "accounts can exceed their limits", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var logged string
@@ -158,7 +158,7 @@ func TestPoliciesMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *testing.T) 
 				if !strings.Contains(logged, want) || want == "" && logged != "" {
 					t.Errorf("check %d logged %q, want %q", i+1, logged, want)
 				}
-				if isError := strings.Contains(logged, `"error"`); isError != strings.Contains(want, "may not") {
+				if isError := strings.Contains(logged, `"error"`); isError != strings.Contains(want, "exceed") {
 					t.Errorf("check %d logged %q, want an error only for policies that stay missing", i+1, logged)
 				}
 				have = tt.second

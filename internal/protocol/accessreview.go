@@ -41,7 +41,7 @@ func ReviewAccess(
 	request.Header.Set("Accept", "application/json")
 	response, err := by.RoundTrip(request)
 	if err != nil {
-		return false, err // the caller adds what it tried
+		return false, err // the caller adds the context
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusCreated {

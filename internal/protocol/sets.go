@@ -128,7 +128,7 @@ type SetObject struct {
 	Object string `json:"object"`
 	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending.
 	Phase SetPhase `json:"phase"`
-	// Message says what is wrong and what to do. It contains none of the object's content. At most 512 bytes.
+	// Message describes the problem and its remedy. It contains none of the object's content. At most 512 bytes.
 	Message string `json:"message"`
 }
 

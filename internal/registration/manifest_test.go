@@ -304,7 +304,7 @@ func TestManifestAdmitsNodeAgentsToTheNodeNetwork(t *testing.T) {
 			t.Errorf("nodeAgent %t: labels %v, annotations %v, want %+v", nodeAgent, namespace.Labels, d.Annotations, want)
 		}
 		if pod := d.Spec.Template.Spec; pod.HostNetwork {
-			t.Errorf("nodeAgent %t: the Deployment's pods are on the nodes' network, want only those of the DaemonSet there",
+			t.Errorf("nodeAgent %t: the Deployment's pods are on the nodes' network, want only the pods of the DaemonSet there",
 				nodeAgent)
 		}
 	}
@@ -317,7 +317,7 @@ func TestWebhookAccountCanReadOnlyTwoSecrets(t *testing.T) {
 	in.APIServer = true
 	all := objects(t, in)
 	if level := the[*corev1.Namespace](t, all).Labels["pod-security.kubernetes.io/enforce"]; level != "privileged" {
-		t.Errorf("the namespace has the level %s, want one that admits pods to the nodes' network", level)
+		t.Errorf("the namespace has the level %s, want a level that admits pods to the nodes' network", level)
 	}
 	if d := the[*appsv1.Deployment](t, all); d.Annotations[v1.AnnotationDirectAccess] != "APIServer" ||
 		d.Spec.Template.Spec.HostNetwork {

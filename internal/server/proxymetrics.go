@@ -44,7 +44,7 @@ func newProxyMetrics(registry prometheus.Registerer) *proxyMetrics {
 			Help:    "From the head of a user's request to the end of its response. Only requests that are not meant to last.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12)}, []string{"target", "kind"}),
 		underWay: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "drover_proxy_requests_under_way",
-			Help: "Requests of users in progress, including those that wait for room."}, []string{"target", "kind"}),
+			Help: "Requests of users in progress, including waiting requests."}, []string{"target", "kind"}),
 		stalled: counters("drover_proxy_stalled_total",
 			"Users who were cut off because they stalled, by the side that they held up.", "side"),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_limit_wait_seconds",
@@ -52,7 +52,7 @@ func newProxyMetrics(registry prometheus.Registerer) *proxyMetrics {
 			Buckets: prometheus.ExponentialBuckets(0.005, 3, 8)}),
 		refused: counters("drover_limit_refused_total", "Requests answered with 429, by what is full.", "kind", "scope"),
 		backlog: counters("drover_limit_cut_total",
-			"Responses cut because too much was held for users who do not read, by what was full.", "scope"),
+			"Responses cut because too much was held for users who do not read, by the limit that was reached.", "scope"),
 	}
 	registry.MustRegister(m.requests, m.seconds, m.underWay, m.stalled, m.waited, m.refused, m.backlog)
 	return m

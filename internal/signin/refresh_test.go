@@ -273,7 +273,7 @@ func TestReplicaWithALaggingCacheAsksTheAPIServer(t *testing.T) {
 	f.wait(10 * time.Minute)
 	second := f.refreshed(first.Refresh)
 	if again, err := f.exchangeAt(late, first.Refresh); err != nil || again.Refresh != second.Refresh {
-		t.Errorf("a token that another replica has rotated just now gives %q, %v; want the one that follows it",
+		t.Errorf("a token that another replica has rotated just now gives %q, %v; want its successor",
 			again.Refresh, err)
 	}
 	f.wait(10 * time.Minute)

@@ -744,7 +744,7 @@ func TestUserEndsTheirSession(t *testing.T) {
 		"a token that was changed": {
 			url.Values{"client_id": {"kubectl"}, "token": {own[:len(own)-4] + "AAAA"}}, http.StatusOK,
 		},
-		"what is no token": {url.Values{"client_id": {"kubectl"}, "token": {"x"}}, http.StatusOK},
+		"a malformed token": {url.Values{"client_id": {"kubectl"}, "token": {"x"}}, http.StatusOK},
 	} {
 		if got := revoke(tt.fields); got.code != tt.code {
 			t.Errorf("%s: %d %s, want %d", name, got.code, got.body, tt.code)

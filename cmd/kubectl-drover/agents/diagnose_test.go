@@ -156,7 +156,7 @@ func TestAnImportSaysWhyTheAgentDoesNotConnect(t *testing.T) {
 		t.Errorf("exit code %d: %s, want the error to name the image", code, out.String())
 	}
 	if strings.Contains(out.String(), "Run in the cluster") {
-		t.Errorf("it tells the user to do what it has just done: %s", out.String())
+		t.Errorf("got %s, want no advice to run the command that import has just run", out.String())
 	}
 }
 

@@ -27,6 +27,6 @@ func TestUninstallRefusesAHub(t *testing.T) {
 	commands := func(o *cli.Options) []*cobra.Command { return []*cobra.Command{NewUninstall(o)} }
 	code := cli.Run(t.Context(), "test", commands, []string{"uninstall", "--hub", "x", "--yes"}, &out, &out)
 	if code != cli.ExitError || !strings.Contains(out.String(), "does not support --hub") {
-		t.Errorf("exit code %d: %s, want an error, because the hub is not what is removed from", code, &out)
+		t.Errorf("exit code %d: %s, want an error, because nothing is removed from the hub", code, &out)
 	}
 }

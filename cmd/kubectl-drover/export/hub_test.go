@@ -18,6 +18,6 @@ func TestAnExportRefusesAHub(t *testing.T) {
 	args := []string{"rancher", "export", t.TempDir(), "-w", "team", "--hub", "x"}
 	if code := cli.Run(t.Context(), "test", commands, args, &out, &out); code != cli.ExitError ||
 		!strings.Contains(out.String(), "does not support --hub") {
-		t.Errorf("exit code %d: %s, want an error, because the hub is not what is exported", code, &out)
+		t.Errorf("exit code %d: %s, want an error, because the hub is not exported", code, &out)
 	}
 }

@@ -104,7 +104,7 @@ func TestAGrantIsABindingUntilItIsRevoked(t *testing.T) {
 	o.does(t, " configured", "grant", "alice", "viewer", "--cluster", "prod", "--until", "never")
 	o.does(t, " unchanged", "grant", "alice", "viewer", "--cluster", o.workspace+"/prod")
 	if found := o.bindings(t); len(found) != 1 || found[0].Spec.ExpiresAt != nil {
-		t.Errorf("the bindings are %+v, want one that never ends", found)
+		t.Errorf("the bindings are %+v, want a single binding without an end", found)
 	}
 	o.does(t, "created (server dry run)", "grant", "bob", "viewer", "--cluster", "prod", "--dry-run=server")
 	o.does(t, "deleted (dry run)", "revoke", "alice", "viewer", "--cluster", "prod", "--dry-run=client")

@@ -545,7 +545,7 @@ func TestStreamNeedsAToken(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	t.Run("without an upgrade, the response says what is missing", func(t *testing.T) {
+	t.Run("without an upgrade, the response asks for an upgrade", func(t *testing.T) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: h.tls}}
 		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+Path, nil)
 		request.Header.Set("Authorization", "Bearer grace")

@@ -259,7 +259,7 @@ func (h Hub) GiveWithNote(
 
 // Release removes a Host's instructions, so its machine is cleaned, and releases the Host once the machine is clean. It
 // returns true if the Host has been released, is taken by another object, or is being deleted, which also cleans it.
-// Otherwise the Host's status shows what it is waiting for. Call Release again when the status changes.
+// Otherwise the Host's status shows the reason. Call Release again when the status changes.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
 	case !TakenBy(host, consumer):

@@ -3,7 +3,7 @@
 
 package k3s
 
-// clean is a script that runs those of its arguments that exist, and fails if k3s or RKE2 is still running afterwards.
+// clean is a script that runs its arguments if they exist, and fails if k3s or RKE2 is still running afterwards.
 // An installer may have put its script in another place, and then a host that looks clean would still be a node.
 //
 // It also removes data that these scripts leave behind: the node's password, and data in a user-defined directory,

@@ -394,7 +394,7 @@ func TestCheckReportsWhetherGitHubKnowsTheApp(t *testing.T) {
 	}
 	g.Close()
 	if err := enterprise(t, g, nil).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "does not respond") {
-		t.Errorf("with nothing listening the error is %v, want one that says so", err)
+		t.Errorf("with nothing listening the error is %v, want an error about the connection", err)
 	}
 }
 

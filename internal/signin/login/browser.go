@@ -53,7 +53,7 @@ type knownBrowser struct {
 	UID  types.UID `json:"d"`
 }
 
-// bind returns the digest of the browser's pageCookie. It extends the cookie's lifetime to cover that of the page. All
+// bind returns the digest of the browser's pageCookie. It extends the cookie's lifetime to cover the page's. All
 // open pages share one cookie.
 func bind(w http.ResponseWriter, r *http.Request) string {
 	var raw [sha256.Size]byte

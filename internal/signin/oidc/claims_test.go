@@ -55,7 +55,7 @@ func TestUserFromClaims(t *testing.T) {
 			claims: map[string]any{"preferred_username": nil}, info: map[string]any{"preferred_username": "alice-2"},
 			name: "alice-2", groups: []string{"ops"},
 		},
-		"what is signed counts": {
+		"the signed claims count": {
 			claims: map[string]any{"preferred_username": nil},
 			info:   map[string]any{"preferred_username": "bob", "groups": []string{"admins"}}, name: "bob",
 			groups: []string{"ops"},
@@ -236,16 +236,16 @@ func TestLoginRequestsRefreshTokensInTheProvidersWay(t *testing.T) {
 		prompt                *string
 		scope, asked, offline string
 	}{
-		"one that knows the scope": {
+		"a provider that knows the scope": {
 			supports("openid", "offline_access"), nil, nil, "openid profile offline_access", "consent", "",
 		},
-		"one that does not":     {supports("openid", "profile"), nil, nil, "openid profile", "", ""},
-		"one that does not say": {nil, nil, nil, "openid profile offline_access", "consent", ""},
-		"one that is told to": {
+		"a provider without the scope":        {supports("openid", "profile"), nil, nil, "openid profile", "", ""},
+		"a provider without a list of scopes": {nil, nil, nil, "openid profile offline_access", "consent", ""},
+		"a provider with configured scopes": {
 			supports("openid"), []string{"offline_access"}, nil, "openid offline_access", "consent", "",
 		},
-		"one that takes no consent": {nil, nil, new(""), "openid profile offline_access", "", ""},
-		"one that asks for the account": {
+		"a provider with an empty prompt": {nil, nil, new(""), "openid profile offline_access", "", ""},
+		"a provider that asks for the account": {
 			nil, nil, new("select_account"), "openid profile offline_access", "select_account", "",
 		},
 		"a prompt without refresh tokens": {

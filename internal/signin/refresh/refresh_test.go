@@ -53,10 +53,10 @@ func TestUse(t *testing.T) {
 		"RFC 9700 §4.14: the one before, after the grace": {func(g []Token) Token { return g[2] }, Grace + 1, Reused, -1},
 		"an older one, whose grace is over":               {func(g []Token) Token { return g[1] }, 0, Reused, -1},
 		"the first one":                                   {func(g []Token) Token { return g[0] }, 0, Reused, -1},
-		"one that was made of an older one": {
+		"a token derived from an older token": {
 			func(g []Token) Token { g[0].secret = newSecret(); return g[0] }, 0, Reused, -1,
 		},
-		"one that was never given": {func([]Token) Token { return foreign }, 0, Foreign, -1},
+		"a token that was never issued": {func([]Token) Token { return foreign }, 0, Foreign, -1},
 		"the present secret with a foreign family": {
 			func(g []Token) Token { g[3].family = foreign.family; return g[3] }, 0, Foreign, -1,
 		},

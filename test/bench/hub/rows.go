@@ -154,7 +154,7 @@ func lifeRows(r *results, e extent) []row {
 			floor: cell("%.1f", r.median("writes-without")), measured: cell("%.1f", r.median("writes")),
 			peers: "Rancher 186, OCM 1.6 per cluster", goal: "0", met: r.median("writes") == 0,
 		},
-		{what: "lease writes per minute, in addition to those of a control plane alone", measured: cell("%.1f", r.median("lease-writes")), peers: "OCM 7.5"},
+		{what: "lease writes per minute, beyond a control plane alone", measured: cell("%.1f", r.median("lease-writes")), peers: "OCM 7.5"},
 	}
 }
 
