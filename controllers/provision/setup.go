@@ -101,7 +101,7 @@ func watch(mgr ctrl.Manager, cfg config.Config) error {
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	restores := hub.NewRestoreWatch(clients.CoordinationV1(), cfg.Namespace)
+	restores := hub.NewRestoreWatch(clients.CoordinationV1(), cfg.Namespace, mgr.GetLogger().WithName("restore"))
 	return errors.Join(addProbes(mgr, cfg), watchPolicies(mgr, cfg, clients), mgr.Add(restores))
 }
 

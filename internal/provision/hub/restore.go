@@ -8,8 +8,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	leasesv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/internal/checkpoint"
 )
@@ -22,25 +24,33 @@ const lookEvery = 5 * time.Second
 type RestoreWatch struct {
 	leases    leasesv1.LeasesGetter
 	namespace string
+	log       logr.Logger
 }
 
 // NewRestoreWatch returns a RestoreWatch that reads the manager's Lease in a namespace.
-func NewRestoreWatch(client leasesv1.LeasesGetter, namespace string) *RestoreWatch {
-	return &RestoreWatch{checkpoint.NewRecorder(client), namespace}
+func NewRestoreWatch(leases leasesv1.LeasesGetter, namespace string, log logr.Logger) *RestoreWatch {
+	return &RestoreWatch{checkpoint.NewRecorder(leases), namespace, log}
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*RestoreWatch) NeedLeaderElection() bool { return false }
 
 // Start reads the Lease until ctx ends, or until the Lease lacks a renewal that an earlier read has seen. Then it
-// returns checkpoint.ErrRestored. Other errors are ignored, and a manager without leader election has no Lease.
+// returns checkpoint.ErrRestored. It logs when the Lease can no longer be read, except that a manager without leader
+// election has none.
 func (r *RestoreWatch) Start(ctx context.Context) error {
 	again := time.NewTicker(lookEvery)
 	defer again.Stop()
+	failing := false
 	for {
 		_, err := r.leases.Leases(r.namespace).Get(ctx, ManagerLease, metav1.GetOptions{})
 		if errors.Is(err, checkpoint.ErrRestored) {
 			return err
+		}
+		was := failing
+		if failing = client.IgnoreNotFound(err) != nil && ctx.Err() == nil; failing && !was {
+			r.log.Error(err, "cannot read the manager's Lease, so a restore of the hub goes unnoticed: check the provisioner's "+
+				"namespace and its Role there", "namespace", r.namespace, "lease", ManagerLease)
 		}
 		select {
 		case <-ctx.Done():
