@@ -100,6 +100,7 @@ installer() {
 }
 
 deploy() {
+	refuse_less_than_installed
 	render >"$work/all.yaml"
 	# The CRDs come first, because the API server takes a moment to learn of them.
 	definitions | "${kubectl[@]}" apply --server-side --force-conflicts -f -
@@ -158,6 +159,16 @@ kubectl create rolebinding drover-provisioner -n $workspace --clusterrole=drover
 	done
 }
 
+# refuse_less_than_installed keeps a provisioner that serves Cluster API from losing that part of its configuration, and
+# keeps its policies from staying behind.
+refuse_less_than_installed() {
+	[[ ${PROVISION:-} == provision ]] || return 0
+	local found
+	found=$("${kubectl[@]}" get clusterrolebinding drover-provisioner-cluster-api --ignore-not-found --output name)
+	[[ -z $found ]] || die "the hub's provisioner serves Cluster API: set PROVISION=clusterapi or clusterapi-inplace, as when it \
+was installed"
+}
+
 # refuse_while_used keeps users from stranding agents and machines. Without the manager and its CA, the remaining agents can
 # neither be asked to uninstall themselves, nor trust a hub that is installed later. Without the provisioner, no controller
 # removes the finalizers of its objects.
@@ -177,6 +188,7 @@ undeploy() {
 	found=$(provisioner)
 	[[ -z $found || -n ${PROVISION:-} ]] || die "the hub has a provisioner, which would stay: set PROVISION as when it was \
 installed (provision, clusterapi or clusterapi-inplace), or remove its overlay first"
+	refuse_less_than_installed
 	refuse_while_used "the hub"
 	[[ -z ${PROVISION:-} ]] || kustomize_build "config/$PROVISION" | "${kubectl[@]}" delete --ignore-not-found -f -
 	kustomize_build "config/$overlay" | "${kubectl[@]}" delete --ignore-not-found -f -

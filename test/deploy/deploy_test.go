@@ -185,6 +185,17 @@ func TestLong_DeployWithoutTheProvisionerSaysWhatItLeaves(t *testing.T) {
 	if out := deploy("PROVISION=provision"); strings.Contains(out, "warning") {
 		t.Errorf("with PROVISION and the binding: want no warning:\n%s", out)
 	}
+	const clusterAPI = "drover-provisioner-cluster-api"
+	h.Apply(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: clusterAPI},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterAPI},
+	})
+	for _, command := range []string{"deploy", "undeploy"} {
+		out, err := h.run(t, command, append(settings, "PROVISION=provision")...)
+		if err == nil || !strings.Contains(out, "serves Cluster API: set PROVISION=clusterapi") {
+			t.Errorf("%s with less than is installed: %v, want a refusal:\n%s", command, err, out)
+		}
+	}
 	if out := deploy(); !strings.Contains(out, "warning: the hub's provisioner keeps its version") {
 		t.Errorf("without PROVISION on a hub with a provisioner: want a warning:\n%s", out)
 	}
