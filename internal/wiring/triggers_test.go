@@ -39,6 +39,7 @@ func TestChangesAreLookedUpOutsideTheCallback(t *testing.T) {
 		changed.Add("two")
 		close(release)
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if lookups != 4 {
 			t.Errorf("got %d lookups, want one that was running, one for all changes after it, and two for the others", lookups)
 		}
