@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,7 +71,7 @@ func (o *Options) connect(reads bool) (*Hub, error) {
 // Cluster that the user's current context leads to, if the hub's context has no namespace.
 func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, workspace string, err error) {
 	loaded = o.Kubeconfig()
-	raw, err := loaded.RawConfig()
+	raw, err := o.RawConfig()
 	if err != nil {
 		return nil, "", fmt.Errorf("read kubeconfig: %w: select the hub with --kubeconfig", err)
 	}
@@ -140,9 +141,12 @@ func MadeByDrover(secret *corev1.Secret, owner client.Object, kind string) error
 	return nil
 }
 
+// pathClusters is the path at which a hub serves the Kubernetes APIs of its members.
+const pathClusters = "/k8s/clusters/"
+
 // MemberPath returns the path at which a hub serves a member's Kubernetes API.
 func MemberPath(workspace, cluster string) string {
-	return "/k8s/clusters/" + workspace + "/" + cluster
+	return pathClusters + workspace + "/" + cluster
 }
 
 // HubBase returns the part of a server's URL before the path at which a hub serves a Kubernetes API.
@@ -151,11 +155,17 @@ func HubBase(server string) (base string, atHub bool) {
 	if err != nil {
 		return "", false
 	}
-	for _, mark := range []string{"/k8s/clusters/", PathLocal} {
-		if before, _, found := strings.Cut(u.Path, mark); found {
-			u.Path = before
-			return u.String(), true
-		}
+	path := strings.TrimRight(u.Path, "/")
+	before, found := strings.CutSuffix(path, PathLocal)
+	if !found {
+		var cluster string
+		before, cluster, found = strings.Cut(path, pathClusters)
+		workspace, name, _ := strings.Cut(cluster, "/")
+		found = found && len(validation.IsDNS1123Label(workspace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
 	}
-	return "", false
+	if !found {
+		return "", false // other programs, such as Rancher, also serve clusters at /k8s/clusters/
+	}
+	u.Path, u.RawPath = before, ""
+	return u.String(), true
 }

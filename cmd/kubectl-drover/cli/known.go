@@ -23,35 +23,46 @@ const markName = "drover.dev"
 
 // Mark is the plugin's own data about a context, which is stored in a kubeconfig extension. It contains no secrets.
 type Mark struct {
+	// Server is the server of the context when the mark was set. The fields from Selected to Workspace only apply to it.
+	Server string `json:"server,omitempty"`
 	// Selected is when "login" or "use" last selected this context as the hub. It is zero for a context of a member.
 	Selected time.Time `json:"selected,omitzero"`
 	// URL and CA are the address of the hub's proxy. A context of a member only has the URL.
 	URL string `json:"url,omitempty"`
 	CA  []byte `json:"ca,omitempty"`
+	// Workspace is the workspace of the Cluster, for a context of a member.
+	Workspace string `json:"workspace,omitempty"`
 	// Hub is the context of the hub, for a context of a member.
 	Hub string `json:"hub,omitempty"`
 	// Previous is the context that "use -" returns to.
 	Previous string `json:"previous,omitempty"`
 }
 
-// MarkOf returns the mark of a context, or an empty one.
-func MarkOf(c *clientcmdapi.Context) Mark {
+// MarkOf returns the mark of a context, or an empty one. If the context got another server since the mark was set, it
+// omits the fields that only apply to the old server.
+func MarkOf(raw *clientcmdapi.Config, name string) Mark {
 	var m Mark
+	c := raw.Contexts[name]
 	if c == nil {
 		return m
 	}
 	if held, ok := c.Extensions[markName].(*runtime.Unknown); ok && json.Unmarshal(held.Raw, &m) != nil {
 		return Mark{} // written by another program, or damaged
 	}
+	if m.Server == "" || m.Server != ServerOf(raw, name) {
+		return Mark{Hub: m.Hub, Previous: m.Previous}
+	}
 	return m
 }
 
-// SetMark replaces the mark of a context.
-func SetMark(c *clientcmdapi.Context, m Mark) error {
+// SetMark replaces the mark of a context. The mark applies to the server that the context has now.
+func SetMark(config *clientcmdapi.Config, name string, m Mark) error {
+	m.Server = ServerOf(config, name)
 	raw, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
+	c := config.Contexts[name]
 	if c.Extensions == nil {
 		c.Extensions = map[string]runtime.Object{}
 	}
@@ -72,12 +83,12 @@ func BaseOf(raw *clientcmdapi.Config, name string) string {
 	if base, atHub := HubBase(ServerOf(raw, name)); atHub {
 		return base
 	}
-	return MarkOf(raw.Contexts[name]).URL
+	return MarkOf(raw, name).URL
 }
 
 // Proxy returns the address of the hub's proxy and its CA in PEM, or "" if they are not in the kubeconfig.
 func (o *Options) Proxy() (base string, ca []byte) {
-	raw, err := o.Kubeconfig().RawConfig()
+	raw, err := o.RawConfig()
 	if err != nil {
 		return "", nil
 	}
@@ -85,7 +96,7 @@ func (o *Options) Proxy() (base string, ca []byte) {
 	if err != nil || raw.Contexts[name] == nil {
 		return "", nil
 	}
-	mark := MarkOf(raw.Contexts[name])
+	mark := MarkOf(&raw, name)
 	if base, atHub := HubBase(ServerOf(&raw, name)); atHub {
 		return base, raw.Clusters[raw.Contexts[name].Cluster].CertificateAuthorityData
 	}
@@ -125,21 +136,19 @@ func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, 
 // known. If the context certainly belongs to a hub, but the kubeconfig has no context for that hub, it returns an
 // error: no other hub may be used instead.
 func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
-	if leadsToHub(raw, name) {
+	if LeadsToHub(raw, name) {
 		return name, nil
 	}
-	base, mark := BaseOf(raw, name), MarkOf(raw.Contexts[name])
+	base, mark := BaseOf(raw, name), MarkOf(raw, name)
 	if base == "" && mark.Hub == "" {
 		return "", nil
 	}
-	if leadsToHub(raw, mark.Hub) {
-		if at := BaseOf(raw, mark.Hub); at == base || at == "" || base == "" {
-			return mark.Hub, nil
-		}
+	if base == "" { // the name of a context does not say which hub it leads to
+		return "", fmt.Errorf("the current context %s was made for a member of the hub of context %s, but it is not "+
+			"known any more to which hub it belongs: select the hub with --hub or --context", Visible(name), Visible(mark.Hub))
 	}
-	if base == "" {
-		return "", fmt.Errorf("the current context %s belongs to the hub of context %s, which is not in the kubeconfig or "+
-			"does not lead to a hub: select the hub with --hub or --context", Visible(name), Visible(mark.Hub))
+	if LeadsToHub(raw, mark.Hub) && BaseOf(raw, mark.Hub) == base {
+		return mark.Hub, nil
 	}
 	if hub := hubAt(raw, base); hub != "" {
 		return hub, nil
@@ -149,10 +158,10 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 		Visible(base), Visible(base))
 }
 
-// leadsToHub reports whether a context is known to lead to the API server of a hub, because it was selected as the hub
+// LeadsToHub reports whether a context is known to lead to the API server of a hub, because it was selected as the hub
 // or because of its URL.
-func leadsToHub(raw *clientcmdapi.Config, name string) bool {
-	return !MarkOf(raw.Contexts[name]).Selected.IsZero() || strings.HasSuffix(ServerOf(raw, name), PathLocal)
+func LeadsToHub(raw *clientcmdapi.Config, name string) bool {
+	return !MarkOf(raw, name).Selected.IsZero() || strings.HasSuffix(ServerOf(raw, name), PathLocal)
 }
 
 // hubAt returns a context that leads to the API server of the hub whose proxy has the address base, or "". It prefers
@@ -160,7 +169,7 @@ func leadsToHub(raw *clientcmdapi.Config, name string) bool {
 func hubAt(raw *clientcmdapi.Config, base string) string {
 	names := append([]string{raw.CurrentContext}, hubContexts(raw)...)
 	for _, name := range append(names, slices.Sorted(maps.Keys(raw.Contexts))...) {
-		if leadsToHub(raw, name) && BaseOf(raw, name) == base {
+		if LeadsToHub(raw, name) && BaseOf(raw, name) == base {
 			return name
 		}
 	}
@@ -173,9 +182,9 @@ const PathLocal = "/k8s/local"
 // hubContexts returns the contexts that are known to point to a hub, most recently selected first.
 func hubContexts(raw *clientcmdapi.Config) []string {
 	hubs := slices.Sorted(maps.Keys(raw.Contexts))
-	hubs = slices.DeleteFunc(hubs, func(name string) bool { return MarkOf(raw.Contexts[name]).Selected.IsZero() })
+	hubs = slices.DeleteFunc(hubs, func(name string) bool { return MarkOf(raw, name).Selected.IsZero() })
 	slices.SortStableFunc(hubs, func(a, b string) int {
-		return MarkOf(raw.Contexts[b]).Selected.Compare(MarkOf(raw.Contexts[a]).Selected)
+		return MarkOf(raw, b).Selected.Compare(MarkOf(raw, a).Selected)
 	})
 	return hubs
 }
@@ -208,13 +217,16 @@ func ErrGuessed(hub string) error {
 		Visible(hub))
 }
 
-// workspaceOf returns the workspace of the Cluster that a context leads to through the hub, or "".
+// workspaceOf returns the workspace of the Cluster that a context leads to, or "".
 func workspaceOf(raw *clientcmdapi.Config, name string) string {
+	if marked := MarkOf(raw, name).Workspace; marked != "" {
+		return marked
+	}
 	u, err := url.Parse(ServerOf(raw, name))
 	if err != nil {
 		return ""
 	}
-	_, cluster, _ := strings.Cut(u.Path, "/k8s/clusters/")
+	_, cluster, _ := strings.Cut(u.Path, pathClusters)
 	workspace, _, _ := strings.Cut(cluster, "/")
 	return workspace
 }

@@ -28,7 +28,10 @@ func fleet(t *testing.T) *clientcmdapi.Config {
 		"new":         {"https://10.0.0.2:6443", Mark{Selected: at.Add(time.Hour), URL: "https://new.example.com"}},
 		"prod@old":    {"https://old.example.com/k8s/clusters/team/prod", Mark{Hub: "old"}},
 		"unmarked":    {"https://old.example.com/k8s/clusters/team/prod", Mark{}},
-		"prod-direct": {"https://10.0.0.3:6443", Mark{Hub: "old"}},
+		"prod-direct": {"https://10.0.0.3:6443", Mark{Hub: "old", URL: "https://old.example.com", Workspace: "team"}},
+		"nameless":    {"https://10.0.0.5:6443", Mark{Selected: at.Add(-time.Hour)}},
+		"of-nameless": {"https://10.0.0.3:6443", Mark{Hub: "nameless"}},
+		"at-nameless": {"https://fifth.example.com/k8s/clusters/team/prod", Mark{Hub: "nameless"}},
 		"lost":        {"https://10.0.0.3:6443", Mark{Hub: "deleted"}},
 		"other":       {"https://10.0.0.4:6443", Mark{}},
 		"elsewhere":   {"https://third.example.com/k8s/clusters/team/prod", Mark{}},
@@ -39,7 +42,7 @@ func fleet(t *testing.T) *clientcmdapi.Config {
 	} {
 		config.Clusters[name] = &clientcmdapi.Cluster{Server: c.server}
 		config.Contexts[name] = &clientcmdapi.Context{Cluster: name}
-		if err := SetMark(config.Contexts[name], c.mark); err != nil {
+		if err := SetMark(config, name, c.mark); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,6 +67,8 @@ func TestCommandsReachTheHubFromAnyContext(t *testing.T) {
 		"a member remembers its hub":                  {current: "prod@old", want: "old"},
 		"a member's own address, too":                 {current: "prod-direct", want: "old"},
 		"a member without a mark, by its address":     {current: "unmarked", want: "old"},
+		"a member whose mark has only a name":         {current: "of-nameless", problem: "select the hub with --hub"},
+		"a member of a hub without an address":        {current: "at-nameless", problem: "no context of that hub is known"},
 		"the hub's API behind its proxy":              {current: "third", want: "third"},
 		"a foreign context: the last hub":             {current: "other", want: "new", guessed: true},
 		"a hub whose context was deleted":             {current: "lost", problem: "select the hub with --hub"},
@@ -98,7 +103,7 @@ func TestCommandsReachTheHubFromAnyContext(t *testing.T) {
 
 func TestWithoutAKnownHubTheCurrentContextIsTheHubUnlessItIsAMember(t *testing.T) {
 	raw := fleet(t)
-	for _, hub := range []string{"old", "new"} {
+	for _, hub := range []string{"old", "new", "nameless"} {
 		delete(raw.Contexts, hub)
 	}
 	raw.CurrentContext = "other"
@@ -157,15 +162,64 @@ func TestOnlyCommandsThatReadUseAGuessedHub(t *testing.T) {
 }
 
 func TestTheWorkspaceComesFromAMemberOfTheSameHubOnly(t *testing.T) {
-	raw := fleet(t)
-	raw.CurrentContext = "prod@old"
-	o := with(t, raw, nil)
-	if h, err := o.Hub(); err != nil || h.Workspace != "team" {
-		t.Errorf("the workspace is not the member's (%v)", err)
+	for _, current := range []string{"prod@old", "prod-direct"} {
+		raw := fleet(t)
+		raw.CurrentContext = current
+		o := with(t, raw, nil)
+		if h, err := o.Hub(); err != nil || h.Workspace != "team" {
+			t.Errorf("%s: the workspace is not the member's (%v)", current, err)
+		}
+		o.HubName = "new"
+		if h, err := o.Hub(); err != nil || h.Workspace == "team" {
+			t.Errorf("%s: the workspace at hub new is the one of a member of hub old (%v)", current, err)
+		}
 	}
-	o.HubName = "new"
-	if h, err := o.Hub(); err != nil || h.Workspace == "team" {
-		t.Errorf("the workspace at hub new is the one of a member of hub old (%v)", err)
+}
+
+func TestAMarkOnlyAppliesToItsServer(t *testing.T) {
+	raw := fleet(t)
+	raw.CurrentContext = "old"
+	o := with(t, raw, nil)
+	if base, _ := o.Proxy(); base != "https://old.example.com" {
+		t.Errorf("the proxy is %q, want the marked one", base)
+	}
+	o.Overrides.ClusterInfo.Server = "https://10.0.0.9:6443"
+	if base, _ := o.Proxy(); base != "" {
+		t.Errorf("with --server the proxy is %q, want none", base)
+	}
+	raw.Clusters["old"].Server = "https://10.0.0.9:6443"
+	o = with(t, raw, nil)
+	o.Overrides.CurrentContext = "old"
+	if base, ca := o.Proxy(); base != "" || ca != nil {
+		t.Errorf("the context got another server, and the proxy is %q, want none", base)
+	}
+	if mark := MarkOf(raw, "old"); !mark.Selected.IsZero() || mark.URL != "" {
+		t.Errorf("the mark is %+v, want nothing that belongs to the old server", mark)
+	}
+	raw.Clusters["prod-direct"].Server, raw.CurrentContext = "https://10.0.0.9:6443", "prod-direct"
+	if got, _, err := (&Options{}).FindHub(raw); err == nil {
+		t.Errorf("the context of a member got another server, and the hub is %q, want an error", got)
+	}
+	if got := workspaceOf(raw, "prod-direct"); got != "" {
+		t.Errorf("the context of a member got another server, and the workspace is %q, want none", got)
+	}
+}
+
+func TestAHubIsRecognizedByThePathsOfItsMembers(t *testing.T) {
+	for server, want := range map[string]string{
+		"https://hub.example.com/k8s/clusters/team/prod":    "https://hub.example.com",
+		"https://hub.example.com/k8s/clusters/team/prod/":   "https://hub.example.com",
+		"https://hub.example.com/x/k8s/clusters/team/a.b":   "https://hub.example.com/x",
+		"https://hub.example.com/k8s/local":                 "https://hub.example.com",
+		"https://hub.example.com/k8s/locally":               "",
+		"https://rancher.example.com/k8s/clusters/c-m-abcd": "",
+		"https://rancher.example.com/k8s/clusters/local":    "",
+		"https://rancher.example.com/k8s/clusters/c-1/A/b":  "",
+		"https://10.0.0.1:6443":                             "",
+	} {
+		if base, atHub := HubBase(server); base != want || atHub != (want != "") {
+			t.Errorf("%s: the hub is %q (%v), want %q", server, base, atHub, want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 const (
@@ -111,6 +113,20 @@ func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 // Kubeconfig returns the kubeconfig with the flags applied to it.
 func (o *Options) Kubeconfig() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &o.Overrides)
+}
+
+// RawConfig returns the content of the kubeconfig. The value of --server replaces the server of the current context.
+func (o *Options) RawConfig() (clientcmdapi.Config, error) {
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil || o.Overrides.ClusterInfo.Server == "" {
+		return raw, err
+	}
+	raw = *raw.DeepCopy()
+	current := raw.Contexts[cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)]
+	if current != nil && raw.Clusters[current.Cluster] != nil {
+		raw.Clusters[current.Cluster].Server = o.Overrides.ClusterInfo.Server
+	}
+	return raw, nil
 }
 
 // ConfigOf returns the client configuration of a kubeconfig's context. Errors use whose to name the server that the

@@ -41,7 +41,7 @@ type fanout struct {
 
 // NewExec returns the command "exec".
 func NewExec(shared *cli.Options) *cobra.Command {
-	o := &options{Options: shared, changes: true}
+	o := &options{Options: shared, changes: true, fansOut: true}
 	var f fanout
 	c := &cobra.Command{
 		Use: "exec {CLUSTER… | --all} -- COMMAND [ARGUMENT…]", Short: "Run a command for each of several Clusters",

@@ -48,7 +48,7 @@ question. Otherwise the command opens the browser to sign in if it runs in a ter
 }
 
 // session returns the store of sessions, and the hub: the value of --hub, the hub of the kubeconfig, or the hub of the
-// only session.
+// only session. See mayUseOnlySession.
 func (o *options) session() (login.Store, string, error) {
 	store, err := sessions()
 	if err != nil {
@@ -62,7 +62,7 @@ func (o *options) session() (login.Store, string, error) {
 	if err != nil {
 		return store, "", fmt.Errorf("read your sessions: %w", err)
 	}
-	raw, err := o.Kubeconfig().RawConfig()
+	raw, err := o.RawConfig()
 	if err != nil {
 		issuer, err := chooseHub(found)
 		return store, issuer, err
@@ -75,15 +75,41 @@ func (o *options) session() (login.Store, string, error) {
 		}
 		return store, base, nil
 	}
-	issuer, err := chooseHub(found, o.serversOf(&raw)...)
+	servers := o.serversOf(&raw)
+	issuer, err := chooseHub(found, servers...)
+	if issuer, matches := hubOf(found, servers); matches {
+		return store, issuer, nil
+	}
+	if refused := o.mayUseOnlySession(&raw); refused != nil && !errors.Is(err, login.ErrSignedOut) {
+		return store, "", refused
+	}
 	return store, issuer, err
+}
+
+// mayUseOnlySession returns an error if the hub of the kubeconfig decides which session is used, so that a session at
+// another hub, or at a hub that may be another one, must not replace it.
+func (o *options) mayUseOnlySession(raw *clientcmdapi.Config) error {
+	name, guessed, err := o.FindHub(raw)
+	switch known := err == nil && !guessed && cli.LeadsToHub(raw, name); {
+	case err != nil:
+		return fmt.Errorf("%w there: %w", login.ErrSignedOut, err)
+	case known || o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "":
+		return fmt.Errorf("%w at the hub of the current context, of --context or of --server, as far as is known: choose a hub "+
+			"where you are signed in with --hub, or set the address of a context's hub once with \"kubectl drover use "+
+			"--hub=URL --context CONTEXT\"", login.ErrSignedOut)
+	case o.fansOut:
+		return fmt.Errorf("%w at a hub that the current context belongs to: choose a hub where you are signed in with --hub, "+
+			"or make one of its Clusters current with \"kubectl drover use CLUSTER\"", login.ErrSignedOut)
+	}
+	return nil
 }
 
 // serversOf returns URLs of the hub that the current context is known to belong to. The hub that was selected last is
 // not among them, since it may be another one than the hub of the last sign-in.
 func (o *options) serversOf(raw *clientcmdapi.Config) []string {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
-	servers, names := []string{cli.ServerOf(raw, current)}, []string{current}
+	server := cmp.Or(strings.TrimRight(o.Overrides.ClusterInfo.Server, "/"), cli.ServerOf(raw, current))
+	servers, names := []string{server}, []string{current}
 	if hub, guessed, err := o.FindHub(raw); err == nil && !guessed {
 		names = append(names, hub)
 	}
@@ -98,12 +124,8 @@ func (o *options) serversOf(raw *clientcmdapi.Config) []string {
 // chooseHub returns the hub that the first possible of the servers belongs to, or the hub of the only session. If a
 // server belongs to another hub, it returns an error instead of a session there.
 func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
-	for _, server := range servers {
-		for _, s := range sessions {
-			if server == s.Issuer || strings.HasPrefix(server, s.Issuer+"/") {
-				return s.Issuer, nil
-			}
-		}
+	if issuer, found := hubOf(sessions, servers); found {
+		return issuer, nil
 	}
 	for _, server := range servers {
 		if base, atHub := cli.HubBase(server); atHub && len(sessions) > 0 {
@@ -122,6 +144,18 @@ func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 		return all[0], nil
 	}
 	return "", fmt.Errorf("you are signed in at several hubs: choose one with --hub: %s", strings.Join(all, ", "))
+}
+
+// hubOf returns the hub of the session that the first possible of the servers belongs to.
+func hubOf(sessions []*login.Session, servers []string) (issuer string, found bool) {
+	for _, server := range servers {
+		for _, s := range sessions {
+			if server == s.Issuer || strings.HasPrefix(server, s.Issuer+"/") {
+				return s.Issuer, true
+			}
+		}
+	}
+	return "", false
 }
 
 // signedOut adds the command to sign in to an error.

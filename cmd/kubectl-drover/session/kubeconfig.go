@@ -56,7 +56,7 @@ type target struct {
 
 // NewKubeconfig returns the command "kubeconfig".
 func NewKubeconfig(shared *cli.Options) *cobra.Command {
-	o := &options{Options: shared}
+	o := &options{Options: shared, changes: true}
 	var to target
 	c := &cobra.Command{
 		Use: "kubeconfig [CLUSTER…]", Short: "Print a kubeconfig for Clusters, without a token unless you ask for one",

@@ -35,6 +35,7 @@ type options struct {
 	namespace string
 	caFile    string // of the hub's proxy, for a user who has not signed in
 	changes   bool   // the command may change something, so the hub must not be guessed
+	fansOut   bool   // the current context must say which session is meant, even if there is only one
 }
 
 // signing holds the flags for signing in.

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -41,7 +42,7 @@ type plainHub struct {
 // since then the user has to sign in. The credentials of the context are only meant for its own server, and for the
 // proxy that the kubeconfig has for the same hub: no other URL, such as the value of --hub, replaces that address.
 func (o *options) plain(ctx context.Context) (*plainHub, error) {
-	raw, err := o.Kubeconfig().RawConfig()
+	raw, err := o.RawConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
@@ -63,7 +64,7 @@ func (o *options) plain(ctx context.Context) (*plainHub, error) {
 	if p.Hub, err = o.isHub(ctx, name); err != nil {
 		return nil, err
 	}
-	p.url, p.ca = cli.BaseOf(&raw, name), cli.MarkOf(context).CA
+	p.url, p.ca = cli.BaseOf(&raw, name), cli.MarkOf(&raw, name).CA
 	if _, atHub := cli.HubBase(cli.ServerOf(&raw, name)); atHub {
 		p.ca = p.Config.CAData
 	}
@@ -96,8 +97,14 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	return &login.Session{Issuer: p.url, CA: p.ca, Client: client, User: p.user, UserAgent: userAgent}, nil
 }
 
-// signedInOrPlain returns the session of a user who has signed in, or else the way of the kubeconfig to the hub.
+// signedInOrPlain returns the session of a user who has signed in, or else the way of the kubeconfig to the hub. The
+// commands that use it write a kubeconfig, in which the flags that choose the user would have no effect.
 func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
+	none := clientcmdapi.AuthInfo{}
+	if !equality.Semantic.DeepEqual(o.Overrides.AuthInfo, none) || o.Overrides.Context.AuthInfo != "" {
+		return nil, errors.New("flags that choose the user, such as --as, --token and --user, are not supported here: " +
+			"select a context of this user with --context")
+	}
 	session, err := o.signedIn(ctx)
 	if !errors.Is(err, login.ErrSignedOut) {
 		return session, err

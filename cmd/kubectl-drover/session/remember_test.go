@@ -5,6 +5,7 @@ package session
 
 import (
 	"encoding/pem"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,7 +37,7 @@ func remembering(t *testing.T, current string, all contexts) *options {
 		config.Clusters[name] = &clientcmdapi.Cluster{Server: c.server}
 		config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: "of-" + name}
 		config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-		if err := cli.SetMark(config.Contexts[name], c.mark); err != nil {
+		if err := cli.SetMark(config, name, c.mark); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,10 +68,10 @@ func TestUseDoesNotTakeAnUnmarkedContextForTheHubOfASession(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := o.loaded(t)
-	if mark := cli.MarkOf(config.Contexts["b"]); !mark.Selected.IsZero() || mark.URL != "" {
+	if mark := cli.MarkOf(config, "b"); !mark.Selected.IsZero() || mark.URL != "" {
 		t.Errorf("the context of another hub got the mark %+v, want none", mark)
 	}
-	if mark := cli.MarkOf(config.Contexts["team/prod@a.example.com"]); mark.Hub != "" || mark.URL != atA.Issuer {
+	if mark := cli.MarkOf(config, "team/prod@a.example.com"); mark.Hub != "" || mark.URL != atA.Issuer {
 		t.Errorf("the member has the mark %+v, want only the URL of its hub", mark)
 	}
 }
@@ -83,10 +84,10 @@ func TestOnlyUseSelectsTheHub(t *testing.T) {
 			t.Fatal(err)
 		}
 		config := o.loaded(t)
-		if got := !cli.MarkOf(config.Contexts["a"]).Selected.Equal(at); got != current {
+		if got := !cli.MarkOf(config, "a").Selected.Equal(at); got != current {
 			t.Errorf("use is %v: the hub was selected anew: %v", current, got)
 		}
-		if hub := cli.MarkOf(config.Contexts["team/prod@a.example.com"]).Hub; hub != "a" {
+		if hub := cli.MarkOf(config, "team/prod@a.example.com").Hub; hub != "a" {
 			t.Errorf("the member belongs to the hub %q, want a", hub)
 		}
 	}
@@ -108,6 +109,60 @@ func TestTheHubThatWasSelectedLastDoesNotChooseTheSession(t *testing.T) {
 	o := remembering(t, "a", all)
 	if got, err := chooseHub(two[1:], o.serversOf(o.loaded(t))...); err == nil {
 		t.Errorf("the current context belongs to hub a, and the session is at %q", got)
+	}
+}
+
+func TestTheOnlySessionDoesNotReplaceAnotherHub(t *testing.T) {
+	const b, refused = "https://b.example.com", ""
+	for name, tt := range map[string]struct {
+		current, context, server string
+		fansOut                  bool
+		want                     string
+	}{
+		"a hub without an address is current":     {current: "a", want: refused},
+		"--context with it":                       {current: "other", context: "a", want: refused},
+		"--context with an unmarked context":      {current: "prod@b", context: "other", want: refused},
+		"--context with a member of the hub":      {current: "a", context: "prod@b", want: b},
+		"--server with another server":            {current: "prod@b", server: "https://10.0.0.9:6443", want: refused},
+		"--server with the hub":                   {current: "a", server: b + "/k8s/local", want: b},
+		"a member of a hub that is lost":          {current: "lost", want: refused},
+		"the session's hub":                       {current: "b", want: b},
+		"a member of the session's hub":           {current: "prod@b", want: b},
+		"a context of no hub":                     {current: "other", want: b},
+		"no context":                              {want: b},
+		"for many Clusters, a context of no hub":  {current: "other", fansOut: true, want: refused},
+		"for many Clusters, a member of the hub":  {current: "prod@b", fansOut: true, want: b},
+		"for many Clusters, a context of the hub": {current: "b", fansOut: true, want: b},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HOME", t.TempDir())
+			o := remembering(t, tt.current, contexts{
+				"a":      {"https://10.0.0.1:6443", cli.Mark{Selected: time.Now()}},
+				"b":      {"https://10.0.0.2:6443", cli.Mark{Selected: time.Now(), URL: b}},
+				"prod@b": {server: b + "/k8s/clusters/team/prod"},
+				"lost":   {"https://10.0.0.3:6443", cli.Mark{Hub: "deleted"}},
+				"other":  {server: "https://10.0.0.9:6443"},
+			})
+			store, err := sessions()
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = store.Change(t.Context(), b, func(*login.Session) (*login.Session, error) {
+				return &login.Session{Issuer: b, Token: "of-b", Expires: time.Now().Add(time.Hour)}, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Overrides.CurrentContext, o.Overrides.ClusterInfo.Server = tt.context, tt.server
+			o.fansOut = tt.fansOut
+			_, got, err := o.session()
+			if got != tt.want || (err == nil) != (tt.want != refused) {
+				t.Errorf("the session is at %q (%v), want %q", got, err, tt.want)
+			}
+			if err != nil && !errors.Is(err, login.ErrSignedOut) {
+				t.Errorf("the error is %v, want one that leaves the choice to the kubeconfig", err)
+			}
+		})
 	}
 }
 

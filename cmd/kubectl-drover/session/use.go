@@ -32,7 +32,7 @@ const (
 
 // NewUse returns the command "use".
 func NewUse(shared *cli.Options) *cobra.Command {
-	o := &options{Options: shared}
+	o := &options{Options: shared, changes: true}
 	hub := ""
 	c := &cobra.Command{
 		Use: "use {CLUSTER | - | --hub}", Short: "Make a Cluster, or the hub, the current context of kubectl",
@@ -120,7 +120,7 @@ func switched(c *cobra.Command, name string, err error) error {
 func (o *options) useHub(c *cobra.Command) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
-	raw, err := o.Kubeconfig().RawConfig()
+	raw, err := o.RawConfig()
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
@@ -135,7 +135,7 @@ func (o *options) useHub(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if url != "" || cli.MarkOf(raw.Contexts[name]).Selected.IsZero() {
+	if url != "" || cli.MarkOf(&raw, name).Selected.IsZero() {
 		if _, err := o.isHub(ctx, name); err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ func (o *options) useBefore(c *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	return o.switchTo(c, cli.MarkOf(config.Contexts[config.CurrentContext]).Previous, func(*cli.Mark) {})
+	return o.switchTo(c, cli.MarkOf(config, config.CurrentContext).Previous, func(*cli.Mark) {})
 }
 
 // switchTo makes a context the current one, and changes its mark, which also remembers the context before. It reads the
@@ -209,12 +209,12 @@ func (o *options) switchTo(c *cobra.Command, name string, change func(*cli.Mark)
 	if config.Contexts[name] == nil {
 		return errors.New("there is no context to return to: \"kubectl config get-contexts\" lists the contexts")
 	}
-	mark := cli.MarkOf(config.Contexts[name])
+	mark := cli.MarkOf(config, name)
 	change(&mark)
 	if config.CurrentContext != name {
 		mark.Previous = config.CurrentContext
 	}
-	if err := cli.SetMark(config.Contexts[name], mark); err != nil {
+	if err := cli.SetMark(config, name, mark); err != nil {
 		return err
 	}
 	config.CurrentContext = name
@@ -254,11 +254,13 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 			}
 			context := config.Contexts[added]
 			context.Namespace = cmp.Or(o.namespace, context.Namespace)
-			mark := cli.Mark{URL: session.Issuer, Hub: hub, Previous: cli.MarkOf(context).Previous}
+			mark := cli.Mark{
+				URL: session.Issuer, Workspace: cluster.Namespace, Hub: hub, Previous: cli.MarkOf(config, added).Previous,
+			}
 			if current && before != added {
 				mark.Previous = before
 			}
-			if err := cli.SetMark(context, mark); err != nil {
+			if err := cli.SetMark(config, added, mark); err != nil {
 				return "", err
 			}
 		}
@@ -283,14 +285,14 @@ func rememberHub(config *clientcmdapi.Config, session *login.Session, selected b
 	if !selected {
 		return name, nil
 	}
-	return name, markHub(config.Contexts[name], session)
+	return name, markHub(config, name, session)
 }
 
 // markHub marks a context as the hub that was selected last.
-func markHub(context *clientcmdapi.Context, session *login.Session) error {
-	mark := cli.MarkOf(context)
+func markHub(config *clientcmdapi.Config, name string, session *login.Session) error {
+	mark := cli.MarkOf(config, name)
 	mark.Selected, mark.URL, mark.CA = time.Now(), session.Issuer, session.CA
-	return cli.SetMark(context, mark)
+	return cli.SetMark(config, name, mark)
 }
 
 // probeLimit is how long a hub's API server may take to answer before the plugin does not remember it.
@@ -317,7 +319,7 @@ func (o *options) loginContext(ctx context.Context, session *login.Session) erro
 		name = "hub@" + host
 		setContext(config, name, "drover@"+host, session.Issuer+cli.PathLocal, session.CA,
 			execCredential("get-token", "--hub", session.Issuer))
-		if err := markHub(config.Contexts[name], session); err != nil {
+		if err := markHub(config, name, session); err != nil {
 			return err
 		}
 	}

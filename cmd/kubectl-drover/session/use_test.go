@@ -6,6 +6,9 @@ package session
 import (
 	"encoding/json"
 	"encoding/pem"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -125,7 +128,7 @@ func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
 	if made.AuthInfo != "robot" || config.Clusters[made.Cluster].Server != url+cli.MemberPath(workspace, "prod") {
 		t.Errorf("the context is %v of %v", made, config.Clusters[made.Cluster])
 	}
-	if mark := cli.MarkOf(config.Contexts["robot"]); mark.URL != url || mark.Selected.IsZero() {
+	if mark := cli.MarkOf(config, "robot"); mark.URL != url || mark.Selected.IsZero() {
 		t.Errorf("the hub's context has the mark %+v, want it to be remembered with its URL", mark)
 	}
 	u.says(t, "Switched to context \""+workspace+"/prod@", "use", "prod") // the URL and the CA are known now
@@ -133,6 +136,21 @@ func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
 	u.says(t, "[\"system:", "exec", "prod", "--", "sh", "-c",
 		`grep -q 'token: `+token+`' "$KUBECONFIG" && echo '["system:'`)
 	u.refuses(t, "would contain the credentials", "kubeconfig", "prod")
+	for _, flag := range []string{"--as=bob", "--as-group=x", "--token=y", "--user=admin"} {
+		const problem = "flags that choose the user"
+		u.refuses(t, problem, "exec", "prod", flag, "--", "true")
+		u.refuses(t, problem, "use", "prod", flag)
+		u.refuses(t, problem, "kubeconfig", "prod", "--merge", flag)
+	}
+	config = u.config(t)
+	moved := config.Clusters["admin"].DeepCopy()
+	moved.TLSServerName = "localhost"
+	moved.Server = strings.Replace(moved.Server, "127.0.0.1", "localhost", 1)
+	config.Clusters["admin"] = moved
+	if err := clientcmd.WriteToFile(*config, u.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	u.refuses(t, "the address of the hub's proxy is not known", "kubeconfig", "prod", "--merge", "--context", "robot")
 }
 
 func TestUseGoesBackAndToTheHub(t *testing.T) {
@@ -181,17 +199,22 @@ func TestUseRefusesAContextThatDoesNotLeadToAHub(t *testing.T) {
 	}
 	u := newUser(t, file)
 	u.refuses(t, "does not lead to a hub", "use", "--hub")
-	if !cli.MarkOf(u.config(t).Contexts["x"]).Selected.IsZero() {
+	if !cli.MarkOf(u.config(t), "x").Selected.IsZero() {
 		t.Error("the context was remembered as a hub")
 	}
 }
 
-// secretive starts a server that fails the test if it gets a request with credentials.
+// secretive starts a server that fails the test if anything connects to it.
 func secretive(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("%s %s got the credentials %q", r.Method, r.URL, r.Header.Get("Authorization"))
-	}))
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			t.Errorf("%s connected to a server that must not get credentials", conn.RemoteAddr())
+		}
+	}
+	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server.URL
 }
@@ -207,7 +230,7 @@ func TestCredentialsOfAContextAreNotSentToAnotherURL(t *testing.T) {
 			config.AuthInfos["robot"].Token = "of-hub-a"
 			if marked {
 				mark := cli.Mark{Selected: time.Now(), URL: "https://hub-a.example.com"}
-				if err := cli.SetMark(config.Contexts["robot"], mark); err != nil {
+				if err := cli.SetMark(config, "robot", mark); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -233,7 +256,7 @@ func TestCredentialsOfAContextAreNotSentToAnotherURL(t *testing.T) {
 	}
 }
 
-func TestExecDoesNotRunForClustersOfAGuessedHub(t *testing.T) {
+func TestCredentialsOfAGuessedHubAreNotUsedToChangeSomething(t *testing.T) {
 	hub, member := testkit.Shared(t), testkit.Shared(t)
 	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "own", Env: member},
 		testkit.Context{Name: "hub", Env: hub}))
@@ -244,7 +267,10 @@ func TestExecDoesNotRunForClustersOfAGuessedHub(t *testing.T) {
 	if err := clientcmd.WriteToFile(*config, u.kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	u.refuses(t, "does not say which hub is meant", "exec", "prod", "--", "true")
+	const problem = "does not say which hub is meant"
+	u.refuses(t, problem, "exec", "prod", "--", "true")
+	u.refuses(t, problem, "use", "prod")
+	u.refuses(t, problem, "kubeconfig", "prod", "--merge")
 }
 
 func TestWhoAmIRefusesAClusterThatIsNotAHub(t *testing.T) {
