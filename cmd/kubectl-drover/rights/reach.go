@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -24,9 +23,10 @@ var errNoWay = errors.New("no context of the kubeconfig leads to it")
 
 // memberConfig returns the client configuration for the member. It uses the context of --member-context if there is
 // one. Otherwise it uses a context whose server is the member's path at the hub, or else a context whose server is
-// another path at the hub, which it changes to the member's path.
-func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) {
-	raw, err := o.Kubeconfig().RawConfig()
+// another path at the hub, which it changes to the member's path. base is the address of the hub's proxy, or "" if it
+// is not known.
+func (o *options) memberConfig(base, workspace, cluster string) (*rest.Config, error) {
+	raw, err := o.RawConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
@@ -37,7 +37,8 @@ func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) 
 		}
 		return o.contextConfig(raw, o.memberContext)
 	}
-	name, server, err := wayTo(raw, cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext), workspace, cluster)
+	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
+	name, server, err := wayTo(raw, base, current, workspace, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -75,15 +76,14 @@ func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 }
 
 // wayTo returns a context at the hub and the server for the member. It prefers the current context if that points to
-// the hub, then a context that points to this member, then any context for the hub. It returns an error if contexts of
-// several hubs match.
-func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context, server string, err error) {
+// the hub, then a context that points to this member, then any context for the hub. Only contexts at the address of the
+// hub's proxy count, because another hub may have a Cluster of the same name. If the address is not known, it returns
+// an error if contexts of several hubs match.
+func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (context, server string, err error) {
 	path := cli.MemberPath(workspace, cluster)
 	base := func(name string) (string, bool) {
-		if c := raw.Contexts[name]; c != nil && raw.Clusters[c.Cluster] != nil {
-			return cli.HubBase(raw.Clusters[c.Cluster].Server)
-		}
-		return "", false
+		at, found := cli.HubBase(cli.ServerOf(&raw, name))
+		return at, found && (hub == "" || at == hub)
 	}
 	if at, found := base(current); found {
 		return current, at + path, nil
@@ -92,7 +92,7 @@ func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context
 	for _, name := range slices.Sorted(maps.Keys(raw.Contexts)) {
 		at, found := base(name)
 		switch {
-		case found && strings.TrimRight(raw.Clusters[raw.Contexts[name].Cluster].Server, "/") == at+path:
+		case found && cli.ServerOf(&raw, name) == at+path:
 			exact = append(exact, name)
 		case found:
 			beside = append(beside, name)
@@ -115,8 +115,7 @@ func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context
 	return exact[0], first + path, nil
 }
 
-// throughHub reports whether a server URL is the path of this member at a hub.
-func throughHub(server, workspace, cluster string) bool {
-	u, err := url.Parse(server)
-	return err == nil && strings.HasSuffix(strings.TrimRight(u.Path, "/"), cli.MemberPath(workspace, cluster))
+// throughHub reports whether a server URL is the path of this member at the hub whose proxy has the address base.
+func throughHub(server, base, workspace, cluster string) bool {
+	return base != "" && strings.TrimRight(server, "/") == base+cli.MemberPath(workspace, cluster)
 }
