@@ -197,7 +197,7 @@ func withoutText(key string, value any) any {
 func freeMaps() []string {
 	return []string{
 		"labels", "annotations", "matchLabels", "nodeSelector", "data", "limits", "requests", "resourceQuota",
-		"namespaceDefaultResourceQuota", "claims", "inventory", "facts",
+		"namespaceDefaultResourceQuota", "claims", "inventory", "facts", "postCompleteLabels",
 	}
 }
 

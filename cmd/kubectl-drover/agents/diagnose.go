@@ -145,8 +145,9 @@ type logLine struct {
 	Message string `json:"message"`
 }
 
-// userinfo matches the user and password of a URL, for example of a proxy in an error.
-var userinfo = regexp.MustCompile(`://[^/\s"]*@`)
+// userinfo matches the user and password of a URL, for example of a proxy in an error. A password may contain any
+// character except those that end the URL in a text.
+var userinfo = regexp.MustCompile(`://[^\s"]*@`)
 
 // lastErrorOf returns the last error of a log, unless the agent has connected since.
 func lastErrorOf(log []byte) string {
@@ -158,14 +159,14 @@ func lastErrorOf(log []byte) string {
 		}
 		switch {
 		case line.Msg == "refused by the hub":
-			last = "the hub refuses it: " + line.Reason + ": " + userinfo.ReplaceAllString(line.Message, "://***@")
+			last = "the hub refuses it: " + line.Reason + ": " + line.Message
 		case line.Level == "error" || line.Level == "fatal":
-			last = line.Msg + ": " + userinfo.ReplaceAllString(line.Error, "://***@") + adviceOn(line.Error)
+			last = line.Msg + ": " + line.Error + adviceOn(line.Error)
 		case strings.HasPrefix(line.Msg, "connected"):
 			last = ""
 		}
 	}
-	return cli.Plain(last)
+	return cli.Plain(userinfo.ReplaceAllString(last, "://***@"))
 }
 
 // Advice on errors of a connection to the hub.

@@ -161,11 +161,19 @@ func TestAnImportSaysWhyTheAgentDoesNotConnect(t *testing.T) {
 }
 
 func TestAnErrorOfTheAgentDoesNotShowThePasswordOfAProxy(t *testing.T) {
-	for _, user := range []string{"user:s3cret", "s3cret", "user:s3cret@x"} {
-		got := lastErrorOf([]byte(`{"level":"error","msg":"connect","error":"proxy http://` + user +
-			`@proxy:3128/x is down"}`))
-		if strings.Contains(got, "s3cret") || !strings.Contains(got, "proxy http://***@proxy:3128/x is down") {
-			t.Errorf("the error is %q, want the address of the proxy without its password", got)
+	for _, user := range []string{"user:s3cret", "s3cret", "user:s3cret@x", "user:s3/cret", "user:x/s3cret@x"} {
+		text := `proxy http://` + user + `@proxy:3128/x is down`
+		for _, line := range []string{
+			`{"level":"error","msg":"connect","error":"` + text + `"}`,
+			`{"level":"error","msg":"` + text + `","error":"x"}`,
+			`{"level":"info","msg":"refused by the hub","reason":"` + text + `","message":"x"}`,
+			`{"level":"info","msg":"refused by the hub","reason":"x","message":"` + text + `"}`,
+		} {
+			got := lastErrorOf([]byte(line))
+			leaked := strings.Contains(got, "s3") || strings.Contains(got, "cret")
+			if leaked || !strings.Contains(got, "proxy http://***@proxy:3128/x is down") {
+				t.Errorf("the error is %q, want the address of the proxy without its password", got)
+			}
 		}
 	}
 }

@@ -6,7 +6,6 @@ package agents
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -20,7 +19,7 @@ import (
 type hubStatus struct {
 	Hub          hubState      `json:"hub"`
 	Leader       leaderState   `json:"leader"`
-	Agents       agentCounts   `json:"agents"`
+	Agents       *agentCounts  `json:"agents"` // nil if the user may not read Clusters
 	Certificates []certificate `json:"certificates"`
 	Providers    []provider    `json:"signInProviders"`
 	// Approvals are Clusters and Hosts in which nothing changes until an administrator confirms it.
@@ -77,7 +76,8 @@ With --bundle, the command also writes a file for support, a tar archive with gz
 objects and the events of their namespaces, but no Secrets, no annotations, and no texts that other
 people chose, except names: other strings are replaced.
 
-Exit codes: 0 no problem; 1 there are problems; 2 an error occurred, or you may not read the Lease.`,
+Exit codes: 0 no problem; 1 there are problems; 2 an error occurred, or you may not read the Lease
+or the Clusters.`,
 		Example: "  kubectl drover status\n  kubectl drover status -o json\n  kubectl drover status --bundle drover.tar.gz",
 		Args:    cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
@@ -100,10 +100,7 @@ Exit codes: 0 no problem; 1 there are problems; 2 an error occurred, or you may 
 				if len(r.status.Problems) > 0 {
 					return cli.ErrDenied
 				}
-				if r.leaderless {
-					return errors.New("you may not read the manager's Lease, so it is not known whether a manager leads")
-				}
-				return nil
+				return r.unsure()
 			})
 		},
 	}
@@ -131,9 +128,13 @@ func (s *hubStatus) text() string {
 	default:
 		cli.Say(&b, "leader         unknown\n")
 	}
-	cli.Say(&b, "agents         %d: %s\n", s.Agents.Total, counted(s.Agents.States, agentStateOrder()))
-	if len(s.Agents.Versions) > 0 {
-		cli.Say(&b, "  versions     %s\n", counted(s.Agents.Versions, nil))
+	if s.Agents == nil {
+		cli.Say(&b, "agents         unknown\n")
+	} else {
+		cli.Say(&b, "agents         %d: %s\n", s.Agents.Total, counted(s.Agents.States, agentStateOrder()))
+		if len(s.Agents.Versions) > 0 {
+			cli.Say(&b, "  versions     %s\n", counted(s.Agents.Versions, nil))
+		}
 	}
 	for _, c := range s.Certificates {
 		cli.Say(&b, "certificate    %s: until %s\n", c.Name, c.Ends.Local().Format(cli.TimeFormat))

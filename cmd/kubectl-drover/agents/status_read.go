@@ -48,18 +48,34 @@ type statusReader struct {
 	ca        []byte
 	now       time.Time // by the hub's clock
 	status    hubStatus
-	// leaderless means that the user may not read the manager's Lease.
-	leaderless bool
+	// refused has the parts of the state that the user may not read.
+	refused map[string]bool
 }
 
-// leaderPart is the part of the state that tells whether a manager leads.
-const leaderPart = "the manager's Lease"
+// Parts of the state without which it is not known whether there are problems: leaderPart tells whether a manager
+// leads, and agentsPart in which states the agents are.
+const (
+	leaderPart = "the manager's Lease"
+	agentsPart = "Clusters"
+)
+
+// unsure returns an error if the user may not read a part that the answer needs.
+func (r *statusReader) unsure() error {
+	var all []error
+	if r.refused[leaderPart] {
+		all = append(all, errors.New("you may not read the manager's Lease, so it is not known whether a manager leads"))
+	}
+	if r.refused[agentsPart] {
+		all = append(all, errors.New("you may not read Clusters, so the states of the agents are not known"))
+	}
+	return errors.Join(all...)
+}
 
 // read gathers everything. A part that the user may not read does not fail the others.
 func (r *statusReader) read(ctx context.Context) error {
 	s := &r.status
 	s.Certificates, s.Providers, s.Approvals, s.Problems = []certificate{}, []provider{}, []string{}, []string{}
-	s.Hub.Server = r.Config.Host
+	s.Hub.Server, r.refused = r.Config.Host, map[string]bool{}
 	if err := errors.Join(appsv1.AddToScheme(r.Scheme()), coordinationv1.AddToScheme(r.Scheme())); err != nil {
 		return err
 	}
@@ -67,7 +83,7 @@ func (r *statusReader) read(ctx context.Context) error {
 		return err
 	}
 	for part, read := range map[string]func(context.Context) error{
-		"the manager's Deployment": r.manager, leaderPart: r.leader, "Clusters": r.clusters,
+		"the manager's Deployment": r.manager, leaderPart: r.leader, agentsPart: r.clusters,
 		"Hosts": r.hosts, "AuthProviders": r.providers,
 	} {
 		switch err := read(ctx); {
@@ -76,7 +92,7 @@ func (r *statusReader) read(ctx context.Context) error {
 				"or --context", r.Config.Host)
 		case apierrors.IsForbidden(err):
 			s.Unread = append(s.Unread, part+": you lack the right")
-			r.leaderless = r.leaderless || part == leaderPart
+			r.refused[part] = true
 		case err != nil:
 			return fmt.Errorf("read %s: %w", part, err)
 		}
@@ -204,8 +220,8 @@ func (r *statusReader) clusters(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	counts := &r.status.Agents
-	*counts = agentCounts{Total: len(all.Items), States: map[string]int{}, Versions: map[string]int{}}
+	counts := &agentCounts{Total: len(all.Items), States: map[string]int{}, Versions: map[string]int{}}
+	r.status.Agents = counts
 	bad := map[string][]string{}
 	for i := range all.Items {
 		c := &all.Items[i]

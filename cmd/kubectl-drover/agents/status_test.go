@@ -19,6 +19,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -129,6 +130,15 @@ func TestStatusTellsADeadManagerWithinItsLease(t *testing.T) {
 		!strings.Contains(out, "it is not known whether a manager leads") {
 		t.Errorf("without rights: exit code %d: %s, want an error, because the Lease was not read", code, out)
 	}
+	if !strings.Contains(out, "agents         unknown") || strings.Contains(out, "no Cluster") {
+		t.Errorf("without rights: %s, want the number of agents to be unknown", out)
+	}
+	r.mayReadTheManager(t, "operator")
+	code, out = r.run(t, "status", "--as", "operator")
+	if code != cli.ExitError || !strings.Contains(out, "the states of the agents are not known") ||
+		strings.Contains(out, "whether a manager leads") {
+		t.Errorf("without the right to read Clusters: exit code %d: %s, want an error", code, out)
+	}
 	r.renew(t, 20*time.Second)
 	code, out = r.run(t, "status", "-o", "json")
 	var status hubStatus
@@ -144,6 +154,21 @@ func TestStatusTellsADeadManagerWithinItsLease(t *testing.T) {
 	}
 }
 
+// mayReadTheManager gives a user the right to read the Deployment and the Lease of the manager, but no Clusters.
+func (r reporter) mayReadTheManager(t *testing.T, user string) {
+	t.Helper()
+	place := metav1.ObjectMeta{Namespace: "drover-system", Name: user}
+	rules := []rbacv1.PolicyRule{
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get"}},
+	}
+	r.hub.Apply(t, &rbacv1.Role{ObjectMeta: place, Rules: rules})
+	r.hub.Apply(t, &rbacv1.RoleBinding{ObjectMeta: place,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}})
+	r.hub.AwaitRights(t, user, place.Namespace, rules...)
+}
+
 // plant creates objects of the bundle's kinds, with a secret wherever a person or program could write one.
 func (r reporter) plant(t *testing.T) {
 	t.Helper()
@@ -157,6 +182,7 @@ func (r reporter) plant(t *testing.T) {
 		MatchLabels: map[string]string{secretWord: secretWord}}}
 	cluster := &v1.Cluster{ObjectMeta: place(r.workspace, "prod")}
 	plan := &v1.Plan{ObjectMeta: place(r.workspace, "k3s")}
+	plan.Spec.PostCompleteLabels = map[string]v1.LabelTemplate{"secretkey": "x"}
 	plan.Spec.ClusterSelector, plan.Spec.Version = chosen.ClusterSelector, "v1"
 	plan.Spec.Upgrade = v1.PlanContainer{Image: "registry.example.com/" + secretWord, Args: []string{secretWord},
 		Envs: []corev1.EnvVar{{Name: "X", Value: secretWord}}}
@@ -205,7 +231,7 @@ func TestABundleHasNoSecrets(t *testing.T) {
 	}
 	files := unpack(t, file)
 	for name, content := range files {
-		if strings.Contains(content, secretWord) {
+		if strings.Contains(content, secretWord) || strings.Contains(content, "secretkey") {
 			t.Errorf("the secret is in %s:\n%s", name, content)
 		}
 	}

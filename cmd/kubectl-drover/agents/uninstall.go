@@ -87,6 +87,10 @@ func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, e
 		return nil, fmt.Errorf("%s leads through the hub to the agent that would be removed: use --context with a context "+
 			"that connects directly to the member", config.Host)
 	}
+	if exec := config.ExecProvider; exec != nil && exec.Command == cli.PluginCommand {
+		return nil, fmt.Errorf("the context of %s has a user who signs in at the hub, and may lead to the agent that would "+
+			"be removed: use --context with a context of the member's own", config.Host)
+	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 50, 100
 	u := &uninstaller{server: config.Host, out: out, dryRun: dryRun, said: map[string]bool{}}

@@ -30,6 +30,9 @@ const (
 	LookInterval = 500 * time.Millisecond
 )
 
+// PluginCommand is the program that kubeconfigs run to get tokens.
+const PluginCommand = "kubectl-drover"
+
 // Options holds the values of flags that several commands share.
 type Options struct {
 	// Loading and Overrides select the kubeconfig and the hub, as in kubectl.

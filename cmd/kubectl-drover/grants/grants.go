@@ -54,7 +54,8 @@ USER is the name in the member, for example github:alice. A name without a colon
 password: alice is local:alice. To grant to a group, use --kind Group. ROLE is a RoleTemplate.
 
 With --until, the grant ends after that time, or at that time. Run the command again to change it.
-Without --until, an existing grant keeps its end; "--until never" removes it.`,
+Without --until, an existing grant keeps its end; "--until never" removes it. With --dry-run=client,
+the hub is not read, so that the printed binding has no end unless --until is set.`,
 		Example: `  kubectl drover grant alice cluster-member --cluster prod-eu --until 8h
   kubectl drover grant github:acme/web project-member --kind Group --project web -w team-a
   kubectl drover grant alice cluster-member --cluster prod-eu --dry-run=client -o yaml`,
@@ -252,6 +253,10 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 	if !o.grants(found) {
 		return fmt.Errorf("the binding %s exists and grants something else: use another --name",
 			client.ObjectKeyFromObject(wanted))
+	}
+	if end := endOf(found); o.until == "" && end != nil && !end.After(time.Now()) {
+		return fmt.Errorf("the binding %s has ended at %s: set --until. Nothing was granted",
+			client.ObjectKeyFromObject(wanted), end.UTC().Format(time.RFC3339))
 	}
 	before := found.DeepCopyObject().(client.Object)
 	if o.until != "" {

@@ -119,6 +119,17 @@ func TestAGrantIsABindingUntilItIsRevoked(t *testing.T) {
 	}
 }
 
+func TestAGrantThatHasEndedNeedsANewEnd(t *testing.T) {
+	o := newOperator(t)
+	o.does(t, " created", "grant", "alice", "viewer", "--cluster", "prod", "--until", "8h")
+	binding := o.bindings(t)[0]
+	testkit.Update(t, o.hub.Client, &binding, func(b *v1.ClusterRoleTemplateBinding) {
+		b.Spec.ExpiresAt = &metav1.Time{Time: time.Now().Add(-time.Hour)}
+	})
+	o.refuses(t, ": set --until", "grant", "alice", "viewer", "--cluster", "prod")
+	o.does(t, " configured", "grant", "alice", "viewer", "--cluster", "prod", "--until", "1h")
+}
+
 func TestAGrantInAProjectIsForAGroup(t *testing.T) {
 	o := newOperator(t)
 	o.does(t, " created", "grant", "github:acme/web", "deployer", "--kind", "Group", "--project", "web",

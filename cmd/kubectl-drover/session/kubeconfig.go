@@ -271,13 +271,10 @@ func setContext(config *clientcmdapi.Config, name, user, server string, ca []byt
 	}
 }
 
-// pluginCommand is the program that kubeconfigs run to get tokens.
-const pluginCommand = "kubectl-drover"
-
 // execCredential makes kubectl get tokens from a command of this plugin.
 func execCredential(args ...string) *clientcmdapi.ExecConfig {
 	return &clientcmdapi.ExecConfig{
-		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: pluginCommand, Args: args,
+		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: cli.PluginCommand, Args: args,
 		InteractiveMode: clientcmdapi.IfAvailableExecInteractiveMode, ProvideClusterInfo: true,
 		InstallHint: "kubectl-drover is kubectl's plugin for Drover: install it in a directory of the PATH.",
 	}

@@ -253,10 +253,21 @@ func TestUseRefusesServer(t *testing.T) {
 	u.refuses(t, "--ca requires", "use", "--hub", "--ca", "x")
 }
 
-func TestLoginWithServerDoesNotPanic(t *testing.T) {
-	o, session := remembering(t, "", contexts{}), accepting(t)
-	o.Overrides.ClusterInfo.Server = "https://10.0.0.1:6443"
+func TestLoginAddsAContextOfItsHubWhateverServerSays(t *testing.T) {
+	o, session := remembering(t, "a", contexts{"a": {server: "https://10.0.0.1:6443"}}), accepting(t)
+	o.Overrides.ClusterInfo.Server = session.Issuer + cli.PathLocal
 	if err := o.loginContext(t.Context(), session); err != nil {
-		t.Error(err)
+		t.Fatal(err)
+	}
+	config, name := o.loaded(t), "hub@"+strings.TrimPrefix(session.Issuer, "https://")
+	if server := cli.ServerOf(config, name); server != session.Issuer+cli.PathLocal {
+		t.Errorf("context %s has the server %q, want the hub's", name, server)
+	}
+	if mark := cli.MarkOf(config, name); mark.Selected.IsZero() || mark.URL != session.Issuer {
+		t.Errorf("context %s has the mark %+v, want it to be remembered", name, mark)
+	}
+	if server, mark := cli.ServerOf(config, "a"), cli.MarkOf(config, "a"); server != "https://10.0.0.1:6443" ||
+		!mark.Selected.IsZero() || config.CurrentContext != "a" {
+		t.Errorf("the current context has the server %q and the mark %+v, want it unchanged", server, mark)
 	}
 }

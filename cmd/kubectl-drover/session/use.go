@@ -142,7 +142,10 @@ func (o *options) useHub(c *cobra.Command) error {
 	}
 	return o.switchTo(c, name, func(mark *cli.Mark) {
 		if mark.Selected = time.Now(); url != "" {
-			mark.URL, mark.CA = url, ca
+			if ca != nil || mark.URL != url {
+				mark.CA = ca
+			}
+			mark.URL = url
 		}
 	})
 }

@@ -122,6 +122,7 @@ func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
 	}
 	u.refuses(t, "first run", "use", "prod", "--hub", url, "--ca", ca, "--context", "robot")
 	u.says(t, "Switched", "use", "--hub="+url, "--ca", ca, "--context", "robot")
+	u.says(t, "Switched", "use", "--hub="+url, "--context", "robot") // keeps the CA
 	u.says(t, "As user robot of context robot", "use", "prod")
 	config = u.config(t)
 	made := config.Contexts[config.CurrentContext]
