@@ -28,11 +28,19 @@ import (
 // in runs a command in a machine, beside its agent.
 func (k *k3s) in(t *testing.T, name string, command ...string) {
 	t.Helper()
+	if err := k.try(t.Context(), name, command...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// try runs a command in a machine, beside its agent.
+func (k *k3s) try(ctx context.Context, name string, command ...string) error {
 	proc := fmt.Sprintf("/proc/%d/ns/", k.machines[name].process.PID())
 	args := append([]string{"--mount=" + proc + "mnt", "--pid=" + proc + "pid_for_children", "--net=" + proc + "net"}, command...)
-	if out, err := exec.CommandContext(t.Context(), "nsenter", args...).CombinedOutput(); err != nil {
-		t.Fatalf("%v on %s: %v %s", command, name, err, out)
+	if out, err := exec.CommandContext(ctx, "nsenter", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%v on %s: %w %s", command, name, err, out)
 	}
+	return nil
 }
 
 // cluster runs kubectl for the cluster, by the hub.
@@ -149,11 +157,15 @@ func (k *k3s) restore(t *testing.T) {
 	k.members(t)
 }
 
-// members wants that etcd has the three servers as its members, each of which has the data.
+// members waits until etcd has the three servers as its members, and each of them answers.
 func (k *k3s) members(t *testing.T) {
 	t.Helper()
+	const listed = `curl -fsS -d '{}' http://127.0.0.1:2379/v3/cluster/member/list | grep -o '"name":"s[123]"' | ` +
+		`sort -u | wc -l | grep -qx 3`
 	for _, name := range []string{"s1", "s2", "s3"} {
-		k.in(t, name, "sh", "-c", `curl -fsS -d '{}' http://127.0.0.1:2379/v3/cluster/member/list | grep -o '"name":"s[123]"' | sort -u | wc -l | grep -qx 3`)
+		testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
+			return k.try(ctx, name, "sh", "-c", listed)
+		})
 	}
 }
 
