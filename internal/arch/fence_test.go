@@ -72,8 +72,9 @@ func packageRules() []rule {
 		},
 		{
 			from:  "internal/portal/subscribe",
-			never: slices.Concat(connections, deciders, []string{"./internal/proxy", "./internal/index"}),
-			why:   "a user sees an object because the API server lets them watch it, not because Drover knows it",
+			never: slices.Concat(connections, deciders, []string{"./internal/proxy"}),
+			why: "a user sees an object because the API server lets them watch it, and a part of a Cluster because the " +
+				"ways of the catalog lead to it",
 		},
 		{
 			from: "internal/provision/cloudconfig", ours: []string{"./internal/untrusted"}, never: effects(),

@@ -68,6 +68,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, err
 	}
+	ways := catalog.Ways{Workspaces: grants.Workspaces, Bound: bindings, Proxy: access.ClusterProxy}
 	limits := cfg.Limits.Settings()
 	limiter := limit.New(limits, observed.proxy.limits())
 	handler, err := users.proxy(mgr, connected, observed, limiter, logger)
@@ -84,10 +85,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Proxy:  handler,
 		SignIn: issuer,
 		Catalog: catalog.New(catalog.Catalog{
-			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings,
-			Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
+			Authenticate: heldByUser(users.authenticate), Ways: ways, Clusters: mgr.GetClient(),
 		}),
-		Changes: users.changes(mgr, access, observed),
+		Changes: users.changes(mgr, access, ways, observed),
 		Ready:   func() error { return cachesSynced(mgr, cfg) },
 		Stop:    newStop(cfg.Drain),
 		Log:     logger, telemetry: observed, pace: newPace(observed.turnedAway.Inc),
@@ -125,9 +125,10 @@ func (t *telemetry) scrapes() http.Handler {
 }
 
 // changes returns the stream of changes for these users.
-func (u *users) changes(mgr ctrl.Manager, access *identity.Access, observed *telemetry) *subscribe.Server {
+func (u *users) changes(mgr ctrl.Manager, access *identity.Access, ways catalog.Ways,
+	observed *telemetry) *subscribe.Server {
 	return subscribe.New(subscribe.Options{
-		Authenticate: heldByUser(u.authenticate), Watch: access.Watch,
+		Authenticate: heldByUser(u.authenticate), Watch: access.Watch, Reach: ways,
 		Informers: mgr.GetCache(), Live: mgr.GetAPIReader(), Now: time.Now, Observer: observed.subscriptions(),
 	})
 }

@@ -34,17 +34,21 @@ const answerLimit = 15 * time.Second
 type Catalog struct {
 	// Authenticate identifies the sender of a request. Its errors are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
-	// Workspaces returns the workspaces in which the principals have bindings. For each workspace, it returns the
-	// principals with a binding there.
-	Workspaces func(index.Principals) (map[string]index.Principals, error)
-	// Bound and Proxy are the ways to reach a member that the proxy accepts: a binding, and the right to get
-	// clusters/proxy. If the name is empty, Proxy covers all Clusters of a namespace. If the namespace is empty too, it
-	// covers all Clusters.
-	Bound, Proxy identity.Way
+	Ways
 	// Clusters reads Clusters from a cache.
 	Clusters client.Reader
 
 	gate *limit.Gate
+}
+
+// Ways are the ways to reach a member that the proxy accepts.
+type Ways struct {
+	// Workspaces returns the workspaces in which the principals have bindings. For each workspace, it returns the
+	// principals with a binding there.
+	Workspaces func(index.Principals) (map[string]index.Principals, error)
+	// Bound and Proxy are a binding, and the right to get clusters/proxy. If the name is empty, Proxy covers all Clusters
+	// of a namespace. If the namespace is empty too, it covers all Clusters.
+	Bound, Proxy identity.Way
 }
 
 // New returns a Catalog. It serves one list at a time to each user, and lists to eight users at the same time. Other

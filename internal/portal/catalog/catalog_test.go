@@ -63,27 +63,29 @@ func (r *rights) catalog(t testing.TB, objects []client.Object) *Catalog {
 			return identity.Identity{User: "local:alice", Groups: r.groups,
 				Hub: authenticationv1.UserInfo{Username: "local:alice"}}, nil
 		},
-		Workspaces: func(who index.Principals) (map[string]index.Principals, error) {
-			found := map[string]index.Principals{}
-			for _, name := range r.bound {
-				namespace, _, _ := strings.Cut(name, "/")
-				found[namespace] = index.Principals{User: who.User, Groups: who.Groups[:min(1, len(who.Groups))]}
-			}
-			return found, nil
-		},
-		Bound: func(_ context.Context, id identity.Identity, cluster types.NamespacedName) (bool, error) {
-			r.asked = append(r.asked, id.Groups)
-			if r.unknown {
-				return true, errors.New("not known yet")
-			}
-			return slices.Contains(r.bound, cluster.String()), nil
-		},
-		Proxy: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (bool, error) {
-			r.reviews = append(r.reviews, cluster.String())
-			if r.failing {
-				return true, errors.New("the API server is away")
-			}
-			return slices.Contains(r.proxy, cluster.String()), nil
+		Ways: Ways{
+			Workspaces: func(who index.Principals) (map[string]index.Principals, error) {
+				found := map[string]index.Principals{}
+				for _, name := range r.bound {
+					namespace, _, _ := strings.Cut(name, "/")
+					found[namespace] = index.Principals{User: who.User, Groups: who.Groups[:min(1, len(who.Groups))]}
+				}
+				return found, nil
+			},
+			Bound: func(_ context.Context, id identity.Identity, cluster types.NamespacedName) (bool, error) {
+				r.asked = append(r.asked, id.Groups)
+				if r.unknown {
+					return true, errors.New("not known yet")
+				}
+				return slices.Contains(r.bound, cluster.String()), nil
+			},
+			Proxy: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (bool, error) {
+				r.reviews = append(r.reviews, cluster.String())
+				if r.failing {
+					return true, errors.New("the API server is away")
+				}
+				return slices.Contains(r.proxy, cluster.String()), nil
+			},
 		},
 		Clusters: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(),
 	})
@@ -252,11 +254,13 @@ func BenchmarkList(b *testing.B) {
 		Authenticate: func(*http.Request) (identity.Identity, error) {
 			return identity.Identity{User: "local:alice", Hub: authenticationv1.UserInfo{Username: "local:alice"}}, nil
 		},
-		Workspaces: func(index.Principals) (map[string]index.Principals, error) { return bound, nil },
-		Bound: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (bool, error) {
-			return strings.HasSuffix(cluster.Name, "00"), nil
+		Ways: Ways{
+			Workspaces: func(index.Principals) (map[string]index.Principals, error) { return bound, nil },
+			Bound: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (bool, error) {
+				return strings.HasSuffix(cluster.Name, "00"), nil
+			},
+			Proxy: func(context.Context, identity.Identity, types.NamespacedName) (bool, error) { return false, nil },
 		},
-		Proxy:    func(context.Context, identity.Identity, types.NamespacedName) (bool, error) { return false, nil },
 		Clusters: listing{list: list},
 	})
 	for b.Loop() {
@@ -306,7 +310,7 @@ func TestDirectAddressHasTheRightCA(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := shown(&v1.Cluster{Spec: v1.ClusterSpec{AuthorizedEndpoint: tt.endpoint},
+			got := Describe(&v1.Cluster{Spec: v1.ClusterSpec{AuthorizedEndpoint: tt.endpoint},
 				Status: v1.ClusterStatus{DirectAuthority: "agent"}}).Direct
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got %+v, want %+v", got, tt.want)

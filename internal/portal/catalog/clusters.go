@@ -91,7 +91,7 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
 		if a.reaches(ctx, client.ObjectKeyFromObject(cluster)) {
-			a.Items = append(a.Items, shown(cluster))
+			a.Items = append(a.Items, Describe(cluster))
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, refusal.Unavailable("the hub could not check in time which Clusters you can reach; select a " +
@@ -104,7 +104,8 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 	return a.ClusterList, nil
 }
 
-func shown(cluster *v1.Cluster) Cluster {
+// Describe returns what users who can reach a Cluster may know about it.
+func Describe(cluster *v1.Cluster) Cluster {
 	out := Cluster{Namespace: cluster.Namespace, Name: cluster.Name, Ready: metav1.ConditionUnknown,
 		Version: cluster.Status.Version}
 	if ready := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); ready != nil {

@@ -256,6 +256,20 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 			t.Errorf("the page shows the fleet %v", left)
 		}
 	})
+	t.Run("a Cluster that the user can only reach has an address, and neither conditions nor bindings",
+		func(t *testing.T) {
+			reached := cluster("c0003", "True", "Ready", "")
+			f.send(map[string]any{"type": "CHANGED", "kind": "clusters", "object": reached["object"], "partial": true})
+			sees(t, p, "button: c0003 team · v1.36.3 Ready")
+			p.Evaluate(`document.querySelectorAll(".tile")[2].click()`, nil)
+			sees(t, p, "dialog: c0003 Ready", "DisclosureTriangle: kubectl")
+			var others int
+			p.Evaluate(`document.querySelectorAll("dialog table, dialog #who").length`, &others)
+			if others > 0 {
+				t.Errorf("the dialog has %d tables of conditions or bindings, want none", others)
+			}
+			p.Evaluate(`document.querySelector("dialog").close()`, nil)
+		})
 	t.Run("the page shows the progress of a Plan", func(t *testing.T) {
 		f.send(plan(1, 0))
 		p.Evaluate(`location.hash = "#plans"`, nil)

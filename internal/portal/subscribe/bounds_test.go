@@ -76,6 +76,7 @@ func TestKeptMessageIsReturnedOnlyForItsOwnChange(t *testing.T) {
 }
 
 func TestClientOnASlowConnectionIsPinged(t *testing.T) {
+	t.Parallel()
 	h := newHub(t, testkit.Shared(t))
 	h.server.pings = 5 * time.Millisecond
 	a := h.Workspace(t)

@@ -198,6 +198,19 @@ func (c *changes) forget(version uint64) {
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
+// names returns the names of all objects.
+func (c *changes) names() []types.NamespacedName {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]types.NamespacedName, 0, len(c.objects)-c.deleted)
+	for name, o := range c.objects {
+		if o.content != nil {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
 // namespaces returns the namespaces with objects.
 func (c *changes) namespaces() []string {
 	c.mu.Lock()

@@ -37,6 +37,7 @@ type feed struct {
 	kind
 	*changes
 	frames *frames // messages for other streams
+	parts  *frames // messages with a part of a Cluster, for other streams
 
 	mu      sync.Mutex // guards started
 	started bool
@@ -115,18 +116,7 @@ func (f *feed) see(s *Server, o any, gone bool) {
 
 // frame returns the message about an object. If keep is set, the message is kept for other streams.
 func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
-	if kept := f.frames.get(o); kept != nil {
-		return kept, nil
-	}
-	data, err := f.message(o)
-	if err != nil {
-		return nil, err
-	}
-	message, err := websocket.NewPreparedMessage(websocket.TextMessage, data)
-	if err == nil && keep {
-		f.frames.add(o, message, len(data))
-	}
-	return message, err
+	return f.frames.made(o, keep, func() ([]byte, error) { return f.message(o) })
 }
 
 // message is a message to users. docs/guide/subscribe.md describes its fields.
@@ -136,6 +126,8 @@ type message struct {
 	Object     any      `json:"object,omitempty"`
 	Resume     string   `json:"resume,omitempty"`
 	Incomplete []string `json:"incomplete,omitempty"`
+	// Partial means that the object only has the fields that a user who can reach the Cluster may see.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // Types of messages.
@@ -148,18 +140,24 @@ const (
 
 // outline is the content of a message about a deleted object.
 type outline struct {
-	Metadata struct {
-		Namespace string `json:"namespace,omitempty"`
-		Name      string `json:"name"`
-		UID       string `json:"uid"`
-	} `json:"metadata"`
+	Metadata nameAndUID `json:"metadata"`
+}
+
+// nameAndUID is the metadata that identifies an object.
+type nameAndUID struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+}
+
+// gone returns the message that the user no longer sees an object.
+func (f *feed) gone(o object) message {
+	return message{Type: typeDeleted, Kind: f.Resource, Object: outline{nameAndUID{o.Namespace, o.Name, string(o.uid)}}}
 }
 
 func (f *feed) message(o object) ([]byte, error) {
 	if o.content == nil {
-		gone := outline{}
-		gone.Metadata.Namespace, gone.Metadata.Name, gone.Metadata.UID = o.Namespace, o.Name, string(o.uid)
-		return json.Marshal(message{Type: typeDeleted, Kind: f.Resource, Object: gone})
+		return json.Marshal(f.gone(o))
 	}
 	shown := o.content.DeepCopyObject().(client.Object) // the object in the cache must not be changed
 	shown.SetManagedFields(nil)

@@ -37,6 +37,23 @@ func newFrames() *frames {
 	return f
 }
 
+// made returns the message about a change of an object. Unless it is kept already, make encodes it; if keep is set, it
+// is kept from then on.
+func (f *frames) made(o object, keep bool, make func() ([]byte, error)) (*websocket.PreparedMessage, error) {
+	if kept := f.get(o); kept != nil {
+		return kept, nil
+	}
+	data, err := make()
+	if err != nil {
+		return nil, err
+	}
+	message, err := websocket.NewPreparedMessage(websocket.TextMessage, data)
+	if err == nil && keep {
+		f.add(o, message, len(data))
+	}
+	return message, err
+}
+
 // get returns the message about a change of an object, or nil if it is not kept.
 func (f *frames) get(o object) *websocket.PreparedMessage {
 	f.mu.Lock()

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package subscribe streams the changes of Drover's objects to users who may watch them.
+// Package subscribe streams the changes of Drover's objects to users who may watch them, and a part of each Cluster to
+// users who can reach it.
 //
 // docs/guide/subscribe.md describes the protocol.
 package subscribe
@@ -24,6 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/portal/catalog"
 )
 
 // Paths of the streams. Rancher's operators use the second path to check that WebSockets work.
@@ -49,6 +51,8 @@ type Options struct {
 	// Watch reports whether a user may watch one of Drover's resources in a namespace, or in all namespaces if it is
 	// empty.
 	Watch func(ctx context.Context, id identity.Identity, resource, namespace string) (bool, error)
+	// Reach has the ways to reach a member. Users see a part of the Clusters that they can reach but may not watch.
+	Reach catalog.Ways
 	// Informers are the informers of the manager's cache.
 	Informers cache.Informers
 	// Live reads from the API server.
@@ -84,7 +88,7 @@ func New(o Options) *Server {
 	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{},
 		changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
 	for _, k := range subscribable() {
-		s.feeds[k.Resource] = &feed{kind: k, changes: newChanges(o.Now), frames: newFrames()}
+		s.feeds[k.Resource] = &feed{kind: k, changes: newChanges(o.Now), frames: newFrames(), parts: newFrames()}
 	}
 	return s
 }

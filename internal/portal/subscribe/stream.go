@@ -43,6 +43,7 @@ var (
 type watched struct {
 	feed *feed
 	scope
+	reach reach
 	at    uint64 // the position
 	until uint64 // deletions up to this position are not sent, because their objects were never sent
 	floor uint64 // the resource version up to which an earlier stream has sent all changes
@@ -68,6 +69,7 @@ type stream struct {
 func (st *stream) begin(ctx context.Context) {
 	for _, k := range st.kinds {
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})
+		k.reach = st.reviewReach(ctx, k)
 	}
 	same := bytes.Equal(st.query.resume.Rights, st.digest())
 	for _, k := range st.kinds {
@@ -115,6 +117,7 @@ func (st *stream) digest() []byte {
 			continue
 		}
 		seen[k.feed.Resource] = k.seen(st.workspaces(k))
+		k.reach.seen(st, k, seen)
 	}
 	return digest(st.id.Hub.Username, st.query, seen)
 }
@@ -251,12 +254,13 @@ func (st *stream) again(ctx context.Context) error {
 	} // otherwise the review failed, which does not end the stream for a while
 	unknown := err != nil
 	for _, k := range st.kinds {
-		now := k.feed.ask(ctx, st.may, st.workspaces(k), k.scope)
-		if !k.same(now) {
+		before := *k
+		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), before.scope)
+		k.reach = st.reviewReach(ctx, k)
+		if !before.same(k.scope) || !before.reach.same(k.reach) {
 			k.restart()
 		}
-		k.scope = now
-		unknown = unknown || now.unknown
+		unknown = unknown || k.unknown || k.reach.unknown
 	}
 	if !unknown {
 		st.certain = time.Now()
@@ -307,18 +311,33 @@ func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err err
 	for _, o := range changed {
 		k.at = o.seq
 		said := o.content == nil && o.seq <= k.until || o.version > 0 && o.version <= k.floor
-		if said || !st.query.asks(o.Namespace) || !k.look(ctx, k.feed.kind, st.may, o.Namespace, scope{}) {
+		if said || !st.query.asks(o.Namespace) {
 			continue
 		}
-		frame, err := k.feed.frame(o, !snapshot)
-		if err != nil {
-			return false, err
-		}
-		if err := st.sendFrame(frame); err != nil {
+		if err := st.sendObject(ctx, k, o, !snapshot); err != nil {
 			return false, err
 		}
 	}
 	return len(changed) > 0, nil
+}
+
+// sendObject sends as much of a changed object as the user sees. If keep is set, the message is kept for other streams.
+func (st *stream) sendObject(ctx context.Context, k *watched, o object, keep bool) error {
+	encode := k.feed.frame
+	switch st.view(ctx, k, o) {
+	case viewNothing:
+		return nil
+	case viewGone:
+		return st.send(k.feed.gone(o))
+	case viewPart:
+		encode = k.feed.part
+	case viewAll:
+	}
+	frame, err := encode(o, keep)
+	if err != nil {
+		return err
+	}
+	return st.sendFrame(frame)
 }
 
 // bookmark sends the position of the stream.
@@ -330,7 +349,7 @@ func (st *stream) bookmark() error {
 			k.sure = max(k.sure, end.version)
 		}
 		r.Versions[k.feed.Resource] = k.sure
-		if k.incomplete {
+		if k.incomplete || k.reach.incomplete {
 			m.Incomplete = append(m.Incomplete, k.feed.Resource)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +33,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/portal/catalog"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -49,13 +51,16 @@ type hub struct {
 	revoked map[string]bool
 	busy    int  // how often there was no time to check a token
 	away    bool // the service that identifies users is not available
-	ended   []string
+	// bound has the Clusters that bindings let each user reach. unsure is set while bindings cannot be read.
+	bound  map[string]map[types.NamespacedName]bool
+	unsure bool
+	ended  []string
 }
 
 // newHub starts one more replica.
 func newHub(t *testing.T, env *testkit.Env) *hub {
 	t.Helper()
-	h := &hub{Env: env, revoked: map[string]bool{}}
+	h := &hub{Env: env, revoked: map[string]bool{}, bound: map[string]map[types.NamespacedName]bool{}}
 	informers, err := cache.New(env.Config,
 		cache.Options{Scheme: testkit.Scheme(t), DefaultTransform: cache.TransformStripManagedFields()})
 	if err != nil {
@@ -69,8 +74,10 @@ func newHub(t *testing.T, env *testkit.Env) *hub {
 	var running sync.WaitGroup
 	running.Go(func() { _ = informers.Start(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
+	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
 	h.server = New(Options{
-		Authenticate: h.authenticate, Watch: identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews()).Watch,
+		Authenticate: h.authenticate, Watch: access.Watch,
+		Reach:     catalog.Ways{Workspaces: h.workspaces, Bound: h.isBound, Proxy: access.ClusterProxy},
 		Informers: informers, Live: env.Client, Now: time.Now,
 		Observer: Observer{Ended: func(why string) { h.mu.Lock(); defer h.mu.Unlock(); h.ended = append(h.ended, why) }},
 	})
@@ -281,6 +288,7 @@ func (h *hub) show(t *testing.T, c *v1.Cluster, shown string) {
 }
 
 func TestChangesReachUsersWhoMayWatch(t *testing.T) {
+	t.Parallel()
 	h := newHub(t, testkit.Shared(t))
 	a, b := h.Workspace(t), h.Workspace(t)
 	admin, alice := "admin-"+a, "alice-"+a
@@ -350,6 +358,7 @@ func TestChangesReachUsersWhoMayWatch(t *testing.T) {
 }
 
 func TestStreamIsResumedAtAnyReplica(t *testing.T) {
+	t.Parallel()
 	env := testkit.Shared(t)
 	first, second := newHub(t, env), newHub(t, env)
 	a := first.Workspace(t)
@@ -430,6 +439,7 @@ func TestStreamIsResumedAtAnyReplica(t *testing.T) {
 }
 
 func TestStreamEnds(t *testing.T) {
+	t.Parallel()
 	h := newHub(t, testkit.Shared(t))
 	t.Run("a token is revoked", func(t *testing.T) {
 		c := h.follow(t, "carol", "?kind=plans")

@@ -27,13 +27,13 @@ function render() {
   const open = new Set([...dialog.querySelectorAll("details[open]")].map((d) => d.id));
   const close = el("button", { class: "close", onclick: () => dialog.close(), autofocus: true }, "Close");
   if (!cluster) {
-    dialog.replaceChildren(close, el("h2", { id: "title" }, shown), el("p", {}, "This Cluster is gone, or you may not watch it any more."));
+    dialog.replaceChildren(close, el("h2", { id: "title" }, shown), el("p", {}, "This Cluster is gone, or you can no longer reach or watch it."));
     return;
   }
   const had = dialog.contains(document.activeElement) && document.activeElement.tagName;
   dialog.replaceChildren(...[close,
     el("h2", { id: "title" }, cluster.metadata.name, " ", el("span", { class: "state " + state(condition(cluster, "Ready")).name }, state(condition(cluster, "Ready")).word)),
-    about(cluster), conditions(cluster), plans(cluster), who(cluster), kubeconfig(cluster)].filter(Boolean));
+    about(cluster), cluster.partial ? reachOnly() : conditions(cluster), plans(cluster), !cluster.partial && who(cluster), kubeconfig(cluster)].filter(Boolean));
   for (const id of open) dialog.querySelector("#" + id)?.setAttribute("open", "");
   if (had === "BUTTON") close.focus();
 }
@@ -52,6 +52,8 @@ function about({ metadata, status = {} }) {
 }
 
 const share = (status, resource) => status.requested?.[resource] && `${status.requested[resource]} of ${status.allocatable?.[resource] ?? "?"}`;
+
+const reachOnly = () => el("p", { class: "soft" }, "You can reach this Cluster. Its conditions, labels and bindings are visible to users who may watch it on the hub.");
 
 // Problems come first. Their messages tell what to do.
 function conditions({ status = {} }) {

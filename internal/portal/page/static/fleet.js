@@ -82,7 +82,7 @@ function filter() {
     if (tile.item.hidden === fits) tile.item.hidden = !fits;
     if (fits) shown++;
   }
-  const text = tiles.size === 0 ? "There are no Clusters that you may watch." :
+  const text = tiles.size === 0 ? "There are no Clusters that you can reach or watch." :
     `${shown === tiles.size ? "" : shown + " shown of "}${tiles.size}: ${counts.true} ready, ${counts.false} not ready, ${counts.unknown} unknown.`;
   if (count.textContent !== text) count.textContent = text;
 }

@@ -45,6 +45,7 @@ export function follow({ token, changed, said, lost }) {
         note(message.kind, "");
         break;
       case "CHANGED":
+        message.object.partial = message.partial; // the user can reach the Cluster, but may not watch it
         known.set(keyOf(message.object), message.object);
         note(message.kind, keyOf(message.object));
         break;

@@ -1,0 +1,175 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/gorilla/websocket"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/portal/catalog"
+)
+
+// resourceClusters is the only kind of which users see objects that they may not watch.
+const resourceClusters = "clusters"
+
+// reach describes which Clusters a user can reach through the hub. The user sees a part of each of them, even without
+// the right to watch it. The zero value is no Cluster.
+type reach struct {
+	scope // by the right to get clusters/proxy
+	// bound has the principals with bindings, by workspace, and names has the Clusters that these bindings let the user
+	// reach.
+	bound map[string]index.Principals
+	names map[types.NamespacedName]bool
+}
+
+// same reports whether the user reaches the same Clusters later.
+func (r reach) same(later reach) bool {
+	return r.scope.same(later.scope) && maps.Equal(r.names, later.names)
+}
+
+// asReview reviews the right to get clusters/proxy in a workspace, or in all workspaces if it is empty.
+func (st *stream) asReview(ctx context.Context, _, workspace string) (bool, error) {
+	return st.Reach.Proxy(ctx, st.id, types.NamespacedName{Namespace: workspace})
+}
+
+// reviewReach reviews which Clusters the user can reach, unless the user may watch all of them. If a review fails, the
+// known result is used. It looks up each Cluster in workspaces where the user has a binding.
+func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
+	if k.feed.Resource != resourceClusters || k.all {
+		return reach{}
+	}
+	before := k.reach
+	now := reach{scope: k.feed.ask(ctx, st.asReview, st.workspaces(k), before.scope)}
+	if now.all {
+		return now
+	}
+	bound, err := st.Reach.Workspaces(index.Principals{User: st.id.User, Groups: st.id.Groups})
+	if err != nil { // the replica has not read all bindings yet
+		now.bound, now.names, now.incomplete, now.unknown = before.bound, before.names, true, true
+		return now
+	}
+	now.bound, now.names = bound, map[types.NamespacedName]bool{}
+	for _, name := range k.feed.names() {
+		if _, some := bound[name.Namespace]; some && st.query.asks(name.Namespace) &&
+			st.isBound(ctx, &now, name, before.names[name]) {
+			now.names[name] = true
+		}
+	}
+	return now
+}
+
+// isBound reports whether a binding lets the user reach a Cluster. If that is unknown, it returns the known result.
+func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedName, known bool) bool {
+	who, some := r.bound[name.Namespace]
+	if !some {
+		return false
+	}
+	id := st.id
+	id.Groups = who.Groups // a user may have thousands of groups, and groups without a binding there change nothing
+	open, err := st.Reach.Bound(ctx, id, name)
+	if err != nil {
+		r.unknown, r.incomplete = true, r.incomplete || !known
+		return known
+	}
+	return open
+}
+
+// A view is how much of an object a user sees.
+type view int
+
+// Views of an object. A user who no longer reaches a Cluster learns that it is gone.
+const (
+	viewNothing view = iota
+	viewGone
+	viewPart
+	viewAll
+)
+
+// view returns how much of a changed object the user sees. A Cluster is looked up again, because its labels may have
+// changed.
+func (st *stream) view(ctx context.Context, k *watched, o object) view {
+	if k.look(ctx, k.feed.kind, st.may, o.Namespace, scope{}) {
+		return viewAll
+	}
+	if k.feed.Resource != resourceClusters {
+		return viewNothing
+	}
+	if k.reach.look(ctx, k.feed.kind, st.asReview, o.Namespace, scope{}) {
+		return viewPart
+	}
+	shown := k.reach.names[o.NamespacedName]
+	if o.content != nil && st.isBound(ctx, &k.reach, o.NamespacedName, shown) {
+		k.reach.names[o.NamespacedName] = true
+		return viewPart
+	}
+	delete(k.reach.names, o.NamespacedName)
+	if shown {
+		return viewGone
+	}
+	return viewNothing
+}
+
+// seen adds the reachable Clusters to the objects that the user sees, for the digest of a resume token.
+func (r reach) seen(st *stream, k *watched, seen map[string][]string) {
+	if k.feed.Resource != resourceClusters || k.all {
+		return
+	}
+	const proxy, bound = "clusters/proxy", "clusters by binding"
+	if r.all {
+		seen[proxy] = []string{"*"}
+		return
+	}
+	seen[proxy] = r.scope.seen(st.workspaces(k))
+	for name := range r.names {
+		seen[bound] = append(seen[bound], name.String())
+	}
+	slices.Sort(seen[bound])
+}
+
+// part is the part of a Cluster that is sent to a user who can reach it but may not watch it, in the form of a Cluster.
+// It has what the catalog's list has.
+type part struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        nameAndUID `json:"metadata"`
+	Spec            struct {
+		Endpoint *catalog.Direct `json:"authorizedEndpoint,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Version    string          `json:"version,omitempty"`
+		Conditions []partCondition `json:"conditions"`
+	} `json:"status"`
+}
+
+// partCondition is the condition Ready without its message, which may describe the hub.
+type partCondition struct {
+	Type   string                 `json:"type"`
+	Status metav1.ConditionStatus `json:"status"`
+	Reason string                 `json:"reason,omitempty"`
+}
+
+// part returns the message about a part of a Cluster. If keep is set, the message is kept for other streams.
+func (f *feed) part(o object, keep bool) (*websocket.PreparedMessage, error) {
+	return f.parts.made(o, keep, func() ([]byte, error) { return f.partOf(o) })
+}
+
+func (f *feed) partOf(o object) ([]byte, error) {
+	cluster, ok := o.content.(*v1.Cluster)
+	if !ok {
+		return json.Marshal(f.gone(o))
+	}
+	item := catalog.Describe(cluster)
+	p := part{Metadata: nameAndUID{item.Namespace, item.Name, string(o.uid)}}
+	p.APIVersion, p.Kind = v1.GroupVersion.String(), f.Name
+	p.Spec.Endpoint, p.Status.Version = item.Direct, item.Version
+	p.Status.Conditions = []partCondition{{v1.ConditionReady, item.Ready, item.Reason}}
+	return json.Marshal(message{Type: typeChanged, Kind: f.Resource, Object: p, Partial: true})
+}
