@@ -31,8 +31,9 @@ const fieldOwner = owned.FieldOwner
 // agents connect to it.
 const takeoverTime = 15 * time.Second
 
-// settleTime is how long a manager waits after its start before it considers agents that have not come back lost.
-const settleTime = members.ReturnTime
+// settleTime is how long a manager waits after its start before it considers agents that have not come back lost. After
+// an outage of a minute, an agent may have just begun its longest wait. The attempt after it needs a moment, too.
+const settleTime = protocol.LongestWait + 2*time.Second
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
 type Reconciler struct {

@@ -306,8 +306,8 @@ func testSettling(w *world) {
 	restarted.settings = w.settings
 	result := restarted.reconcile()
 	restarted.ready(metav1.ConditionTrue, v1.ReasonConnected)
-	if result.RequeueAfter <= 0 || result.RequeueAfter > 30*time.Second {
-		w.t.Fatalf("looks again after %s", result.RequeueAfter)
+	if result.RequeueAfter <= 0 || result.RequeueAfter > 35*time.Second {
+		w.t.Fatalf("looks again after %s, want at most 35 s", result.RequeueAfter)
 	}
 	w.clock.Advance(result.RequeueAfter)
 	restarted.reconcile()
