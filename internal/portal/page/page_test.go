@@ -243,6 +243,22 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 		}
 		p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
 	})
+	t.Run("a selection survives changes, which are shown once it is given up", func(t *testing.T) {
+		var selected string
+		p.Evaluate(`getSelection().selectAllChildren(document.querySelector("dialog td:last-child"))`, nil)
+		p.Evaluate(`getSelection().toString()`, &selected)
+		f.send(cluster("c0001", "False", "AgentGone", "still away"))
+		f.send(cluster("c0000", "False", "Selected", "")) // ensures that the page has read the message before
+		firstTile(t, p, "Selected")
+		var now string
+		if p.Evaluate(`getSelection().toString()`, &now); selected == "" || now != selected {
+			t.Errorf("the selection is %q, want %q as before", now, selected)
+		}
+		p.Evaluate(`getSelection().removeAllRanges()`, nil)
+		sees(t, p, "cell: still away")
+		f.send(cluster("c0000", "True", "Ready", ""))
+		firstTile(t, p, "Ready")
+	})
 	t.Run("the page follows the stream", func(t *testing.T) {
 		f.send(cluster("c0001", "True", "Ready", "connected again"))
 		sees(t, p, "dialog: c0001 Ready", "cell: connected again")
@@ -313,6 +329,18 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 			t.Errorf("the page sent a request to %s, want only its own hub", address)
 		}
 	}
+}
+
+// firstTile waits until the first tile has a text. While a dialog is open, a screen reader does not find the tiles.
+func firstTile(t *testing.T, p *chromium.Page, want string) {
+	t.Helper()
+	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
+		var text string
+		if p.Evaluate(`document.querySelector(".tile").textContent`, &text); !strings.Contains(text, want) {
+			return fmt.Errorf("the first tile is %q, want %q in it", text, want)
+		}
+		return nil
+	})
 }
 
 // TestTwoThousandClustersAreShownQuickly reports how long the page takes to show a fleet and a change. The figures are

@@ -17,12 +17,26 @@ export function show(key) {
   dialog.showModal();
 }
 
-/** Updates the dialog when the shown Cluster changes. */
+/** Updates the dialog when the shown Cluster changes, or anything that may concern it. */
 export function changed(dirty) {
-  if (shown && ["clusters", "plans", "clusterroletemplatebindings", "projectroletemplatebindings", "projects"].some((kind) => dirty.has(kind))) render();
+  const clusters = dirty.get("clusters");
+  if (!shown || !(clusters?.has(shown) || clusters?.has("") || ["plans", "clusterroletemplatebindings", "projectroletemplatebindings", "projects"].some((kind) => dirty.has(kind)))) return;
+  due = true;
+  update();
+}
+
+// A selection would be lost, so the dialog is updated once the user has copied it and selects something else.
+let due = false;
+document.addEventListener("selectionchange", update);
+
+function update() {
+  const selection = getSelection();
+  if (!due || !shown || (!selection.isCollapsed && dialog.contains(selection.anchorNode))) return;
+  render();
 }
 
 function render() {
+  due = false;
   const cluster = all.clusters.get(shown);
   const open = new Set([...dialog.querySelectorAll("details[open]")].map((d) => d.id));
   const close = el("button", { class: "close", onclick: () => dialog.close(), autofocus: true }, "Close");
