@@ -90,7 +90,8 @@ func (r release) chart(ctx context.Context) error {
 		return err
 	}
 	files := map[string][]byte{}
-	for _, name := range []string{"README.md", "templates/_helpers.tpl", "templates/NOTES.txt"} {
+	for _, name := range []string{"README.md", "values.schema.json", "templates/_helpers.tpl", "templates/NOTES.txt",
+		"templates/ingress.yaml", "templates/tlsroute.yaml"} {
 		if files[name], err = chartFiles.ReadFile("chart/" + name); err != nil {
 			return err
 		}

@@ -228,6 +228,49 @@ func TestAChartWithoutAddressSaysWhatToSet(t *testing.T) {
 	}
 }
 
+func TestTheChartRefusesInvalidValues(t *testing.T) {
+	loaded, err := loader.Load(testChart(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"foo: bar":                                "'foo'",
+		"replicas: 0":                             "/replicas",
+		"config: {server: {urls: [http://x]}}":    "/config/server/urls/0",
+		"service: {type: Ingress}":                "/service/type",
+		"service: {nodePort: 100000}":             "/service/nodePort",
+		"image: {repository: a, tagg: b}":         "'tagg'",
+		"ingress: {enabled: maybe}":               "/ingress/enabled",
+		"gateway: {enabled: true, parentRefs: a}": "/gateway/parentRefs",
+	} {
+		var values map[string]any
+		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
+			t.Fatal(err)
+		}
+		_, err := util.ToRenderValues(loaded, values, common.ReleaseOptions{Name: "drover", Namespace: "n"}, common.DefaultCapabilities)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: the error is %v, want one about %s", text, err, want)
+		}
+	}
+}
+
+func TestTheChartExposesTheHubAsTheOverlaysDo(t *testing.T) {
+	values := map[string]any{"config": address(), "ingress": map[string]any{"enabled": true}, "gateway": map[string]any{
+		"enabled":    true,
+		"parentRefs": []any{map[string]any{"name": "gateway", "namespace": "gateway", "sectionName": "tls"}},
+	}}
+	chart := byName(t, rendered(t, testChart(t), manifestNamespace, values))
+	for folder, name := range map[string]string{
+		"ingress": "networking.k8s.io/v1/Ingress/drover-system/drover",
+		"gateway": "gateway.networking.k8s.io/v1/TLSRoute/drover-system/drover",
+	} {
+		overlay := byName(t, inRepository(t, nil, "go", "tool", "-modfile=hack/tools/kustomize.mod", "kustomize", "build", "config/expose/"+folder))
+		if overlay[name] == nil || !reflect.DeepEqual(chart[name], overlay[name]) {
+			t.Errorf("the chart has\n%v\nwant as in config/expose/%s\n%v", chart[name], folder, overlay[name])
+		}
+	}
+}
+
 func TestTheValuesOfTheChartReachTheObjects(t *testing.T) {
 	var values map[string]any
 	if err := yaml.Unmarshal([]byte(`
@@ -238,7 +281,7 @@ resources: {limits: {memory: 2Gi}}
 priorityClassName: system-cluster-critical
 tolerations: [{key: infra, operator: Exists}]
 nodeSelector: {disk: ssd}
-service: {type: LoadBalancer, annotations: {a: b}, loadBalancerClass: c}
+service: {type: LoadBalancer, nodePort: 30443, annotations: {a: b}, loadBalancerClass: c}
 config: {server: {urls: ["https://hub.test"]}, audit: {level: Metadata}}
 `), &values); err != nil {
 		t.Fatal(err)
@@ -260,6 +303,7 @@ config: {server: {urls: ["https://hub.test"]}, audit: {level: Metadata}}
 		"tolerations":        {at(pod, "tolerations"), []any{map[string]any{"key": "infra", "operator": "Exists"}}},
 		"nodes":              {at(pod, "nodeSelector", "disk"), "ssd"},
 		"type of Service":    {at(service, "spec", "type"), "LoadBalancer"},
+		"port on nodes":      {at(at(service, "spec", "ports").([]any)[0], "nodePort"), 30443.0},
 		"class of balancer":  {at(service, "spec", "loadBalancerClass"), "c"},
 		"annotation":         {at(service, "metadata", "annotations", "a"), "b"},
 		"address":            {at(config, "server", "urls"), []any{"https://hub.test"}},

@@ -97,8 +97,13 @@ func configOpenings(o object) []opening {
 func serviceOpenings(o object) []opening {
 	metadata, spec := at(o, "metadata").(map[string]any), at(o, "spec").(map[string]any)
 	metadata["annotations"], spec["type"] = "@annotations", "@type"
+	spec["ports"].([]any)[0].(map[string]any)["nodePort"] = "@nodePort"
 	return []opening{
 		{mark: "'@annotations'", template: block("annotations", "service.annotations", 2)},
+		{mark: "'@nodePort'", template: `    {{- with .Values.service.nodePort }}
+    nodePort: {{ . }}
+    {{- end }}
+`},
 		{mark: "'@type'", template: `  {{- if ne .Values.service.type "ClusterIP" }}
   type: {{ .Values.service.type }}
   externalTrafficPolicy: {{ .Values.service.externalTrafficPolicy }}
@@ -160,8 +165,14 @@ func (r release) values(all []object) ([]byte, error) {
 	}
 	add("Labels of the nodes on which the manager's pods may run.", "nodeSelector", map[string]any{})
 	add("Taints that the manager's pods tolerate.", "tolerations", []any{})
-	add("How the port for agents and users is exposed: ClusterIP, NodePort or LoadBalancer.", "service",
-		map[string]any{"type": "ClusterIP", "externalTrafficPolicy": "Local", "loadBalancerClass": "", "annotations": map[string]any{}})
+	add("How the port for agents and users is exposed: ClusterIP, NodePort or LoadBalancer. nodePort is the port on nodes; by default, the cluster chooses it.", "service",
+		map[string]any{"type": "ClusterIP", "nodePort": nil, "externalTrafficPolicy": "Local", "loadBalancerClass": "", "annotations": map[string]any{}})
+	add("An Ingress for the hosts of config.server.urls, whose controller must pass TLS through. The default annotations ask common controllers to do so.", "ingress",
+		map[string]any{"enabled": false, "className": "nginx", "annotations": map[string]any{
+			"nginx.ingress.kubernetes.io/ssl-passthrough": "true", "haproxy.org/ssl-passthrough": "true", "haproxy-ingress.github.io/ssl-passthrough": "true",
+		}})
+	add("A TLSRoute for the same hosts. parentRefs name your Gateway and its listener: [{name: gateway, namespace: gateway, sectionName: tls}].", "gateway",
+		map[string]any{"enabled": false, "parentRefs": []any{}})
 	add("Whether the release creates its namespace, with a pod security label. If so, the namespace must not exist before.", "createNamespace", false)
 	return out.Bytes(), errors.Join(errs...)
 }

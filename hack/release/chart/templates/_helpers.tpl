@@ -17,3 +17,12 @@
 {{- define "drover.configName" -}}
 drover-config-{{ include "drover.config" . | sha256sum | trunc 10 }}
 {{- end -}}
+
+{{- /* The host names of all addresses of the hub, as a JSON array. */ -}}
+{{- define "drover.hosts" -}}
+{{- $hosts := list -}}
+{{- range .Values.config.server.urls -}}
+{{- $hosts = append $hosts (urlParse .).hostname -}}
+{{- end -}}
+{{- $hosts | uniq | toJson -}}
+{{- end -}}
