@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,6 +88,26 @@ func (o *Options) BindOutput(c *cobra.Command) {
 func (o *Options) BindOutputAs(c *cobra.Command, usage string) {
 	c.Flags().StringVarP(&o.Output, "output", "o", OutputText, usage)
 	Complete(c, "output", Offer(OutputText, OutputJSON, OutputYAML))
+}
+
+// BindListOutput adds the flag that chooses the output format of a list.
+func (o *Options) BindListOutput(c *cobra.Command) {
+	c.Flags().StringVarP(&o.Output, "output", "o", OutputText,
+		"The output format: text, wide, name, json, yaml, or jsonpath=TEMPLATE as in kubectl")
+	Complete(c, "output", Offer(OutputText, OutputWide, OutputName, OutputJSON, OutputYAML, jsonPathPrefix))
+}
+
+// CheckListOutput rejects an unknown output format of a list.
+func (o *Options) CheckListOutput() error {
+	if template, is := strings.CutPrefix(o.Output, jsonPathPrefix); is {
+		_, err := parseJSONPath(template)
+		return err
+	}
+	if o.Output == OutputWide || o.Output == OutputName || o.CheckOutput() == nil {
+		return nil
+	}
+	return fmt.Errorf("unknown output format %q: use %s, %s, %s, %s, %s or %sTEMPLATE", Visible(o.Output), OutputText,
+		OutputWide, OutputName, OutputJSON, OutputYAML, jsonPathPrefix)
 }
 
 // CheckOutput rejects an unknown output format.

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,14 +13,19 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 )
 
-// Output formats.
+// Output formats. OutputWide, OutputName and a JSONPath template only exist for lists.
 const (
 	OutputText = "text"
 	OutputJSON = "json"
 	OutputYAML = "yaml"
+	OutputWide = "wide"
+	OutputName = "name"
+
+	jsonPathPrefix = "jsonpath="
 )
 
 // TimeFormat is the format of times in tables and sentences.
@@ -30,7 +36,14 @@ type Answer interface {
 	Text() string
 }
 
-// Print writes an answer in the format of --output.
+// List is an answer with one row for each object.
+type List interface {
+	Answer
+	// Names returns the names of the objects, in the form in which other commands accept them.
+	Names() []string
+}
+
+// Print writes an answer in the format of --output. With OutputWide, an answer that has a method Wide prints more columns.
 func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	var raw []byte
 	var err error
@@ -42,7 +55,22 @@ func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 		if raw, err = json.Marshal(answer); err == nil {
 			raw, err = yaml.JSONToYAML([]byte(Visible(string(raw)))) // YAML allows some characters only in escaped form
 		}
+	case OutputWide:
+		if wide, ok := answer.(interface{ Wide() string }); ok {
+			text = wide.Wide
+		}
+		raw = []byte(text())
+	case OutputName:
+		if list, ok := answer.(List); ok {
+			for _, name := range list.Names() {
+				raw = fmt.Appendln(raw, Plain(name))
+			}
+		}
 	default:
+		if template, is := strings.CutPrefix(o.Output, jsonPathPrefix); is {
+			raw, err = jsonPath(answer, template)
+			break
+		}
 		raw = []byte(text())
 	}
 	if err == nil {
@@ -54,12 +82,41 @@ func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	return nil
 }
 
+// jsonPath executes a template of kubectl's JSONPath on the JSON form of an answer.
+func jsonPath(answer any, template string) ([]byte, error) {
+	path, err := parseJSONPath(template)
+	if err != nil {
+		return nil, err
+	}
+	var content any
+	raw, err := json.Marshal(answer)
+	if err == nil {
+		err = json.Unmarshal(raw, &content)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := path.Execute(&out, content); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
+	path := jsonpath.New("output").AllowMissingKeys(true)
+	if err := path.Parse(template); err != nil {
+		return nil, fmt.Errorf("the template of --output is invalid: %w", err)
+	}
+	return path, nil
+}
+
 // Listing makes c list objects of one workspace, or of all workspaces. read lists the objects of the hub's workspace,
 // where "" means all workspaces.
-func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (Answer, error)) *cobra.Command {
+func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (List, error)) *cobra.Command {
 	everywhere := false
 	c.Args = cobra.NoArgs
-	c.PreRunE = func(*cobra.Command, []string) error { return o.CheckOutput() }
+	c.PreRunE = func(*cobra.Command, []string) error { return o.CheckListOutput() }
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return o.ReadHub(c, CommandLimit, func(ctx context.Context, h *Hub) error {
 			if everywhere {
@@ -74,7 +131,7 @@ func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (An
 	}
 	o.BindWorkspace(c)
 	c.Flags().BoolVarP(&everywhere, "all-workspaces", "A", false, "List the objects of all workspaces")
-	o.BindOutput(c)
+	o.BindListOutput(c)
 	return c
 }
 

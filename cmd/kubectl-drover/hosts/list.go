@@ -54,7 +54,7 @@ type hostRow struct {
 
 func newList(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List Hosts and their states"}
-	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) { return readHosts(ctx, h) })
+	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.List, error) { return readHosts(ctx, h) })
 }
 
 // readHosts reads the Hosts of a workspace, or of all workspaces if h.Workspace is empty.
@@ -87,6 +87,15 @@ func readHosts(ctx context.Context, h *cli.Hub) (hostList, error) {
 		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Name, b.Name))
 	})
 	return list, nil
+}
+
+// Names returns the names of the Hosts.
+func (l hostList) Names() []string {
+	var names []string
+	for _, r := range l.Hosts {
+		names = append(names, r.Name)
+	}
+	return names
 }
 
 // Text formats a table for users.

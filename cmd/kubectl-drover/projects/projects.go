@@ -165,11 +165,20 @@ type projectList struct {
 	Projects []projectRow `json:"projects"`
 }
 
+// Names returns the names of the projects.
+func (l projectList) Names() []string {
+	var names []string
+	for _, p := range l.Projects {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 func newList(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "List projects", Example: "  kubectl drover project list -A",
 	}
-	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) {
+	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.List, error) {
 		var found v1.ProjectList
 		if err := h.List(ctx, &found, client.InNamespace(h.Workspace)); err != nil {
 			return nil, fmt.Errorf("list Projects of %s: %w", cmp.Or(h.Workspace, "all workspaces"), err)

@@ -44,7 +44,7 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "clusters", Short: "List the Clusters that you can reach",
 		Long: `List the Clusters that you may reach, in all workspaces or in one. It takes no right on the hub but that to reach them: a binding, or get on clusters/proxy.`,
-		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
+		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.CheckListOutput() },
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := cli.Bounded(c.Context())
 			defer cancel()
@@ -57,7 +57,7 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 	}
 	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "", "List one workspace only, a namespace of the hub")
 	o.bindSelector(c)
-	o.BindOutput(c)
+	o.BindListOutput(c)
 	cli.Complete(c, "workspace", o.completeReachable(func(c reachableCluster) []string { return []string{c.Namespace} }))
 	return c
 }
@@ -107,6 +107,31 @@ func clustersOf(ctx context.Context, session *login.Session, workspace, selector
 		}
 	}
 	return list, nil
+}
+
+// Names returns the names that commands such as "use" accept.
+func (l reachable) Names() []string {
+	var names []string
+	for _, c := range l.Items {
+		names = append(names, c.String())
+	}
+	return names
+}
+
+// Text formats a table of all Clusters.
+func (l reachable) Text() string { return l.text("", "") }
+
+// Wide formats a table with the addresses of direct access.
+func (l reachable) Wide() string {
+	var rows [][]string
+	for _, c := range l.Items {
+		direct := ""
+		if c.Direct != nil {
+			direct = c.Direct.Server
+		}
+		rows = append(rows, cli.PlainCells(c.Namespace, c.Name, c.Ready, c.Reason, c.Version, direct))
+	}
+	return cli.Table("WORKSPACE\tNAME\tREADY\tREASON\tVERSION\tDIRECT", rows)
 }
 
 // text formats a table for users.

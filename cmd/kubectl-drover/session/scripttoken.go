@@ -39,6 +39,15 @@ type scriptTokens struct {
 	Items []scriptToken `json:"items"`
 }
 
+// Names returns the IDs of the tokens.
+func (l scriptTokens) Names() []string {
+	var names []string
+	for _, t := range l.Items {
+		names = append(names, t.ID)
+	}
+	return names
+}
+
 // wantedToken is a request for a token. The hub chooses the values of empty fields.
 type wantedToken struct {
 	Description string `json:"description,omitempty"`
@@ -126,18 +135,18 @@ func makeToken(ctx context.Context, session *login.Session, wanted wantedToken) 
 func newTokenList(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "List your tokens",
-		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
+		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.CheckListOutput() },
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
 				var list scriptTokens
 				if err := askHub(ctx, session, pathTokens, &list); err != nil {
 					return err
 				}
-				return o.Print(c.OutOrStdout(), list, list.text)
+				return o.Print(c.OutOrStdout(), list, list.Text)
 			})
 		},
 	}
-	o.BindOutput(c)
+	o.BindListOutput(c)
 	return c
 }
 
@@ -203,8 +212,8 @@ func (o *options) withSession(c *cobra.Command, do func(context.Context, *login.
 	return do(ctx, session)
 }
 
-// text formats a table for users.
-func (l scriptTokens) text() string {
+// Text formats a table for users.
+func (l scriptTokens) Text() string {
 	if len(l.Items) == 0 {
 		return "You have no tokens for scripts.\n"
 	}
