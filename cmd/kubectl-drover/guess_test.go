@@ -49,7 +49,7 @@ func changing() map[string]string {
 // others returns the commands that do not change a hub, that only act on a session, or that act on another cluster.
 func others() []string {
 	return []string{
-		"why", "who-can", "project list", "plan preview", "plan watch", "agents", "status", "host list", "host logs",
+		"why", "who-can", "logs agent", "project list", "plan preview", "plan watch", "agents", "status", "host list", "host logs",
 		"clusters", "whoami", "version",
 		"login", "logout", "get-token", "credential", "token create", "token list", "token revoke",
 		"uninstall", "rancher export",

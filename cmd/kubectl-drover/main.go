@@ -47,7 +47,8 @@ func commands(o *cli.Options) []*cobra.Command {
 		// the progress of plans, and what they would do
 		plans.New(o),
 		// clusters that join, and the agents in them
-		agents.NewImport(o), agents.NewList(o), agents.NewStatus(o), agents.NewUninstall(o),
+		agents.NewImport(o), agents.NewList(o), agents.NewStatus(o), agents.NewLogs(o),
+		agents.NewUninstall(o),
 		// machines that join
 		hosts.New(o),
 		// a hub that was restored from a backup

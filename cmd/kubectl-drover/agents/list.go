@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agents contains the commands that import clusters, list agents, show the state of the hub, and uninstall an
-// agent that the hub cannot reach.
+// Package agents contains the commands that import clusters, list agents, print their logs, show the state of the hub,
+// and uninstall an agent that the hub cannot reach.
 package agents
 
 import (
@@ -76,7 +76,7 @@ The state of an agent is one of:
 	c.AddCommand(newPause(o), newResume(o))
 	namespace := ""
 	c.Flags().StringVar(&namespace, "manager-namespace", "drover-system", "The namespace of the manager")
-	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) {
+	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.List, error) {
 		list, err := readAgents(ctx, h)
 		if err == nil {
 			list.Warning = staleness(ctx, h, namespace)
@@ -150,6 +150,15 @@ var agentStates = map[string]string{
 	v1.ReasonAgentUpdated: agentCurrent, v1.ReasonAgentWaiting: agentWaiting, v1.ReasonAgentUpdating: agentUpgrading, v1.ReasonAgentRolledBack: agentFailed,
 	v1.ReasonAgentRejected: agentFailed, v1.ReasonAgentNotReady: agentFailed, v1.ReasonAgentProfileDiffers: agentUnmanaged, v1.ReasonAgentUnmanaged: agentUnmanaged,
 	v1.ReasonNodeAgentsMissing: agentUnmanaged,
+}
+
+// Names returns the Clusters of the agents.
+func (l agentList) Names() []string {
+	var names []string
+	for _, a := range l.Agents {
+		names = append(names, a.Workspace+"/"+a.Cluster)
+	}
+	return names
 }
 
 // Text formats a table for users, followed by the number of agents in each state.

@@ -157,7 +157,7 @@ func same(t *testing.T, got, want map[string]string) {
 
 func TestARancherServerIsExported(t *testing.T) {
 	s := newRancherServer(t)
-	for _, folder := range []string{"config/policy", "config/roles"} {
+	for _, folder := range []string{"config/policy", "config/roles", "config/roles/templates"} {
 		s.apply(t, testkit.Path(t, folder), "--server-side")
 	}
 	s.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}})

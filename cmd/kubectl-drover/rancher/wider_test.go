@@ -23,7 +23,7 @@ func brought(t *testing.T) []v1.RoleTemplate {
 	t.Helper()
 	var all []v1.RoleTemplate
 	for _, file := range []string{"cluster.yaml", "project.yaml", "parts.yaml"} {
-		text, err := os.ReadFile(filepath.Join("../../../config/roles", file))
+		text, err := os.ReadFile(filepath.Join("../../../config/roles/templates", file))
 		if err != nil {
 			t.Fatal(err)
 		}

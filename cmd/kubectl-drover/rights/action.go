@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 	"github.com/drover-dev/drover/internal/access"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -41,17 +42,14 @@ func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal,
 		return principal{}, fmt.Errorf("unknown kind %q: use %s or %s", kind, v1.SubjectUser, v1.SubjectGroup)
 	}
 	groups = slices.Clone(groups)
-	if inHub, found := strings.CutPrefix(name, hubPrefix); found {
+	if inHub, found := strings.CutPrefix(name, cli.HubPrefix); found {
 		if parts := strings.Split(inHub, ":"); len(parts) == 4 && parts[0] == "system" && parts[1] == "serviceaccount" {
-			groups = append(groups, hubPrefix+"system:serviceaccounts", hubPrefix+"system:serviceaccounts:"+parts[2])
+			groups = append(groups, cli.HubPrefix+"system:serviceaccounts", cli.HubPrefix+"system:serviceaccounts:"+parts[2])
 		}
-		groups = append(groups, hubPrefix+groupAuthenticated)
+		groups = append(groups, cli.HubPrefix+groupAuthenticated)
 	}
 	return principal{Kind: kind, Name: name, Groups: append(groups, groupAuthenticated)}, nil
 }
-
-// hubPrefix is the prefix that a member sees on the names of the hub's own users and groups.
-const hubPrefix = "hub:"
 
 // userAndGroups returns the subject of an access review. A group is represented by a user who is in the group and has
 // no other rights.

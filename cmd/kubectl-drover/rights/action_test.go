@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/access"
@@ -99,42 +98,6 @@ func TestActionsAreReadAsKubectlReadsThem(t *testing.T) {
 			}
 			if all := strings.Join(remarks, "\n"); tt.remark == "" && all != "" || !strings.Contains(all, tt.remark) {
 				t.Errorf("remarks: %s", all)
-			}
-		})
-	}
-}
-
-func TestTheWayToAMember(t *testing.T) {
-	kubeconfig := func(servers ...string) clientcmdapi.Config { // context, server, context, server, …
-		c := clientcmdapi.NewConfig()
-		for i := 0; i < len(servers); i += 2 {
-			c.Contexts[servers[i]] = &clientcmdapi.Context{Cluster: servers[i]}
-			c.Clusters[servers[i]] = &clientcmdapi.Cluster{Server: servers[i+1]}
-		}
-		return *c
-	}
-	tests := map[string]struct {
-		raw             clientcmdapi.Config
-		hub             string // the address of its proxy, if it is known
-		context, server string
-		err             string
-	}{
-		"a context that leads there":            {kubeconfig("hub", "https://api:6443", "prod", "https://drover/k8s/clusters/team-a/prod"), "", "prod", "https://drover/k8s/clusters/team-a/prod", ""},
-		"one that leads beside it":              {kubeconfig("hub", "https://api:6443", "edge", "https://drover/k8s/clusters/team-b/edge"), "", "edge", "https://drover/k8s/clusters/team-a/prod", ""},
-		"the current one, at the hub":           {kubeconfig("hub", "https://drover/base/k8s/local", "prod", "https://drover/k8s/clusters/team-a/prod"), "", "hub", "https://drover/base/k8s/clusters/team-a/prod", ""},
-		"two that lead there are as good":       {kubeconfig("a", "https://drover/k8s/clusters/team-a/prod", "b", "https://drover/k8s/clusters/team-a/prod/"), "", "a", "https://drover/k8s/clusters/team-a/prod", ""},
-		"two hubs: no guess":                    {kubeconfig("a", "https://one/k8s/clusters/team-a/prod", "b", "https://two/k8s/clusters/team-a/prod"), "", "", "", "contexts a, b lead to several hubs"},
-		"two hubs, and one is meant":            {kubeconfig("a", "https://one/k8s/clusters/team-a/prod", "b", "https://two/k8s/clusters/team-a/prod"), "https://two", "b", "https://two/k8s/clusters/team-a/prod", ""},
-		"another hub":                           {kubeconfig("a", "https://one/k8s/clusters/team-a/prod"), "https://two", "", "", "no context of the kubeconfig"},
-		"the current one, at another hub":       {kubeconfig("hub", "https://one/k8s/local", "b", "https://two/k8s/clusters/team-b/edge"), "https://two", "b", "https://two/k8s/clusters/team-a/prod", ""},
-		"no way":                                {kubeconfig("hub", "https://api:6443"), "", "", "", "--member-context"},
-		"a context without a cluster is passed": {clientcmdapi.Config{Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "gone"}}}, "", "", "", "no context of the kubeconfig"},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			context, server, err := wayTo(tt.raw, tt.hub, "hub", "team-a", "prod")
-			if context != tt.context || server != tt.server || !said(err, tt.err) {
-				t.Errorf("got %q, %q, %v", context, server, err)
 			}
 		})
 	}

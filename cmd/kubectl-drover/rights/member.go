@@ -64,7 +64,7 @@ func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberCl
 		}
 	}
 	base, _ := o.Proxy()
-	config, err := o.memberConfig(base, h.Workspace, o.cluster)
+	config, err := o.MemberConfig(o.memberContext, base, h.Workspace, o.cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberCl
 		return nil, fmt.Errorf("%s leads to another cluster: set the right context with --member-context", config.Host)
 	case err != nil && !ownRefusal(err):
 		return nil, fmt.Errorf("ask %s: %w", config.Host, cli.Unreached(err))
-	case err != nil && !throughHub(config.Host, base, h.Workspace, o.cluster):
+	case err != nil && !cli.ThroughHub(config.Host, base, h.Workspace, o.cluster):
 		return nil, fmt.Errorf("%s may lead to another cluster, because you may not read namespace kube-system there, whose UID identifies a cluster: ask for this right, or use a context that leads through the hub, whose address must be in the kubeconfig: see \"kubectl drover use --help\"",
 			config.Host)
 	}

@@ -37,8 +37,7 @@ func (o *options) bind(c *cobra.Command) {
 	flags.StringVarP(&o.namespace, "namespace", "n", "",
 		"A namespace of the member (default: all namespaces, or none for cluster-scoped resources)")
 	flags.StringVar(&o.subresource, "subresource", "", "A subresource, such as log or scale")
-	flags.StringVar(&o.memberContext, "member-context", "",
-		"A kubeconfig context that leads to the member, directly or through the hub")
+	o.BindMemberContext(c, &o.memberContext, "A kubeconfig context that connects to the member, directly or through the hub")
 	o.BindWorkspace(c)
 	o.BindOutput(c)
 	c.MarkFlagsOneRequired("cluster") // shells offer required flags
@@ -46,7 +45,6 @@ func (o *options) bind(c *cobra.Command) {
 	c.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	cli.Complete(c, "namespace", o.completeNamespaces)
 	cli.Complete(c, "subresource", cli.Offer("log", "exec", "scale", "status"))
-	cli.Complete(c, "member-context", o.CompleteContexts)
 	cli.Complete(c, "cluster", o.CompleteNames("Cluster"))
 }
 

@@ -31,7 +31,7 @@ func TestAMemberOfAnotherHubIsNotAsked(t *testing.T) {
 	for name, tt := range map[string]struct{ proxy, memberContext, problem string }{
 		"the same hub":                           {proxy: member.URL},
 		"the same hub, by --member-context":      {proxy: member.URL, memberContext: "prod"},
-		"another hub":                            {proxy: "https://other.example.com", problem: errNoWay.Error()},
+		"another hub":                            {proxy: "https://other.example.com", problem: cli.ErrNoWay.Error()},
 		"another hub, by --member-context":       {proxy: "https://other.example.com", memberContext: "prod", problem: unsure},
 		"a hub whose proxy is not known":         {problem: unsure},
 		"an unknown proxy, and --member-context": {memberContext: "prod", problem: unsure},

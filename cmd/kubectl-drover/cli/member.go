@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rights
+package cli
 
 import (
 	"cmp"
@@ -11,31 +11,33 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// errNoWay is returned when no kubeconfig entry points to the member.
-var errNoWay = errors.New("no context of the kubeconfig leads to it")
+// HubPrefix is the prefix that a member sees on the names of the hub's own users and groups.
+const HubPrefix = "hub:"
 
-// memberConfig returns the client configuration for the member. It uses the context of --member-context if there is
-// one. Otherwise it uses a context whose server is the member's path at the hub, or else a context whose server is
+// ErrNoWay is returned when no kubeconfig entry points to the member.
+var ErrNoWay = errors.New("no context of the kubeconfig leads to it")
+
+// MemberConfig returns the client configuration for the member. It uses memberContext, the value of --member-context, if
+// it is set. Otherwise it uses a context whose server is the member's path at the hub, or else a context whose server is
 // another path at the hub, which it changes to the member's path. base is the address of the hub's proxy, or "" if it
 // is not known.
-func (o *options) memberConfig(base, workspace, cluster string) (*rest.Config, error) {
+func (o *Options) MemberConfig(memberContext, base, workspace, cluster string) (*rest.Config, error) {
 	raw, err := o.RawConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	if o.memberContext != "" {
-		if raw.Contexts[o.memberContext] == nil {
+	if memberContext != "" {
+		if raw.Contexts[memberContext] == nil {
 			return nil, fmt.Errorf("context %s is not in the kubeconfig: \"kubectl config get-contexts\" lists the contexts",
-				o.memberContext)
+				memberContext)
 		}
-		return o.contextConfig(raw, o.memberContext)
+		return o.contextConfig(raw, memberContext)
 	}
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	name, server, err := wayTo(raw, base, current, workspace, cluster)
@@ -51,18 +53,24 @@ func (o *options) memberConfig(base, workspace, cluster string) (*rest.Config, e
 	return config, nil
 }
 
+// BindMemberContext adds the flag --member-context.
+func (o *Options) BindMemberContext(c *cobra.Command, value *string, usage string) {
+	c.Flags().StringVar(value, "member-context", "", usage)
+	Complete(c, "member-context", o.CompleteContexts)
+}
+
 // asInMember changes the impersonated user from the name on the hub to the name in the member.
 func asInMember(as *rest.ImpersonationConfig) {
 	if as.UserName != "" {
-		as.UserName = hubPrefix + as.UserName
+		as.UserName = HubPrefix + as.UserName
 	}
 	for i := range as.Groups {
-		as.Groups[i] = hubPrefix + as.Groups[i]
+		as.Groups[i] = HubPrefix + as.Groups[i]
 	}
 }
 
 // contextConfig returns the client configuration of one context, with the impersonation that the flags specify.
-func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Config, error) {
+func (o *Options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: name, Timeout: o.Overrides.Timeout}
 	overrides.AuthInfo.Impersonate = o.Overrides.AuthInfo.Impersonate
 	overrides.AuthInfo.ImpersonateGroups = o.Overrides.AuthInfo.ImpersonateGroups
@@ -80,9 +88,9 @@ func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 // hub's proxy count, because another hub may have a Cluster of the same name. If the address is not known, it returns
 // an error if contexts of several hubs match.
 func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (context, server string, err error) {
-	path := cli.MemberPath(workspace, cluster)
+	path := MemberPath(workspace, cluster)
 	base := func(name string) (string, bool) {
-		at, found := cli.HubBase(cli.ServerOf(&raw, name))
+		at, found := HubBase(ServerOf(&raw, name))
 		return at, found && (hub == "" || at == hub)
 	}
 	if at, found := base(current); found {
@@ -92,7 +100,7 @@ func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (co
 	for _, name := range slices.Sorted(maps.Keys(raw.Contexts)) {
 		at, found := base(name)
 		switch {
-		case found && cli.ServerOf(&raw, name) == at+path:
+		case found && ServerOf(&raw, name) == at+path:
 			exact = append(exact, name)
 		case found:
 			beside = append(beside, name)
@@ -103,19 +111,19 @@ func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (co
 	}
 	if len(exact) == 0 {
 		return "", "", fmt.Errorf("%w: add a context whose server is https://<the hub's address>%s, or use --member-context",
-			errNoWay, path)
+			ErrNoWay, path)
 	}
 	first, _ := base(exact[0])
 	for _, name := range exact {
 		if at, _ := base(name); at != first {
 			return "", "", fmt.Errorf("%w unambiguously: contexts %s lead to several hubs: choose one with --member-context",
-				errNoWay, strings.Join(exact, ", "))
+				ErrNoWay, strings.Join(exact, ", "))
 		}
 	}
 	return exact[0], first + path, nil
 }
 
-// throughHub reports whether a server URL is the path of this member at the hub whose proxy has the address base.
-func throughHub(server, base, workspace, cluster string) bool {
-	return base != "" && strings.TrimRight(server, "/") == base+cli.MemberPath(workspace, cluster)
+// ThroughHub reports whether a server URL is the path of this member at the hub whose proxy has the address base.
+func ThroughHub(server, base, workspace, cluster string) bool {
+	return base != "" && strings.TrimRight(server, "/") == base+MemberPath(workspace, cluster)
 }
