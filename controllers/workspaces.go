@@ -78,6 +78,10 @@ func (w *workspaces) runnables() []manager.Runnable {
 	return []manager.Runnable{
 		w.projectSecrets, w.planSecrets, counter{Store: w.deliveries, hub: w.client}, w.progress, w.poller,
 		manager.RunnableFunc(w.Members.Lead),
+		role.BuiltIn{
+			Live: w.mgr.GetAPIReader(), Writer: w.client, Log: w.mgr.GetLogger().WithName("built-in-roles"),
+			Retry: 3 * time.Second,
+		},
 	}
 }
 

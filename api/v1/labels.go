@@ -50,6 +50,10 @@ const (
 	AnnotationRotated = Group + "/rotated"
 )
 
+// AnnotationAutoUpdate with the value "false" on a built-in RoleTemplate keeps your changes to it. Otherwise the manager
+// reverts them when it starts to lead.
+const AnnotationAutoUpdate = Group + "/autoupdate"
+
 // AnnotationNodeAgent on the agent's Deployment is "true" while the agent maintains a DaemonSet of node agents.
 const AnnotationNodeAgent = Group + "/node-agent"
 

@@ -21,10 +21,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// builtins returns the role templates in config/roles.
+// builtins returns the role templates in config/roles/templates.
 func builtins(t *testing.T) access.Templates {
 	t.Helper()
-	files, err := filepath.Glob(testkit.Path(t, "config/roles/*.yaml"))
+	files, err := filepath.Glob(testkit.Path(t, "config/roles/templates/*.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

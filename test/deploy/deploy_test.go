@@ -200,3 +200,30 @@ func TestLong_DeployWithoutTheProvisionerSaysWhatItLeaves(t *testing.T) {
 		t.Errorf("without PROVISION on a hub with a provisioner: want a warning:\n%s", out)
 	}
 }
+
+// TestLong_InstallerIsAppliedOnce applies the manifests to an API server that does not know Drover's kinds.
+func TestLong_InstallerIsAppliedOnce(t *testing.T) {
+	h := newHub(t)
+	manifests, err := h.run(t, "render", "IMG=registry.test/drover:v1", "URL=https://hub.test")
+	if err != nil {
+		t.Fatalf("render: %v\n%s", err, manifests)
+	}
+	file := filepath.Join(t.TempDir(), "install.yaml")
+	if err := os.WriteFile(file, []byte(manifests), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubectl := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), h.kubectl, args...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := kubectl("delete", "crd", "--all", "--wait", "--cache-dir", t.TempDir()); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cache := t.TempDir() // kubectl must not remember the kinds
+	if out, err := kubectl("apply", "--server-side", "--cache-dir", cache, "-f", file); err != nil {
+		t.Fatalf("the first apply fails: %v\n%s", err, out)
+	}
+	if out, err := kubectl("diff", "--server-side", "--cache-dir", cache, "-f", file); err != nil || out != "" {
+		t.Errorf("kubectl diff after the first apply: %v\n%s\nwant no difference", err, out)
+	}
+}

@@ -25,7 +25,7 @@ func TestEveryManifestPassesAServerSideDryRun(t *testing.T) {
 	strict := client.WithFieldValidation(h.Client, metav1.FieldValidationStrict)
 	asked := 0
 	for _, folder := range []string{
-		"config/crd/bases", "config/policy", "config/roles", "config/rbac", "config/manager", "config/samples", "config/prometheus",
+		"config/crd/bases", "config/policy", "config/roles", "config/roles/templates", "config/rbac", "config/manager", "config/samples", "config/prometheus",
 		"config/expose/loadbalancer", "config/expose/ingress", "config/expose/gateway", "config/clusterapi", "config/clusterapi/import", "config/provision",
 	} {
 		for _, o := range manifests(t, folder) {

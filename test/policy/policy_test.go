@@ -46,7 +46,7 @@ func newHub(t *testing.T, env *testkit.Env) *fixture {
 	t.Helper()
 	h := &fixture{Env: env}
 	h.workspace, h.other = h.Workspace(t), h.Workspace(t)
-	for _, folder := range []string{"config/policy", "config/roles"} {
+	for _, folder := range []string{"config/policy", "config/roles", "config/roles/templates"} {
 		for _, o := range manifests(t, folder) {
 			h.Apply(t, o)
 		}
@@ -283,6 +283,8 @@ func TestPolicies(t *testing.T) {
 		"the agent's identity takes a separate right: an editor patches every field":             testAgent,
 		"an editor changes nothing that decides rights":                                          testEditor,
 		"a manager that was taken over":                                                          testManager,
+		"the manager applies the built-in role templates, and writes no others":                  testBuiltInRoles,
+		"the manager may escalate exactly the built-in role templates":                           testNamesOfBuiltInRoles,
 		"a provisioner that was taken over":                                                      testProvisioner,
 		"a member of a project sees its namespaces":                                              testProjectNamespaces,
 		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,

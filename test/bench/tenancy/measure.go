@@ -34,7 +34,7 @@ type row struct {
 	costs       costs         // for each binding
 }
 
-// role is a template of config/roles. Its ClusterRole is delivered with the first binding, which is not measured.
+// role is a built-in template. Its ClusterRole is delivered with the first binding, which is not measured.
 const role = "cluster-viewer"
 
 func (p *processes) measure(ctx context.Context, n int) ([]row, error) {
