@@ -39,20 +39,13 @@ func (b *bench) footprintOfMany(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	member, err := countWrites(ctx, b.member.ControlPlane)
-	if err != nil {
-		return err
-	}
 	if err := b.measureCPU(ctx, "many", b.writes); err != nil {
 		return err
 	}
 	if err := hub.stop(ctx); err != nil {
 		return err
 	}
-	if err := member.stop(ctx); err != nil {
-		return err
-	}
-	b.noteWrites(hub, member)
+	b.noteWrites(hub)
 	if err := b.weighAgents(); err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@
 //
 //	go run ./test/bench/hub > docs/bench/hub.md      about seven minutes on two cores
 //	go run ./test/bench/hub -quick                   two minutes, to see that it works
-//	go run ./test/bench/hub -steps 2                 what a request costs, and nothing else
+//	go run ./test/bench/hub -steps 3                 what a request costs, and nothing else
 package main
 
 import (
@@ -88,6 +88,7 @@ type bench struct {
 	extent
 	*processes
 	results *results
+	alone   *writeCount // the writes of a control plane that has neither a manager nor agents
 }
 
 // step is one part of the run. It goes on from the state that the steps before it left.
@@ -96,9 +97,16 @@ type step struct {
 	take func(context.Context) error
 }
 
+// The writes of the member's control plane alone must be counted before its first agent joins.
+const (
+	stepAlone     = "the writes of a control plane alone"
+	stepFirstJoin = "a first agent joins"
+)
+
 func (b *bench) steps() []step {
 	list := []step{
-		{"a first agent joins", b.firstJoin},
+		{stepAlone, b.writesAlone},
+		{stepFirstJoin, b.firstJoin},
 		{"GET, LIST and WATCH, directly and through the hub", b.requests},
 		{"memory and CPU with one member", b.footprintOfOne},
 		{"the agent is killed and started again", b.agentRestarts},

@@ -71,18 +71,35 @@ func (c *writeCount) sum() float64 {
 // total per minute, without leases.
 func (c *writeCount) total() float64 { return c.sum() / c.took.Minutes() }
 
-// noteWrites records the hub's writes for each resource, minus the writes of a control plane without a manager.
-func (b *bench) noteWrites(hub, without *writeCount) {
+// writesAlone counts the writes of a control plane that has neither a manager nor agents. The member is such a control
+// plane only until its first agent joins: from then on, each agent renews its own leases there.
+func (b *bench) writesAlone(ctx context.Context) (err error) {
+	if err := pause(ctx, b.settle); err != nil {
+		return err
+	}
+	if b.alone, err = countWrites(ctx, b.member.ControlPlane); err != nil {
+		return err
+	}
+	if err := pause(ctx, b.writes); err != nil {
+		return err
+	}
+	return b.alone.stop(ctx)
+}
+
+// noteWrites records the hub's writes for each resource, minus the writes of a control plane alone.
+func (b *bench) noteWrites(hub *writeCount) {
 	beyond := 0.0
 	for resource := range hub.byResource {
 		if resource != "leases" {
-			beyond += max(0, hub.perMinute(resource)-without.perMinute(resource))
+			beyond += max(0, hub.perMinute(resource)-b.alone.perMinute(resource))
 		}
 	}
 	b.results.add("writes", beyond)
-	b.results.add("writes-without", without.total())
-	b.results.add("lease-writes", hub.perMinute("leases")-without.perMinute("leases"))
-	b.results.note("Writes per minute while idle, on the hub: %s; on the member, which is the floor: %s.", hub, without)
+	b.results.add("writes-alone", b.alone.total())
+	b.results.add("leases", hub.perMinute("leases"))
+	b.results.add("leases-alone", b.alone.perMinute("leases"))
+	b.results.note("Writes per minute while idle, on the hub: %s; on a control plane alone, which is the floor: %s.",
+		hub, b.alone)
 }
 
 // String lists the resources that were written.
