@@ -114,7 +114,7 @@ func (c *Client) idle(id uint32) bool {
 
 func (c *Client) pinged(f *http2.PingFrame) error {
 	if !f.IsAck() {
-		return c.control(append(appendFrameHead(nil, 8, http2.FramePing, http2.FlagPingAck, 0), f.Data[:]...))
+		return c.answer(append(appendFrameHead(nil, 8, http2.FramePing, http2.FlagPingAck, 0), f.Data[:]...))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +164,9 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 		<-c.out.lock
 		return err
 	}
-	return c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0))
+	// as in answer, but no header may be sent between the change of the encoder and this frame
+	go func() { _ = c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)) }()
+	return nil
 }
 
 // announced stores the settings that the other end has announced. The caller holds the lock of the writer.
@@ -347,8 +349,8 @@ func (c *Client) data(f *http2.DataFrame) error {
 				http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: err})
 		}
 	}
-	if refund > 0 {
-		return c.report(s, refund)
+	if frames := c.credit(s, refund); frames != nil {
+		return c.answer(frames)
 	}
 	return nil
 }
@@ -356,15 +358,23 @@ func (c *Client) data(f *http2.DataFrame) error {
 // report counts bytes that were read, and tells the other end once there are enough of them. The stream is nil if it
 // has ended.
 func (c *Client) report(s *stream, n int) error {
+	if frames := c.credit(s, n); frames != nil {
+		return c.control(frames)
+	}
+	return nil
+}
+
+// credit counts bytes that were read. Once there are enough of them, it returns the frames that tell the other end.
+func (c *Client) credit(s *stream, n int) []byte {
+	if n == 0 {
+		return nil
+	}
 	c.mu.Lock()
 	all := c.state.arriving.add(n)
 	c.mu.Unlock()
 	var one uint32
 	if s != nil {
 		one = s.reads(n)
-	}
-	if all == 0 && one == 0 {
-		return nil
 	}
 	var frames []byte
 	if all > 0 {
@@ -373,5 +383,5 @@ func (c *Client) report(s *stream, n int) error {
 	if one > 0 {
 		frames = appendNumber(frames, http2.FrameWindowUpdate, s.id, one)
 	}
-	return c.control(frames)
+	return frames
 }

@@ -54,6 +54,20 @@ func (c *Client) control(frames []byte) error {
 	}
 }
 
+// answer writes small frames for the reader of the connection. It waits for the lock, so that the other end cannot cause
+// more than one write at a time, but it writes on another goroutine. A write through TLS and WebSocket needs a stack of
+// 8 KB. The reader's stack would keep that size as long as the tunnel lives, because the garbage collector shrinks a
+// stack only if less than a quarter is in use, and the reader uses 3 KB while it waits.
+func (c *Client) answer(frames []byte) error {
+	select {
+	case c.out.lock <- struct{}{}:
+		go func() { _ = c.write(frames) }() // an error ends the tunnel
+		return nil
+	case <-c.ended:
+		return errClientEnded
+	}
+}
+
 // soon writes small frames. It uses a separate goroutine if another one is writing.
 func (c *Client) soon(frames []byte) {
 	select {
