@@ -6,7 +6,9 @@ package heap_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -32,8 +34,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// agentsOf is the variable of a process that runs the agents of idle members: the URL of the hub.
-const agentsOf = "DROVER_HEAP_AGENTS_OF"
+// agentsOf and agentsTrust are variables of a process that runs the agents of idle members: the hub's URL and its
+// certificate in PEM.
+const agentsOf, agentsTrust = "DROVER_HEAP_AGENTS_OF", "DROVER_HEAP_AGENTS_TRUST"
 
 const (
 	idleMembers = 500
@@ -65,7 +68,7 @@ func TestIdleMembersTakeLittleMemory(t *testing.T) {
 	t.Cleanup(hub.Close)
 
 	before := settled()
-	startAgents(t, hub.URL)
+	startAgents(t, hub)
 	all := func(context.Context) error {
 		if known, open := registry.LocalSize(); open != idleMembers {
 			return fmt.Errorf("%d members with %d tunnels, want %d", known, open, idleMembers)
@@ -109,14 +112,15 @@ func settled() (m runtime.MemStats) {
 }
 
 // startAgents runs the agents in a process of their own, so that their memory does not count. It ends with the test.
-func startAgents(t *testing.T, hub string) {
+func startAgents(t *testing.T, hub *httptest.Server) {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	agents := exec.CommandContext(t.Context(), program, "-test.run=^TestAgentsOfIdleMembers$", "-test.timeout=5m")
-	agents.Env, agents.Stderr = append(os.Environ(), agentsOf+"="+hub), os.Stderr
+	trust := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw})
+	agents.Env, agents.Stderr = append(os.Environ(), agentsOf+"="+hub.URL, agentsTrust+"="+string(trust)), os.Stderr
 	stdin, err := agents.StdinPipe()
 	if err == nil {
 		err = agents.Start()
@@ -149,7 +153,9 @@ func TestAgentsOfIdleMembers(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var agents sync.WaitGroup
-	dialer := tunnels.Dialer{TLS: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the hub is on this machine
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(os.Getenv(agentsTrust)))
+	dialer := tunnels.Dialer{TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}
 	for i := range idleMembers {
 		conn, err := dialer.Dial(ctx, strings.Replace(hub, "https:", "wss:", 1), http.Header{"Member": {memberName(i)}})
 		if err != nil {

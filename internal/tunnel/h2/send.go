@@ -54,10 +54,10 @@ func (c *Client) control(frames []byte) error {
 	}
 }
 
-// answer writes small frames for the reader of the connection. It waits for the lock, so that the other end cannot cause
-// more than one write at a time, but it writes on another goroutine. A write through TLS and WebSocket needs a stack of
-// 8 KB. The reader's stack would keep that size as long as the tunnel lives, because the garbage collector shrinks a
-// stack only if less than a quarter is in use, and the reader uses 3 KB while it waits.
+// answer writes small frames for the reader of the connection. It waits for the lock, so the other end can cause only
+// one write at a time. But it writes on another goroutine, because a write through TLS and WebSocket needs a stack
+// of 8 KB. The reader's stack would keep that size as long as the tunnel lives: the garbage collector shrinks a stack
+// only if less than a quarter is in use, and the reader uses 3 KB while it waits.
 func (c *Client) answer(frames []byte) error {
 	select {
 	case c.out.lock <- struct{}{}:
