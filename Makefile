@@ -185,6 +185,8 @@ chart: ## Write the Helm chart, made from the manifests, to dist/chart.
 .PHONY: release
 release: images build-installer chart ## Write all files of a release to dist/, without uploading anything: make release VERSION=v0.1.0 IMG=registry/drover:v0.1.0
 	$(release) plugins
+	$(release) bundle
+	$(release) provenance
 	$(release) checksums
 
 .PHONY: images

@@ -125,7 +125,12 @@ func (r release) packFile(out *tar.Writer, path, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: info.Size(), ModTime: r.created}); err != nil {
+	mode := int64(0o644)
+	if info.Mode()&0o100 != 0 {
+		mode = 0o755
+	}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: info.Size(), ModTime: r.created}
+	if err := out.WriteHeader(header); err != nil {
 		return err
 	}
 	_, err = io.Copy(out, source)

@@ -16,6 +16,11 @@ import (
 // compile builds the main package at source, a folder of the sources, for a platform. The result depends on the
 // sources, the version and the version of Go, and not on the folder or the state of the repository.
 func (r release) compile(ctx context.Context, platform, source, output string) error {
+	return r.compileIn(ctx, r.root, platform, source, output)
+}
+
+// compileIn does the same for a package of the module in dir.
+func (r release) compileIn(ctx context.Context, dir, platform, source, output string) error {
 	goos, goarch, found := strings.Cut(platform, "/")
 	if !found {
 		return fmt.Errorf("platform %q is not of the form os/architecture", platform)
@@ -26,7 +31,7 @@ func (r release) compile(ctx context.Context, platform, source, output string) e
 	say("compiling %s for %s", filepath.Base(output), platform)
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly",
 		"-ldflags", "-s -w -X main.version="+r.version, "-o", output, source)
-	build.Dir = r.root
+	build.Dir = dir
 	build.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("compile %s for %s: %w\n%s", source, platform, err, out)

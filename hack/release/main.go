@@ -23,6 +23,8 @@ const usage = `release builds what a release consists of, into dist/.
   release images     OCI images, with their SBOMs, in dist/images
   release chart      the Helm chart, in dist/chart
   release plugins    the plugin of kubectl for five platforms, and a manifest for krew, in dist/plugin
+  release bundle     one archive of all of this that installs without access to the internet
+  release provenance from which commit and with which settings the files in dist were built
   release checksums  the checksums of all that is in dist
 
 Variables:
@@ -59,6 +61,10 @@ func run(ctx context.Context, args []string) error {
 		return r.chart(ctx)
 	case "plugins":
 		return r.plugins(ctx)
+	case "bundle":
+		return r.bundle(ctx)
+	case "provenance":
+		return r.provenance()
 	case "checksums":
 		return r.checksums()
 	}

@@ -12,7 +12,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -145,28 +144,4 @@ func (r release) krew(archives map[string][]byte) ([]byte, error) {
 			"description":      "Explains who may do what in the clusters that a Drover hub manages, and why; previews its plans.",
 		},
 	})
-}
-
-// checksums writes the SHA-256 of all files below dist, as "sha256sum --check" reads them.
-func (r release) checksums() error {
-	const name = "checksums.txt"
-	var out strings.Builder
-	if err := filepath.WalkDir(r.dist, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || entry.Name() == name {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		relative, err := filepath.Rel(r.dist, path)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(&out, "%x  %s\n", sha256.Sum256(content), filepath.ToSlash(relative))
-		return err
-	}); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(r.dist, name), []byte(out.String()), 0o644)
 }

@@ -1,0 +1,132 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// offlineFiles are the files of the offline bundle that are not built.
+//
+//go:embed offline
+var offlineFiles embed.FS
+
+// exampleURL is the address of the hub in the manifests. install.sh replaces it.
+const exampleURL = `"https://drover.example.com"`
+
+// bundle writes one archive with everything that installs this release on a machine without access to the internet. It
+// needs the images, the installer, the chart and the plugins in dist.
+func (r release) bundle(ctx context.Context) error {
+	if err := r.checkInstaller(); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "drover-bundle-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	dir := filepath.Join(work, r.bundleName())
+	if err := r.copyToBundle(dir); err != nil {
+		return err
+	}
+	for _, platform := range r.platforms {
+		program := filepath.Join(dir, "bin", "push-image-"+strings.ReplaceAll(platform, "/", "-"))
+		if err := r.compileIn(ctx, filepath.Join(r.root, "hack", "release"), platform, "./pushimage", program); err != nil {
+			return err
+		}
+		if err := os.Chmod(program, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(r.writeScript(dir), writeChecksums(dir)); err != nil {
+		return err
+	}
+	return r.pack(filepath.Join(r.dist, r.bundleName()+".tar"), work)
+}
+
+func (r release) bundleName() string { return "drover-" + r.version + "-offline" }
+
+// checkInstaller returns an error unless install.sh can replace the image and the address in the manifests.
+func (r release) checkInstaller() error {
+	// A tag of an image cannot have other characters, and neither can break out of a quoted word of a shell.
+	if !regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`).MatchString(r.version) {
+		return fmt.Errorf("VERSION=%s cannot be the tag of an image", r.version)
+	}
+	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]*$`).MatchString(r.image) {
+		return fmt.Errorf("IMG=%s is not the name of an image", r.image)
+	}
+	text, err := os.ReadFile(filepath.Join(r.dist, "install.yaml"))
+	if err != nil {
+		return fmt.Errorf("%w: make build-installer first", err)
+	}
+	if !strings.Contains(string(text), "image: "+r.image+"\n") {
+		return fmt.Errorf("dist/install.yaml does not have the image %s: make it again with the same IMG", r.image)
+	}
+	if !strings.Contains(string(text), "urls: ["+exampleURL+"]\n") {
+		return errors.New("dist/install.yaml has the address of a hub: make it without URL")
+	}
+	return nil
+}
+
+// copyToBundle copies the files that other steps have written. An archive for each platform of the image is left out,
+// because drover.tar has all of them.
+func (r release) copyToBundle(dir string) error {
+	sboms, err := filepath.Glob(filepath.Join(r.dist, "images", "*.cdx.json"))
+	if err != nil {
+		return err
+	}
+	images := filepath.Join(dir, "images")
+	if err := os.MkdirAll(images, 0o755); err != nil {
+		return err
+	}
+	for _, path := range append(sboms, filepath.Join(r.dist, "images", "drover.tar")) {
+		if err := copyFile(path, images); err != nil {
+			return err
+		}
+	}
+	for _, folder := range []string{"plugin", "chart"} {
+		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(r.dist, folder))); err != nil {
+			return fmt.Errorf("copy dist/%s: %w", folder, err)
+		}
+	}
+	return errors.Join(copyFile(filepath.Join(r.dist, "install.yaml"), dir), copyFile(filepath.Join(r.root, "LICENSE"), dir))
+}
+
+func copyFile(path, folder string) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, filepath.Base(path)), content, 0o644)
+}
+
+// writeScript writes the files of the folder offline, with the version and the image of this release.
+func (r release) writeScript(dir string) error {
+	entries, err := offlineFiles.ReadDir("offline")
+	if err != nil {
+		return err
+	}
+	values := strings.NewReplacer("@VERSION@", r.version, "@IMAGE@", r.image)
+	for _, entry := range entries {
+		text, err := offlineFiles.ReadFile("offline/" + entry.Name())
+		if err != nil {
+			return err
+		}
+		mode := os.FileMode(0o644)
+		if strings.HasSuffix(entry.Name(), ".sh") {
+			mode = 0o755
+		}
+		if err := os.WriteFile(filepath.Join(dir, entry.Name()), []byte(values.Replace(string(text))), mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+#!/bin/sh
+# Copyright The Drover Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# Installs Drover from this bundle on a machine without access to the internet. It requires a POSIX shell with the usual
+# tools, and kubectl. It can be repeated.
+set -eu
+
+version='@VERSION@'
+image='@IMAGE@'
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+
+usage() {
+	cat <<END
+Usage: ./install.sh --registry REGISTRY --url URL [flags]
+
+Pushes the image of Drover $version to a registry, and installs the hub into kubectl's current cluster.
+
+  --registry HOST[:PORT][/PATH]  where to push the image, and where the nodes pull it from
+  --registry-ca FILE             CA certificates (PEM) of the registry
+  --plain-http                   allow a registry without TLS
+  --url URL[,URL...]             https addresses at which agents and users reach the hub
+  --context NAME                 context of kubectl to install into
+  --output FILE                  write the manifests to FILE instead of applying them
+  --push-only                    only push the image
+  --no-wait                      do not wait until the manager runs
+  --plugin-dir DIR               install the kubectl plugin into DIR, a folder of your PATH
+
+The registry's user and password come from \$DOCKER_CONFIG/config.json or ~/.docker/config.json.
+END
+}
+
+say() { printf 'drover: %s\n' "$*"; }
+
+die() {
+	printf 'drover: error: %s\n' "$*" >&2
+	exit 1
+}
+
+kube() { kubectl ${context:+--context="$context"} "$@"; }
+
+# sha256 runs the program that this system has for checksums.
+sha256() {
+	if command -v sha256sum >/dev/null 2>&1; then sha256sum "$@"; else shasum -a 256 "$@"; fi
+}
+
+platform() {
+	os=$(uname -s | tr '[:upper:]' '[:lower:]')
+	case $(uname -m) in
+	x86_64 | amd64) arch=amd64 ;;
+	aarch64 | arm64) arch=arm64 ;;
+	*) die "there is no program for $(uname -m) in this bundle" ;;
+	esac
+}
+
+read_flags() {
+	registry='' ca='' plain='' url='' context='' output='' push_only='' wait=yes plugin_dir=''
+	while [ $# -gt 0 ]; do
+		case $1 in
+		--plain-http) plain=yes ;;
+		--push-only) push_only=yes ;;
+		--no-wait) wait='' ;;
+		-h | --help)
+			usage
+			exit 0
+			;;
+		--registry | --registry-ca | --url | --context | --output | --plugin-dir)
+			[ $# -ge 2 ] && [ -n "$2" ] || die "$1 needs a value: see ./install.sh --help"
+			case $1 in
+			--registry) registry=$2 ;;
+			--registry-ca) ca=$2 ;;
+			--url) url=$2 ;;
+			--context) context=$2 ;;
+			--output) output=$2 ;;
+			--plugin-dir) plugin_dir=$2 ;;
+			esac
+			shift
+			;;
+		*) die "unknown argument $1: see ./install.sh --help" ;;
+		esac
+		shift
+	done
+}
+
+# check_settings finds mistakes before anything is changed.
+check_settings() {
+	[ -n "$registry" ] || die "--registry is missing: see ./install.sh --help"
+	printf '%s\n' "$registry" | grep -Eq '^[A-Za-z0-9][A-Za-z0-9._:/-]*$' && [ "${registry%/}" = "$registry" ] ||
+		die "--registry $registry is not of the form HOST[:PORT][/PATH]"
+	[ -z "$ca" ] || [ -r "$ca" ] || die "--registry-ca $ca cannot be read"
+	[ -z "$plugin_dir" ] || [ -d "$plugin_dir" ] || die "--plugin-dir $plugin_dir is not a folder"
+	[ -z "$push_only" ] || return 0
+	[ -n "$url" ] || die "--url is missing: set the address at which agents and users reach the hub"
+	printf '%s\n' "$url" | tr ',' '\n' >"$work/urls"
+	if bad=$(grep -Evx 'https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/?' "$work/urls"); then
+		die "--url: '$bad' is not an https address such as https://drover.example.com:8443"
+	fi
+	[ -z "$output" ] || return 0
+	command -v kubectl >/dev/null 2>&1 || die "kubectl is not in the PATH"
+	kube get --raw /version >/dev/null ||
+		die "kubectl does not reach the cluster${context:+ of context $context}: check its kubeconfig"
+}
+
+check_files() {
+	say "checking the files of the bundle"
+	(cd "$here" && sha256 -c checksums.txt) >"$work/checked" 2>&1 || {
+		grep -v ': OK$' "$work/checked" >&2 || true
+		die "files of the bundle are damaged or missing, and nothing was changed: unpack the archive again"
+	}
+}
+
+push_image() {
+	say "pushing the image to $registry/drover:$version"
+	mkdir "$work/layout"
+	tar -xf "$here/images/drover.tar" -C "$work/layout"
+	[ "$os" = linux ] || die "the program that pushes the image runs on Linux only"
+	set -- -layout "$work/layout"
+	[ -z "$ca" ] || set -- "$@" -ca "$ca"
+	[ -z "$plain" ] || set -- "$@" -plain-http
+	pushed=$("$here/bin/push-image-$os-$arch" "$@" "$registry/drover:$version") ||
+		die "the image was not pushed, and the cluster was not changed"
+	say "the registry has $pushed"
+}
+
+# render writes the manifests with the image in the registry and the address of the hub. The name of the ConfigMap
+# contains a hash of the addresses, so that other addresses restart the manager.
+render() {
+	hash=$(sha256 <"$work/urls" | cut -c 1-8)
+	from="$image" to="$pushed" url="$url" hash="$hash" awk '
+		{
+			at = index($0, "image: " ENVIRON["from"])
+			if (at && substr($0, at) == "image: " ENVIRON["from"]) $0 = substr($0, 1, at - 1) "image: " ENVIRON["to"]
+			at = index($0, "\"https://drover.example.com\"")
+			if (at && $0 !~ /^#/) {
+				list = ENVIRON["url"]
+				gsub(/,/, "\", \"", list)
+				$0 = substr($0, 1, at - 1) "\"" list "\"" substr($0, at + length("\"https://drover.example.com\""))
+			}
+			gsub(/drover-config-[a-z0-9]+/, "&-" ENVIRON["hash"])
+			print
+		}' "$here/install.yaml" >"$work/install.yaml"
+}
+
+# definitions prints the CRDs. They come first, because the API server takes a moment to learn of them.
+definitions() {
+	awk '
+		function flush() {
+			if (crd) printf "---\n%s", text
+			text = ""
+			crd = 0
+		}
+		/^---/ { flush(); next }
+		/^kind: CustomResourceDefinition$/ { crd = 1 }
+		{ text = text $0 "\n" }
+		END { flush() }' "$work/install.yaml"
+}
+
+install_hub() {
+	render
+	if [ -n "$output" ]; then
+		cp "$work/install.yaml" "$output"
+		say "wrote $output: apply it with kubectl apply --server-side"
+		return
+	fi
+	say "installing Drover $version"
+	definitions >"$work/crds.yaml"
+	kube apply --server-side --force-conflicts -f "$work/crds.yaml" || die "the CRDs were not installed"
+	kube wait --for=condition=Established --timeout=60s -f "$work/crds.yaml" >/dev/null || die "the API server does not serve the CRDs"
+	kube apply --server-side --force-conflicts -f "$work/install.yaml" || die "Drover was not installed completely: repeat the command when the cause is gone"
+	[ -n "$wait" ] || return 0
+	say "waiting until the manager runs"
+	kube --namespace drover-system rollout status deployment/drover-manager --timeout=5m || die "the manager does not run.
+Look for the cause with: kubectl --namespace drover-system describe pods"
+}
+
+install_plugin() {
+	archive="plugin/kubectl-drover_${version}_${os}_${arch}.tar.gz"
+	if [ -z "$plugin_dir" ]; then
+		say "the kubectl plugin is in $archive: --plugin-dir DIR installs it"
+		return
+	fi
+	[ -f "$here/$archive" ] || die "the bundle has no plugin for $os/$arch"
+	# A program that runs cannot be overwritten, but replaced.
+	mkdir "$work/plugin"
+	tar -xzf "$here/$archive" -C "$work/plugin" kubectl-drover
+	cp "$work/plugin/kubectl-drover" "$plugin_dir/.kubectl-drover.new"
+	mv -f "$plugin_dir/.kubectl-drover.new" "$plugin_dir/kubectl-drover"
+	ln -sf kubectl-drover "$plugin_dir/kubectl_complete-drover"
+	say "installed the kubectl plugin into $plugin_dir"
+}
+
+read_flags "$@"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+platform
+check_settings
+check_files
+push_image
+[ -n "$push_only" ] || install_hub
+install_plugin
+say "done"
