@@ -73,7 +73,7 @@ test-long: ## Run the long tests, in which whole systems fail, restart and are u
 	DROVER_GITOPS_TRANSCRIPTS=$(CURDIR)/$(stories) $(gotest) -timeout 60m -run '$(long)' $(longpackages)
 
 .PHONY: test-release
-test-release: ## Test the files of a release: images, installer, chart, plugin. The first run compiles Helm (minutes).
+test-release: ## Test the files of a release: images, installer, chart, plugin, offline bundle. The first run compiles Helm, a registry and a control plane (minutes). The test without a network requires root on Linux.
 	cd hack/release && $(gotest) ./...
 
 .PHONY: test-helm
@@ -184,10 +184,7 @@ chart: ## Write the Helm chart, made from the manifests, to dist/chart.
 
 .PHONY: release
 release: images build-installer chart ## Write all files of a release to dist/, without uploading anything: make release VERSION=v0.1.0 IMG=registry/drover:v0.1.0
-	$(release) plugins
-	$(release) bundle
-	$(release) provenance
-	$(release) checksums
+	$(release) plugins bundle provenance checksums
 
 .PHONY: images
 images: ## Build OCI images for linux/amd64 and arm64 in dist/images, without a container engine.

@@ -97,7 +97,8 @@ func (r release) copyToBundle(dir string) error {
 			return fmt.Errorf("copy dist/%s: %w", folder, err)
 		}
 	}
-	return errors.Join(copyFile(filepath.Join(r.dist, "install.yaml"), dir), copyFile(filepath.Join(r.root, "LICENSE"), dir))
+	installer, license := filepath.Join(r.dist, "install.yaml"), filepath.Join(r.root, "LICENSE")
+	return errors.Join(copyFile(installer, dir), copyFile(license, dir))
 }
 
 func copyFile(path, folder string) error {

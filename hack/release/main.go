@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-const usage = `release builds what a release consists of, into dist/.
+const usage = `release builds what a release consists of, into dist/. It runs several commands in their order.
 
   release images     OCI images, with their SBOMs, in dist/images
   release chart      the Helm chart, in dist/chart
@@ -47,14 +47,24 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) != 1 {
-		return errors.New("want one command\n" + usage)
+	if len(args) == 0 {
+		return errors.New("want a command\n" + usage)
 	}
 	r, err := newRelease(ctx, os.Getenv)
 	if err != nil {
 		return err
 	}
-	switch args[0] {
+	for _, command := range args {
+		if err := r.build(ctx, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// build runs one command.
+func (r release) build(ctx context.Context, command string) error {
+	switch command {
 	case "images":
 		return r.images(ctx)
 	case "chart":
@@ -68,7 +78,7 @@ func run(ctx context.Context, args []string) error {
 	case "checksums":
 		return r.checksums()
 	}
-	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
+	return fmt.Errorf("unknown command %q\n%s", command, usage)
 }
 
 // A release holds the settings of a build: the sources, the version and the folder for the results.

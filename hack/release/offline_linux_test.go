@@ -37,6 +37,7 @@ const (
 	registryAddress = "127.0.0.1:5443"
 	plainAddress    = "127.0.0.1:5000"
 	registryUser    = "pusher"
+	hubURL          = "https://hub.test:8443"
 )
 
 // TestTheBundleInstallsWithoutANetwork builds a bundle, a registry and Kubernetes, and runs the test below in a network
@@ -95,12 +96,12 @@ func TestInsideTheNamespace(t *testing.T) {
 	}
 	ca, password := o.startRegistries()
 	o.startControlPlane()
-	t.Run("a damaged file stops the installation", func(*testing.T) { o.damaged() })
-	t.Run("a registry that cannot be used", func(*testing.T) { o.refused(ca) })
+	o.damaged()
+	o.refused(ca)
 	o.login(password)
-	t.Run("install", func(*testing.T) { o.installs(ca) })
-	t.Run("plain HTTP", func(*testing.T) { o.plainHTTP() })
-	t.Run("write the manifests", func(*testing.T) { o.writes(ca) })
+	o.installs(ca)
+	o.pushesWithoutTLS()
+	o.writes(ca)
 }
 
 // startRegistries starts one registry with TLS of a private CA and a password, and one with neither.
@@ -154,8 +155,9 @@ func (o *offline) certificate() (certificate, key string) {
 		o.t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a private CA"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a private CA"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
@@ -180,7 +182,8 @@ func (o *offline) file(name, content string) string {
 func (o *offline) startControlPlane() {
 	labctl, state := filepath.Join(o.dir, "labctl"), filepath.Join(o.home, "plane")
 	o.t.Cleanup(func() {
-		if out, err := exec.Command(labctl, "down", "--dir", state).CombinedOutput(); err != nil {
+		down := exec.CommandContext(context.WithoutCancel(o.t.Context()), labctl, "down", "--dir", state)
+		if out, err := down.CombinedOutput(); err != nil {
 			o.t.Errorf("stop the control plane: %v: %s", err, out)
 		}
 	})
@@ -263,10 +266,10 @@ func (o *offline) damaged() {
 	if err := os.WriteFile(path, bad, 0o644); err != nil {
 		o.t.Fatal(err)
 	}
-	args := []string{"--registry", plainAddress, "--plain-http", "--url", testURL}
+	args := []string{"--registry", plainAddress, "--plain-http", "--url", hubURL}
 	o.fails("images/drover.tar: FAILED", args...)
-	if response := o.get("http://"+plainAddress+"/v2/drover/tags/list", nil, ""); response != http.StatusNotFound {
-		o.t.Errorf("the registry answers %d about the image, want 404: nothing may be pushed from a damaged bundle", response)
+	if code := o.get("http://"+plainAddress+"/v2/drover/tags/list", nil, ""); code != http.StatusNotFound {
+		o.t.Errorf("the registry answers %d, want 404: nothing may be pushed from a damaged bundle", code)
 	}
 	if err := os.WriteFile(path, good, 0o644); err != nil {
 		o.t.Fatal(err)
@@ -284,7 +287,8 @@ func (o *offline) get(url string, roots *x509.CertPool, password string) int {
 	if password != "" {
 		request.Header.Set("Authorization", "Basic "+password)
 	}
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
+	trusting := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}
+	client := http.Client{Transport: trusting}
 	response, err := client.Do(request)
 	if err != nil {
 		o.t.Fatal(err)
@@ -294,12 +298,12 @@ func (o *offline) get(url string, roots *x509.CertPool, password string) int {
 }
 
 func (o *offline) refused(ca string) {
-	secured := []string{"--registry", registryAddress, "--url", testURL}
+	secured := []string{"--registry", registryAddress, "--url", hubURL}
 	o.fails("--registry-ca", secured...)
 	o.fails("docker login", append(secured, "--registry-ca", ca)...)
-	o.fails("--plain-http", "--registry", plainAddress, "--url", testURL)
-	o.fails("does not name a registry", "--registry", "platform", "--url", testURL)
-	o.fails("push to 127.0.0.1:1", "--registry", "127.0.0.1:1", "--url", testURL)
+	o.fails("--plain-http", "--registry", plainAddress, "--url", hubURL)
+	o.fails("does not name a registry", "--registry", "platform", "--url", hubURL)
+	o.fails("push to 127.0.0.1:1", "--registry", "127.0.0.1:1", "--url", hubURL)
 	o.fails("is not an https address", "--registry", registryAddress, "--url", "http://hub.test")
 	o.fails("does not reach the cluster", append(secured, "--context", "unknown")...)
 }
@@ -307,12 +311,13 @@ func (o *offline) refused(ca string) {
 func (o *offline) installs(ca string) {
 	plugins := o.t.TempDir()
 	args := []string{
-		"--registry", registryAddress + "/platform", "--registry-ca", ca, "--url", testURL + ",https://two.test",
+		"--registry", registryAddress + "/platform", "--registry-ca", ca, "--url", hubURL + ",https://two.test",
 		"--no-wait", "--plugin-dir", plugins,
 	}
+	const pod = ".spec.template.spec"
 	state := func() string {
 		return o.kubectl("--namespace", manifestNamespace, "get", "deployment/drover-manager", "-o",
-			"jsonpath={.metadata.generation} {.spec.template.spec.containers[0].image} {.spec.template.spec.volumes[*].configMap.name}")
+			"jsonpath={.metadata.generation} {"+pod+".containers[0].image} {"+pod+".volumes[*].configMap.name}")
 	}
 	out, err := o.script(args...)
 	if err != nil {
@@ -325,15 +330,16 @@ func (o *offline) installs(ca string) {
 		o.t.Fatalf("the manager has %q, want the image in the registry by its digest", first)
 	}
 	config := o.kubectl("--namespace", manifestNamespace, "get", "configmap/"+fields[2], "-o", "jsonpath={.data}")
-	if !strings.Contains(config, testURL) || !strings.Contains(config, "https://two.test") || strings.Contains(config, "example.com") {
+	if !strings.Contains(config, hubURL) || !strings.Contains(config, "https://two.test") ||
+		strings.Contains(config, "drover.example.com") {
 		o.t.Errorf("the configuration is %s, want both addresses", config)
 	}
 	if n := strings.Count(o.kubectl("get", "roletemplates", "-o", "name"), "roletemplate"); n < 5 {
 		o.t.Errorf("there are %d RoleTemplates, want at least 5", n)
 	}
 	o.pulls(ca, fields[1])
-	if program, err := exec.CommandContext(o.t.Context(), filepath.Join(plugins, "kubectl_complete-drover")).Output(); err != nil ||
-		string(program) != "the plugin\n" {
+	plugin := exec.CommandContext(o.t.Context(), filepath.Join(plugins, "kubectl_complete-drover"))
+	if program, err := plugin.Output(); err != nil || string(program) != "the plugin\n" {
 		o.t.Errorf("the plugin prints %q, %v", program, err)
 	}
 	if out, err := o.script(args...); err != nil {
@@ -359,14 +365,15 @@ func (o *offline) pulls(ca, image string) {
 	_, auth, _ := strings.Cut(string(config), `"auth":"`)
 	auth, _, _ = strings.Cut(auth, `"`)
 	_, digest, _ := strings.Cut(image, "@")
+	manifests := "https://" + registryAddress + "/v2/platform/drover/manifests/"
 	for _, reference := range []string{digest, "v1.2.3"} {
-		if code := o.get("https://"+registryAddress+"/v2/platform/drover/manifests/"+reference, roots, auth); code != http.StatusOK {
+		if code := o.get(manifests+reference, roots, auth); code != http.StatusOK {
 			o.t.Errorf("the registry answers %d for %s", code, reference)
 		}
 	}
 }
 
-func (o *offline) plainHTTP() {
+func (o *offline) pushesWithoutTLS() {
 	if out, err := o.script("--registry", plainAddress, "--plain-http", "--push-only"); err != nil {
 		o.t.Errorf("push without TLS: %v: %s", err, out)
 	}
@@ -377,7 +384,7 @@ func (o *offline) plainHTTP() {
 
 func (o *offline) writes(ca string) {
 	output := filepath.Join(o.t.TempDir(), "hub.yaml")
-	args := []string{"--registry", registryAddress, "--registry-ca", ca, "--url", testURL, "--output", output}
+	args := []string{"--registry", registryAddress, "--registry-ca", ca, "--url", hubURL, "--output", output}
 	if out, err := o.script(args...); err != nil {
 		o.t.Fatalf("install.sh: %v: %s", err, out)
 	}
@@ -385,7 +392,8 @@ func (o *offline) writes(ca string) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	if !bytes.Contains(text, []byte("image: "+registryAddress+"/drover@sha256:")) || bytes.Contains(text, []byte("image: registry.test")) {
+	want := []byte("image: " + registryAddress + "/drover@sha256:")
+	if !bytes.Contains(text, want) || bytes.Contains(text, []byte("image: registry.test")) {
 		o.t.Error("the manifests do not have the image in the registry")
 	}
 }

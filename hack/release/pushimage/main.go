@@ -1,8 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command push-image pushes the image of an OCI layout to a registry. The offline bundle of a release contains it, so
-// that an administrator needs neither a container engine nor another tool.
+// Command push-image pushes the image of an OCI layout to a registry.
+//
+// The offline bundle of a release contains it, so that an administrator needs neither a container engine nor another
+// tool.
 package main
 
 import (
@@ -92,7 +94,7 @@ func (t tlsOnly) RoundTrip(request *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(request)
 }
 
-var errPlain = errors.New("a connection without TLS is not allowed")
+var errPlain = errors.New("a connection without TLS requires --plain-http")
 
 func newTransport(ca string, plain bool) (http.RoundTripper, error) {
 	library, ok := remote.DefaultTransport.(*http.Transport)
@@ -153,17 +155,19 @@ func push(ctx context.Context, dir string, to name.Tag, client http.RoundTripper
 // explain adds what an administrator can do about an error.
 func explain(registry string, err error) error {
 	var unknown x509.UnknownAuthorityError
-	var plain tls.RecordHeaderError
 	var refused *transport.Error
+	advice := ""
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("push to %s: %w: pass the CA of the registry's certificate with --registry-ca", registry, err)
-	case errors.Is(err, errPlain), errors.As(err, &plain),
-		strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
-		return fmt.Errorf("push to %s: the registry does not use TLS: allow that with --plain-http: %w", registry, err)
-	case errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden):
-		return fmt.Errorf("push to %s: %w: put a user who may push into $DOCKER_CONFIG/config.json or "+
-			"~/.docker/config.json, as \"docker login\" does", registry, err)
+		advice = ": pass the CA of the registry's certificate with --registry-ca"
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		advice = ": the registry does not use TLS, which must be allowed with --plain-http"
+	case errors.As(err, &refused) && denied(refused.StatusCode):
+		advice = `: put a user who may push into $DOCKER_CONFIG/config.json or ~/.docker/config.json, as "docker login" does`
 	}
-	return fmt.Errorf("push to %s: %w", registry, err)
+	return fmt.Errorf("push to %s: %w%s", registry, err, advice)
+}
+
+func denied(status int) bool {
+	return status == http.StatusUnauthorized || status == http.StatusForbidden
 }
