@@ -51,8 +51,7 @@ func TestTheBundleInstallsWithoutANetwork(t *testing.T) {
 	if err := os.Rename(bundle, filepath.Join(dir, filepath.Base(bundle))); err != nil {
 		t.Fatal(err)
 	}
-	inRepository(t, nil, "go", "build", "-modfile=hack/tools/registry.mod", "-o", filepath.Join(dir, "registry"),
-		"github.com/distribution/distribution/v3/cmd/registry")
+	inRepository(t, nil, "go", "build", "-C", "test/registry", "-o", filepath.Join(dir, "registry"), ".")
 	labctl := filepath.Join(dir, "labctl")
 	inRepository(t, nil, "go", "build", "-o", labctl, "./hack/labctl")
 	kubectl := strings.TrimSpace(string(inRepository(t, nil, labctl, "build", "kubectl")))
