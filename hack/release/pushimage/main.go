@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, out, problems io.Writer) error {
 
 // parse reads a reference, which must name its registry: otherwise Docker Hub would be assumed.
 func parse(text string, plain bool) (name.Tag, error) {
-	options := []name.Option{name.StrictValidation}
+	var options []name.Option
 	if plain {
 		options = append(options, name.Insecure)
 	}
