@@ -75,7 +75,8 @@ func (b BuiltIn) apply(ctx context.Context, template *unstructured.Unstructured)
 		return nil
 	}
 	want := template.DeepCopy()
-	want.SetUID(found.UID) // a template that was replaced in the meantime is a conflict
+	want.SetUID(found.UID)
+	want.SetResourceVersion(found.ResourceVersion) // a template that was changed in the meantime is a conflict
 	err = b.Writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), owned.FieldOwner, client.ForceOwnership)
 	if err != nil {
 		return fmt.Errorf("apply role template %s: %w", template.GetName(), err)

@@ -48,6 +48,7 @@ func trusted() map[string]string {
 		"internal/config/config.go":           admin,
 		"internal/provision/config/config.go": admin,
 		"internal/policies/policies.go":       built,
+		"controllers/role/builtin.go":         built,
 		"internal/tenancy/guards.go":          built,
 		"internal/registration/deployment.go": "it was read from the API server, within the limits of its schema",
 		"internal/protocol/settings.go":       "it is called while a counted text is decoded, or by agents: " + hub,
