@@ -67,7 +67,7 @@ func (o *logs) run(c *cobra.Command) error {
 	if (o.cluster == "") == (o.memberContext == "") {
 		return errors.New("set either --cluster, to read the log through the hub, or --member-context")
 	}
-	config, err := o.config(c.Context())
+	config, err := o.config()
 	if err != nil {
 		return err
 	}
@@ -81,12 +81,10 @@ func (o *logs) run(c *cobra.Command) error {
 }
 
 // config returns the client configuration of the member.
-func (o *logs) config(ctx context.Context) (config *rest.Config, err error) {
+func (o *logs) config() (*rest.Config, error) {
 	if o.memberContext != "" {
 		return o.MemberConfig(o.memberContext, "", "", "")
 	}
-	ctx, cancel := cli.Bounded(ctx)
-	defer cancel()
 	h, err := o.HubToRead()
 	if err != nil {
 		return nil, err

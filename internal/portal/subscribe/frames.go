@@ -37,13 +37,13 @@ func newFrames() *frames {
 	return f
 }
 
-// made returns the message about a change of an object. Unless it is kept already, make encodes it; if keep is set, it
-// is kept from then on.
-func (f *frames) made(o object, keep bool, make func() ([]byte, error)) (*websocket.PreparedMessage, error) {
+// made returns the message about a change of an object. Unless it is kept already, encode makes it; if keep is set,
+// it is kept from then on.
+func (f *frames) made(o object, keep bool, encode func() ([]byte, error)) (*websocket.PreparedMessage, error) {
 	if kept := f.get(o); kept != nil {
 		return kept, nil
 	}
-	data, err := make()
+	data, err := encode()
 	if err != nil {
 		return nil, err
 	}
