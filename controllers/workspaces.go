@@ -80,7 +80,7 @@ func (w *workspaces) runnables() []manager.Runnable {
 		manager.RunnableFunc(w.Members.Lead),
 		role.BuiltIn{
 			Live: w.mgr.GetAPIReader(), Writer: w.client, Log: w.mgr.GetLogger().WithName("built-in-roles"),
-			Retry: 3 * time.Second,
+			Retry: 10 * time.Second,
 		},
 	}
 }

@@ -10,10 +10,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -34,13 +37,13 @@ type BuiltIn struct {
 	Live   client.Reader
 	Writer client.Writer
 	Log    logr.Logger
-	// Retry is the time between two attempts. It grows up to ten times of that.
+	// Retry is the time between two attempts.
 	Retry time.Duration
 }
 
 // The right to escalate lets the manager write rules. It is limited to the names of the built-in templates.
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=create
-// +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=patch;escalate,resourceNames=cluster-member;cluster-owner;cluster-viewer;configmaps-manage;configmaps-view;ingress-manage;ingress-view;monitoring-manage;monitoring-view;project-member;project-owner;project-viewer;secrets-manage;secrets-view;serviceaccounts-manage;serviceaccounts-view;services-manage;services-view;volumes-manage;volumes-view;workloads-manage;workloads-view
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=update;escalate,resourceNames=cluster-member;cluster-owner;cluster-viewer;configmaps-manage;configmaps-view;ingress-manage;ingress-view;monitoring-manage;monitoring-view;project-member;project-owner;project-viewer;secrets-manage;secrets-view;serviceaccounts-manage;serviceaccounts-view;services-manage;services-view;volumes-manage;volumes-view;workloads-manage;workloads-view
 
 // Start applies the templates, and returns when all are applied or ctx ends.
 func (b BuiltIn) Start(ctx context.Context) error {
@@ -48,14 +51,15 @@ func (b BuiltIn) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	backoff := wait.Backoff{Duration: b.Retry, Factor: 1.5, Jitter: 0.1, Steps: 1 << 30, Cap: 10 * b.Retry}
-	_ = wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (done bool, _ error) {
+	_ = wait.PollUntilContextCancel(ctx, b.Retry, true, func(ctx context.Context) (done bool, _ error) {
 		var failed []error
-		for _, template := range templates {
-			if err := b.apply(ctx, template); err != nil {
+		templates = slices.DeleteFunc(templates, func(template *unstructured.Unstructured) bool {
+			err := b.apply(ctx, template)
+			if err != nil {
 				failed = append(failed, err)
 			}
-		}
+			return err == nil
+		})
 		if len(failed) > 0 && ctx.Err() == nil {
 			b.Log.Error(errors.Join(failed...), "cannot apply built-in role templates, trying again")
 		}
@@ -64,20 +68,29 @@ func (b BuiltIn) Start(ctx context.Context) error {
 	return nil
 }
 
+// apply replaces the spec as a whole. A server-side apply would keep templates that another client added to the set
+// spec.inherits.
 func (b BuiltIn) apply(ctx context.Context, template *unstructured.Unstructured) error {
-	found := &metav1.PartialObjectMetadata{}
+	found := &unstructured.Unstructured{}
 	found.SetGroupVersionKind(template.GroupVersionKind())
 	err := b.Live.Get(ctx, client.ObjectKeyFromObject(template), found)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("read role template %s: %w", template.GetName(), err)
-	case found.Annotations[v1.AnnotationAutoUpdate] == "false":
+	case apierrors.IsNotFound(err):
+		err = b.Writer.Create(ctx, template.DeepCopy(), owned.FieldOwner)
+	case err == nil && found.GetAnnotations()[v1.AnnotationAutoUpdate] == "false":
 		return nil
+	case err == nil && equality.Semantic.DeepEqual(found.Object["spec"], template.Object["spec"]):
+		return nil
+	case err == nil:
+		found.Object["spec"] = template.DeepCopy().Object["spec"]
+		labels := found.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		maps.Copy(labels, template.GetLabels())
+		found.SetLabels(labels)
+		err = b.Writer.Update(ctx, found, owned.FieldOwner)
 	}
-	want := template.DeepCopy()
-	want.SetUID(found.UID)
-	want.SetResourceVersion(found.ResourceVersion) // a template that was changed in the meantime is a conflict
-	err = b.Writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), owned.FieldOwner, client.ForceOwnership)
 	if err != nil {
 		return fmt.Errorf("apply role template %s: %w", template.GetName(), err)
 	}

@@ -29,8 +29,7 @@ func unguarded() map[string]string {
 			"found; a new profile has an immutable manager, so another's is refused",
 		"controllers/inventory.Reconciler.applyStatus Apply": "API servers do not check the UID of a status; the " +
 			"content comes from the Cluster and not from a profile",
-		"controllers/role.BuiltIn.apply Apply": "it has the UID and version that were read; only cluster " +
-			"administrators can write these templates, and a new one has a name of the manager's own",
+		"controllers/role.BuiltIn.apply Update":            read,
 		"controllers/signin.Keys.write Update":             read,
 		"internal/checkpoint.leases.Update Update":         read,
 		"internal/provision/clusterapi.SetPaused Patch":    "its patch has the UID and version that were read",

@@ -5,6 +5,7 @@ package policy
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -38,14 +39,15 @@ func testBuiltInRoles(t *testing.T, h *fixture) {
 			t.Fatalf("apply the built-in templates: %v, %v", err, ctx.Err())
 		}
 	}
-	rules := func(name string) int {
+	read := func(name string) v1.RoleTemplateSpec {
 		t.Helper()
 		template := &v1.RoleTemplate{}
 		if err := h.Client.Get(t.Context(), types.NamespacedName{Name: name}, template); err != nil {
 			t.Fatal(err)
 		}
-		return len(template.Spec.Rules)
+		return template.Spec
 	}
+	rules := func(name string) int { return len(read(name).Rules) }
 	change := func(name string, change func(*v1.RoleTemplate)) {
 		t.Helper()
 		template := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -54,8 +56,15 @@ func testBuiltInRoles(t *testing.T, h *fixture) {
 	const changed, kept, deleted = "services-view", "volumes-view", "ingress-view"
 	other := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"endpoints"}, Verbs: []string{"get"}}}
 	lead()
-	want, before := rules(changed), rules(kept)
-	change(changed, func(r *v1.RoleTemplate) { r.Spec.Rules = other })
+	want, before := read(changed), rules(kept)
+	change(changed, func(r *v1.RoleTemplate) { r.Spec.Rules, r.Spec.Locked = other, true })
+	// Another client owns the item that it adds to the set.
+	wider := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"inherits": []any{"secrets-view"}}}}
+	wider.SetGroupVersionKind(v1.GroupVersion.WithKind("RoleTemplate"))
+	wider.SetName(changed)
+	if err := h.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(wider), client.FieldOwner("another")); err != nil {
+		t.Fatal(err)
+	}
 	change(kept, func(r *v1.RoleTemplate) {
 		r.Spec.Rules, r.Annotations = append(r.Spec.Rules, other...), map[string]string{v1.AnnotationAutoUpdate: "false"}
 	})
@@ -63,8 +72,8 @@ func testBuiltInRoles(t *testing.T, h *fixture) {
 		t.Fatal(err)
 	}
 	lead()
-	if got := rules(changed); got != want {
-		t.Errorf("a changed template has %d rules, want %d as before", got, want)
+	if got := read(changed); !reflect.DeepEqual(got, want) {
+		t.Errorf("a changed template is %+v, want %+v as before", got, want)
 	}
 	if got := rules(kept); got != before+1 {
 		t.Errorf("a changed template with %s=false has %d rules, want %d", v1.AnnotationAutoUpdate, got, before+1)
@@ -85,7 +94,8 @@ func testBuiltInRoles(t *testing.T, h *fixture) {
 			if err := h.Client.Create(ctx, r.DeepCopy()); err != nil {
 				return err
 			}
-			return manager.Patch(ctx, r, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"locked":true,"rules":[]}}`)))
+			r.Spec.Locked = true
+			return manager.Update(ctx, r)
 		},
 	} {
 		template := &v1.RoleTemplate{}
