@@ -234,14 +234,17 @@ func TestTheChartRefusesInvalidValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		"foo: bar":                                "'foo'",
-		"replicas: 0":                             "/replicas",
-		"config: {server: {urls: [http://x]}}":    "/config/server/urls/0",
-		"service: {type: Ingress}":                "/service/type",
-		"service: {nodePort: 100000}":             "/service/nodePort",
-		"image: {repository: a, tagg: b}":         "'tagg'",
-		"ingress: {enabled: maybe}":               "/ingress/enabled",
-		"gateway: {enabled: true, parentRefs: a}": "/gateway/parentRefs",
+		"foo: bar":                                    "'foo'",
+		"replicas: 0":                                 "/replicas",
+		"config: {server: {urls: [http://x]}}":        "/config/server/urls/0",
+		"service: {type: Ingress}":                    "/service/type",
+		"service: {nodePort: 30443}":                  "/service/type",
+		"config: {server: {urls: ['https://']}}":      "/config/server/urls/0",
+		"image: {digest: 'sha256:0123'}":              "/image/digest",
+		"service: {type: NodePort, nodePort: 100000}": "/service/nodePort",
+		"image: {repository: a, tagg: b}":             "'tagg'",
+		"ingress: {enabled: maybe}":                   "/ingress/enabled",
+		"gateway: {enabled: true, parentRefs: a}":     "/gateway/parentRefs",
 	} {
 		var values map[string]any
 		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
@@ -274,7 +277,7 @@ func TestTheChartExposesTheHubAsTheOverlaysDo(t *testing.T) {
 func TestTheValuesOfTheChartReachTheObjects(t *testing.T) {
 	var values map[string]any
 	if err := yaml.Unmarshal([]byte(`
-image: {repository: mirror.test/drover, digest: "sha256:0123", pullPolicy: Always}
+image: {repository: mirror.test/drover, digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", pullPolicy: Always}
 imagePullSecrets: [{name: mirror}]
 replicas: 3
 resources: {limits: {memory: 2Gi}}
@@ -294,7 +297,7 @@ config: {server: {urls: ["https://hub.test"]}, audit: {level: Metadata}}
 	}
 	service, config := got["v1/Service/elsewhere/drover"], at(got["v1/ConfigMap/elsewhere/drover-config"], "data", "config.yaml")
 	for name, tt := range map[string]struct{ got, want any }{
-		"image":              {container["image"], "mirror.test/drover@sha256:0123"},
+		"image":              {container["image"], "mirror.test/drover@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"},
 		"pull policy":        {container["imagePullPolicy"], "Always"},
 		"pull secrets":       {at(pod, "imagePullSecrets"), []any{map[string]any{"name": "mirror"}}},
 		"replicas":           {at(got["apps/v1/Deployment/elsewhere/drover-manager"], "spec", "replicas"), 3.0},

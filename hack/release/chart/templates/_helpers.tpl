@@ -22,7 +22,11 @@ drover-config-{{ include "drover.config" . | sha256sum | trunc 10 }}
 {{- define "drover.hosts" -}}
 {{- $hosts := list -}}
 {{- range .Values.config.server.urls -}}
-{{- $hosts = append $hosts (urlParse .).hostname -}}
+{{- $host := (urlParse .).hostname -}}
+{{- if regexMatch "^[0-9.]+$|:" $host -}}
+{{- fail (printf "config.server.urls: %s has no host name, and an Ingress or a Gateway routes by host name" .) -}}
+{{- end -}}
+{{- $hosts = append $hosts $host -}}
 {{- end -}}
 {{- $hosts | uniq | toJson -}}
 {{- end -}}
