@@ -148,7 +148,7 @@ func newStore(c catalog) (*store, error) {
 	}
 	server, has := c[APIServer]
 	if v := os.Getenv(envNoDownload); has && (v == "" || v == "0" || v == "false") {
-		s.download = envtestDownload{goTool: s.goTool, version: minorOf(server.module.version)}.fetch
+		s.download = envtestDownload{goTool: s.goTool, version: minorOf(server.module.version), index: envtestIndex}.fetch
 	}
 	return s, nil
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +18,10 @@ import (
 
 const (
 	envtestTool = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1"
+	// envtestIndex lists the programs that can be downloaded. The tool reads it first (remote.DefaultIndexURL).
+	envtestIndex = "https://raw.githubusercontent.com/kubernetes-sigs/controller-tools/HEAD/envtest-releases.yaml"
 
+	envtestReachTimeout   = 2 * time.Second
 	envtestCompileTimeout = 3 * time.Minute
 	envtestProbeTimeout   = 15 * time.Second
 	envtestFetchTimeout   = 10 * time.Minute
@@ -30,6 +34,7 @@ const (
 type envtestDownload struct {
 	goTool  string
 	version string // such as "1.36.x"
+	index   string
 }
 
 // minorOf turns v1.36.3 into 1.36.x: envtest binaries are not published for each patch.
@@ -41,8 +46,12 @@ func minorOf(version string) string {
 	return parts[0] + "." + parts[1] + ".x"
 }
 
-// fetch compiles the tool, reads the index with a short timeout, and then downloads with a longer one.
+// fetch compiles the tool, reads the index with a short timeout, and then downloads with a longer one. Before that, it
+// asks for the index, because compiling the tool takes seconds and a machine without a network does not need it.
 func (d envtestDownload) fetch(ctx context.Context, into string) (string, error) {
+	if err := answers(ctx, d.index); err != nil {
+		return "", err
+	}
 	if _, err := d.run(ctx, envtestCompileTimeout, "version"); err != nil {
 		return "", err
 	}
@@ -54,6 +63,25 @@ func (d envtestDownload) fetch(ctx context.Context, into string) (string, error)
 		return "", err
 	}
 	return strings.TrimSpace(path), nil
+}
+
+// answers returns an error if a URL cannot be read, or does not answer soon.
+func answers(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, envtestReachTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodHead, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", request.URL.Host, response.Status)
+	}
+	return nil
 }
 
 func (d envtestDownload) run(ctx context.Context, timeout time.Duration, args ...string) (string, error) {
