@@ -39,7 +39,7 @@ type Options struct {
 	Deliveries delivery.Observer
 	// Checkpoints are sent along with sets. If it is nil, a restore of etcd is not noticed.
 	Checkpoints *checkpoint.Recorder
-	// Issuer signs users' tokens. If it is nil, users do not sign in at the hub.
+	// Issuer signs users' tokens. If it is nil, users do not sign in to the hub.
 	Issuer *issuer.Server
 	// Synced reports whether the members of the other replicas are known. If it is nil, they always are.
 	Synced func() bool

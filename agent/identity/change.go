@@ -24,8 +24,8 @@ import (
 // maxRetry bounds the wait before a join token is tried again that may work later.
 const maxRetry = 5 * time.Minute
 
-// Changed returns when the registration Secret holds a join token that was not tried yet, when the agent's key differs
-// from the key of the last attempt, or when ctx ends.
+// Changed returns when the registration Secret holds a join token that has not been tried yet, when the agent's key
+// differs from the key of the last attempt, or when ctx ends.
 func (k *Keeper) Changed(ctx context.Context) {
 	ctx, found := context.WithCancel(ctx)
 	defer found()

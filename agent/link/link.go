@@ -43,8 +43,8 @@ type Options struct {
 	// previous attempt, or nil at first and after a tunnel that was open. An error that is a Rejection makes the link wait
 	// long. Target and Changed are called from one goroutine at a time.
 	Target func(ctx context.Context, last error) (*Target, error)
-	// Changed returns when ctx ends, or when there is a join token that was not tried yet, so another attempt need not
-	// wait.
+	// Changed returns when ctx ends, or when there is a join token that has not been tried yet, so another attempt need
+	// not wait.
 	Changed func(ctx context.Context)
 	// Handler serves the hub's requests.
 	Handler http.Handler
@@ -96,7 +96,7 @@ func (l *Link) Connected() bool {
 	return l.state.open > 0 && !l.state.stopping
 }
 
-// Alive reports whether the link is open or makes progress towards opening.
+// Alive reports whether the link is open or is making progress towards opening.
 func (l *Link) Alive() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

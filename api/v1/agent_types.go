@@ -9,8 +9,8 @@ import (
 )
 
 // Agent configures the agent in the member. The hub changes a connected agent through its tunnel if the agent runs as
-// the Deployment of its manifest. If the changed agent does not become ready, it is rolled back; the condition
-// AgentUpToDate reports it. Anyone who can choose the agent's image, the hub that it trusts or the nodes that it runs
+// the Deployment in its manifest. If the changed agent does not become ready, it is rolled back; the AgentUpToDate
+// condition reports this. Anyone who can choose the agent's image, the hub that it trusts or the nodes that it runs
 // on can obtain the agent's rights. Setting any field except replicas and resources therefore requires the verb
 // "update" on clusters/agent, which no role of a workspace includes.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
@@ -22,7 +22,7 @@ type Agent struct {
 	Image string `json:"image,omitempty"`
 
 	// trust selects the certificates that the agent accepts from the hub. Pinned, the default, accepts only the CA bundle
-	// in the agent's manifest and the CAs that the hub has announced through the tunnel since. System accepts the
+	// in the agent's manifest and the CAs that the hub has since announced through the tunnel. System accepts the
 	// certificate authorities of the agent's image; use it for a hub behind a public CA.
 	// +optional
 	// +kubebuilder:default=Pinned
@@ -66,7 +66,7 @@ type Agent struct {
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// affinity replaces the agent's default affinity, which prefers control plane nodes and spreads the replicas over
+	// affinity replaces the agent's default affinity, which prefers control plane nodes and spreads the replicas across
 	// different nodes.
 	// +optional
 	// +structType=atomic

@@ -115,14 +115,14 @@ type OIDCProvider struct {
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 
-	// clientID is the OAuth client ID that the hub uses at this provider.
+	// clientID is the OAuth client ID that the hub uses with this provider.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	ClientID string `json:"clientID"`
 
-	// clientSecret is the OAuth client secret that the hub uses at this provider.
+	// clientSecret is the OAuth client secret that the hub uses with this provider.
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 

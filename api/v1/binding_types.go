@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterRoleTemplateBinding grants a principal a RoleTemplate in one or many members, optionally until a point in
+// ClusterRoleTemplateBinding grants a principal a RoleTemplate in one or more members, optionally until a point in
 // time. In each of these members it becomes one ClusterRoleBinding. It also lets the principal reach these members
 // through the hub and see their Clusters.
 //

@@ -91,8 +91,8 @@ type PlanTarget struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// rollout defines the order of the members and how many of them are in progress at the same time. By default, one
-	// member at a time is in progress, in the order of their names, and the first failure stops the rollout.
+	// rollout defines the order of the members and how many of them are in progress at the same time. By default, members
+	// are processed one at a time, in order of name, and the first failure stops the rollout.
 	// +optional
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
@@ -176,8 +176,8 @@ type PlanPace struct {
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
-	// paused prevents the plan from starting any member, node or further attempt. Nodes whose upgrade has not started
-	// are released and uncordoned. A running upgrade finishes. It defaults to false.
+	// paused prevents the plan from starting work on any other member or node, and from making further attempts. Nodes
+	// whose upgrade has not started are released and uncordoned. A running upgrade finishes. It defaults to false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 

@@ -8,12 +8,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Project is a group of namespaces in one or many members that share access rights, quota, limits, isolation and
+// Project is a group of namespaces in one or more members that share access rights, quota, limits, isolation and
 // secrets.
 //
-// A namespace belongs to a Project if spec.namespaces lists it, or if a user labelled it in the member with
+// A namespace belongs to a Project if spec.namespaces lists it, or if a user has labeled it in the member with
 // "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace with that label are copied to all
-// namespaces of the Project. Deleting a Project deletes no namespace.
+// namespaces of the Project. Deleting a Project does not delete its namespaces.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -82,7 +82,7 @@ type Sets struct {
 	// Guards returns the outcome of the guards of projects in a member. If it is nil, the outcome is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
 	// Direct returns the outcome of the data with which a member's agent serves users without the hub. It is nil if users
-	// do not sign in at the hub.
+	// do not sign in to the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
 	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
 	Unconfirmed delivery.Unconfirmed

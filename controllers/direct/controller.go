@@ -47,7 +47,7 @@ type Reconciler struct {
 	// Client reads from a cache.
 	Client     client.Reader
 	Deliveries Deliverer
-	// Issuer is nil if users do not sign in at the hub. Then there is no direct access.
+	// Issuer is nil if users do not sign in to the hub. Then there is no direct access.
 	Issuer *signin.Server
 	Now    func() time.Time
 

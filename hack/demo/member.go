@@ -33,7 +33,7 @@ func clusterName() types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: member}
 }
 
-// applyCluster applies the Cluster and returns when its registration is there.
+// applyCluster applies the Cluster and returns once its registration exists.
 func (d *demo) applyCluster(ctx context.Context) (string, error) {
 	name := clusterName()
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}

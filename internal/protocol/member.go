@@ -74,7 +74,7 @@ const (
 	EnvNamespace = "DROVER_NAMESPACE"
 	// EnvListen is the address of /healthz, /readyz and /metrics. The default is ":8080".
 	EnvListen = "DROVER_LISTEN"
-	// EnvDirectListen is the address for users who come without the hub. The default is ":6443".
+	// EnvDirectListen is the address for users who connect without going through the hub. The default is ":6443".
 	EnvDirectListen = "DROVER_DIRECT_LISTEN"
 	// EnvSocket is the path of the unix socket that "drover-agent loglevel" connects to.
 	EnvSocket = "DROVER_SOCKET"

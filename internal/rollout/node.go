@@ -103,7 +103,7 @@ func (c *Claim) tried() int32 {
 // Failure describes a failed attempt.
 type Failure struct {
 	At time.Time `json:"at"`
-	// Final reports whether there is no attempt left.
+	// Final reports whether no attempts are left.
 	Final bool `json:"final,omitempty"`
 	// Reason is a reason as in v1.NodeFailure.
 	Reason string `json:"reason"`

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package signin implements the OpenID Connect issuer that users sign in at, and authenticates users by their tokens.
+// Package signin implements the OpenID Connect issuer that users sign in to, and authenticates users by their tokens.
 package signin
 
 import (

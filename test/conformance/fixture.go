@@ -35,7 +35,7 @@ const (
 
 	hubPlane, member = "hub", "member"
 	// user is the name of two users who are bound to all rights in the member: a user of the hub's API server with a
-	// token, and a user that signs in at the hub.
+	// token, and a user that signs in to the hub.
 	user, token = "conformance", "conformance-token"
 )
 

@@ -46,7 +46,7 @@ func newVisitor(hub, address string, ca []byte) (*visitor, error) {
 	return &visitor{hub: hub, browser: &http.Client{Transport: transport, Jar: jar}}, nil
 }
 
-// open returns an error unless users can sign in at the hub.
+// open returns an error unless users can sign in to the hub.
 func (v *visitor) open(ctx context.Context) error {
 	_, err := v.get(ctx, v.hub+"/.well-known/openid-configuration")
 	return err

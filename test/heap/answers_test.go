@@ -184,7 +184,7 @@ func resume(t *testing.T, text string) {
 	}
 }
 
-// hub lets a user sign in at a GitHub that answers by the path, or by "/" for all others.
+// hub lets a user sign in to a GitHub that answers by the path, or by "/" for all others.
 func hub(t *testing.T, answers map[string]string) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -232,7 +232,7 @@ func nested(depth int) string {
 	return string(heads)
 }
 
-// directory lets a user sign in at a directory that answers the first request with a text.
+// directory lets a user sign in to a directory that answers the first request with a text.
 func directory(t *testing.T, text string) {
 	t.Helper()
 	lender := httptest.NewTLSServer(http.NotFoundHandler()) // of its certificate

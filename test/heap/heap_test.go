@@ -151,7 +151,7 @@ func (discard) Header() http.Header         { return http.Header{} }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 func (discard) WriteHeader(int)             {}
 
-// provider lets a user sign in at a provider with arbitrary answers.
+// provider lets a user sign in to a provider with arbitrary answers.
 func provider(t *testing.T, configuration, tokens string) {
 	t.Helper()
 	mux := http.NewServeMux()

@@ -110,7 +110,7 @@ type Installer struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// MachineTask is a one-time task of a machine.
+// MachineTask is a one-time task for a machine.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task cannot be changed: add another task with a new id"
 // +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="set update if, and only if, the action is Update"

@@ -107,7 +107,7 @@ func isMemberServer(server string) bool {
 	return strings.HasPrefix(at.Path, protocol.PathClusters) && len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
-// userToken prints a token of the user who is signed in at the hub of a server.
+// userToken prints a token of the user who is signed in to the hub of a server.
 func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 	if o.HubName == "" {
 		store, err := sessions()

@@ -125,7 +125,7 @@ func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 }
 
 // Settle implements Cluster. It deletes and creates the snapshots of the schedule. It looks again soon while something
-// is in progress, and at the next time of the schedule.
+// is in progress, and at the next scheduled time.
 func (in *kubeadmCluster) Settle(ctx context.Context, w *Wanted) (time.Duration, error) {
 	err := in.expire(ctx, in.decided)
 	next, scheduled := in.followSchedule(ctx, w)

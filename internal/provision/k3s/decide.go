@@ -26,7 +26,7 @@ type Decision struct {
 	Take, Release []string
 	// Instructions are the instructions that hosts must have now, by the hosts' names.
 	Instructions map[string]*Instructions
-	// Waiting contains the reason to wait of each host that is not ready, by name.
+	// Waiting maps the name of each host that is not ready to the reason it is waiting.
 	Waiting map[string]string
 	// Hosts and Ready count the hosts of the cluster, including hosts that are leaving.
 	Hosts, Ready int

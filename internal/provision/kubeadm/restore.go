@@ -146,7 +146,7 @@ func (d *decision) advance() {
 	}
 }
 
-// why returns why the restore must not continue, or "" if it can. No data has been replaced yet.
+// why returns the reason that the restore must not continue, or "" if it may. No data has been replaced yet.
 func (d *decision) why() string {
 	first, _ := d.holder(d.Restore.UID, Prepare)
 	if first == nil || first.Gone {

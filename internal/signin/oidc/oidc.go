@@ -322,7 +322,7 @@ func style(methods []string) oauth2.AuthStyle {
 	return oauth2.AuthStyleAutoDetect
 }
 
-// ofGoogle reports whether users sign in at Google, which issues refresh tokens for access_type=offline.
+// ofGoogle reports whether users sign in to Google, which issues refresh tokens for access_type=offline.
 func ofGoogle(authorization string) bool {
 	u, err := url.Parse(authorization)
 	return err == nil && u.Host == "accounts.google.com"
