@@ -79,10 +79,16 @@ func (b BuiltIn) apply(ctx context.Context, template *unstructured.Unstructured)
 		err = b.Writer.Create(ctx, template.DeepCopy(), owned.FieldOwner)
 	case err == nil && found.GetAnnotations()[v1.AnnotationAutoUpdate] == "false":
 		return nil
-	case err == nil && equality.Semantic.DeepEqual(found.Object["spec"], template.Object["spec"]):
-		return nil
 	case err == nil:
-		found.Object["spec"] = template.DeepCopy().Object["spec"]
+		spec := template.DeepCopy().Object["spec"].(map[string]any)
+		before, _ := found.Object["spec"].(map[string]any)
+		if locked, set := before["locked"]; set { // the lock of an administrator stays
+			spec["locked"] = locked
+		}
+		if equality.Semantic.DeepEqual(before, spec) {
+			return nil
+		}
+		found.Object["spec"] = spec
 		labels := found.GetLabels()
 		if labels == nil {
 			labels = map[string]string{}

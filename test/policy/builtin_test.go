@@ -72,6 +72,7 @@ func testBuiltInRoles(t *testing.T, h *fixture) {
 		t.Fatal(err)
 	}
 	lead()
+	want.Locked = true // a lock stays
 	if got := read(changed); !reflect.DeepEqual(got, want) {
 		t.Errorf("a changed template is %+v, want %+v as before", got, want)
 	}
@@ -81,6 +82,7 @@ func testBuiltInRoles(t *testing.T, h *fixture) {
 	if rules(deleted) == 0 {
 		t.Error("a deleted template has no rules, want it to be created again")
 	}
+	change(changed, func(r *v1.RoleTemplate) { r.Spec.Locked = false })
 	change(kept, func(r *v1.RoleTemplate) { delete(r.Annotations, v1.AnnotationAutoUpdate) })
 	lead()
 

@@ -26,6 +26,10 @@ import (
 // maxLine is the maximum length of a line of a log in bytes. Longer lines end the command.
 const maxLine = 1 << 20
 
+// maxPods is the maximum number of pods whose logs are printed. An agent has at most five replicas; node agents of large
+// clusters are left out.
+const maxPods = 20
+
 // logs is the command "logs agent".
 type logs struct {
 	*cli.Options
@@ -67,6 +71,10 @@ func (o *logs) run(c *cobra.Command) error {
 	if (o.cluster == "") == (o.memberContext == "") {
 		return errors.New("set either --cluster, to read the log through the hub, or --member-context")
 	}
+	flags := o.Overrides.AuthInfo
+	if flags.Token != "" || flags.TokenFile != "" || flags.ClientCertificate != "" || o.Overrides.Context.AuthInfo != "" {
+		return errors.New("--token, --user and client certificates are not supported here: select a context of this user")
+	}
 	config, err := o.config()
 	if err != nil {
 		return err
@@ -99,7 +107,9 @@ func (o *logs) config() (*rest.Config, error) {
 
 // print prints the logs of all pods of the agent.
 func (o *logs) print(ctx context.Context, pods coreclient.PodInterface, out io.Writer) error {
-	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: agentPods})
+	listing, cancel := cli.Bounded(ctx)
+	defer cancel()
+	list, err := pods.List(listing, metav1.ListOptions{LabelSelector: agentPods, Limit: maxPods})
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("you may not list the pods of the agent: ask for a role such as cluster-owner: %w", err)

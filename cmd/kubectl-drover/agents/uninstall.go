@@ -87,7 +87,7 @@ func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, e
 		return nil, fmt.Errorf("%s leads through the hub to the agent that would be removed: use --context with a context "+
 			"that connects directly to the member", config.Host)
 	}
-	if exec := config.ExecProvider; exec != nil && exec.Command == cli.PluginCommand {
+	if cli.SignsInAtHub(config.ExecProvider) {
 		return nil, fmt.Errorf("the context of %s has a user who signs in at the hub, and may lead to the agent that would "+
 			"be removed: use --context with a context of the member's own", config.Host)
 	}

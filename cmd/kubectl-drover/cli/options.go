@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,20 @@ const (
 	// LookInterval is the polling interval of commands that wait.
 	LookInterval = 500 * time.Millisecond
 )
+
+// SignsInAtHub reports whether a user of a kubeconfig gets tokens from this plugin.
+func SignsInAtHub(exec *clientcmdapi.ExecConfig) bool {
+	if exec == nil {
+		return false
+	}
+	switch strings.TrimSuffix(filepath.Base(exec.Command), ".exe") {
+	case PluginCommand:
+		return true
+	case "kubectl":
+		return slices.Contains(exec.Args, "drover")
+	}
+	return false
+}
 
 // PluginCommand is the program that kubeconfigs run to get tokens.
 const PluginCommand = "kubectl-drover"
@@ -148,7 +163,10 @@ func (o *Options) RawConfig() (clientcmdapi.Config, error) {
 	raw = *raw.DeepCopy()
 	current := raw.Contexts[cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)]
 	if current != nil && raw.Clusters[current.Cluster] != nil {
-		raw.Clusters[current.Cluster].Server = o.Overrides.ClusterInfo.Server
+		own := *raw.Clusters[current.Cluster] // other contexts with the same entry keep their server
+		own.Server = o.Overrides.ClusterInfo.Server
+		current.Cluster += "@--server"
+		raw.Clusters[current.Cluster] = &own
 	}
 	return raw, nil
 }

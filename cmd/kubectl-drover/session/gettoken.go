@@ -63,9 +63,8 @@ func (o *options) session() (login.Store, string, error) {
 		return store, "", fmt.Errorf("read your sessions: %w", err)
 	}
 	raw, err := o.RawConfig()
-	if err != nil {
-		issuer, err := chooseHub(found)
-		return store, issuer, err
+	if err != nil { // it may say which hub is meant, so no session may replace it
+		return store, "", fmt.Errorf("read kubeconfig: %w: correct it, or select the hub's URL with --hub", err)
 	}
 	if o.HubName != "" {
 		base := cli.BaseOf(&raw, o.HubName)

@@ -58,7 +58,7 @@ func (o *options) plain(ctx context.Context) (*plainHub, error) {
 		return nil, cli.ErrNoHub
 	}
 	p := &plainHub{context: name, user: context.AuthInfo, auth: raw.AuthInfos[context.AuthInfo]}
-	if exec := p.auth.Exec; exec != nil && exec.Command == cli.PluginCommand {
+	if cli.SignsInAtHub(p.auth.Exec) {
 		return nil, login.ErrSignedOut
 	}
 	if p.Hub, err = o.isHub(ctx, name); err != nil {

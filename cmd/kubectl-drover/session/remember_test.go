@@ -162,6 +162,14 @@ func TestTheOnlySessionDoesNotReplaceAnotherHub(t *testing.T) {
 			if err != nil && !errors.Is(err, login.ErrSignedOut) {
 				t.Errorf("the error is %v, want one that leaves the choice to the kubeconfig", err)
 			}
+			damaged := filepath.Join(t.TempDir(), "config")
+			if err := os.WriteFile(damaged, []byte("clusters: ["), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o.Loading.ExplicitPath = damaged
+			if _, got, err := o.session(); err == nil {
+				t.Errorf("with a kubeconfig that cannot be read, the session is at %q, want an error", got)
+			}
 		})
 	}
 }

@@ -85,6 +85,7 @@ read_flags() {
 # check_settings finds mistakes before anything is changed.
 check_settings() {
 	[ -n "$registry" ] || die "--registry is missing: see ./install.sh --help"
+	[ "$(printf '%s\n' "$registry" | wc -l)" -eq 1 ] || die "--registry has several lines"
 	printf '%s\n' "$registry" | grep -Eq '^[A-Za-z0-9][A-Za-z0-9._:/-]*$' && [ "${registry%/}" = "$registry" ] ||
 		die "--registry $registry is not of the form HOST[:PORT][/PATH]"
 	[ -z "$ca" ] || [ -r "$ca" ] || die "--registry-ca $ca cannot be read"
@@ -139,6 +140,7 @@ render() {
 			gsub(/drover-config-[a-z0-9]+/, "&-" ENVIRON["hash"])
 			print
 		}' "$here/install.yaml" >"$work/install.yaml"
+	grep -qF "image: $pushed" "$work/install.yaml" || die "install.yaml of this bundle does not have the image $image"
 }
 
 # definitions prints the CRDs. They come first, because the API server takes a moment to learn of them.

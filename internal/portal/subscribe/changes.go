@@ -198,17 +198,24 @@ func (c *changes) forget(version uint64) {
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// names returns the names of all objects.
-func (c *changes) names() []types.NamespacedName {
+// names returns the names and UIDs of all objects.
+func (c *changes) names() map[types.NamespacedName]types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := make([]types.NamespacedName, 0, len(c.objects)-c.deleted)
+	all := make(map[types.NamespacedName]types.UID, len(c.objects)-c.deleted)
 	for name, o := range c.objects {
 		if o.content != nil {
-			list = append(list, name)
+			all[name] = o.uid
 		}
 	}
-	return list
+	return all
+}
+
+// current reports whether a change is the last one of its object.
+func (c *changes) current(o object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.currentLocked(o)
 }
 
 // namespaces returns the namespaces with objects.

@@ -26,9 +26,9 @@ const resourceClusters = "clusters"
 type reach struct {
 	scope // by the right to get clusters/proxy
 	// bound has the principals with bindings, by workspace, and names has the Clusters that these bindings let the user
-	// reach.
+	// reach, with their UIDs.
 	bound map[string]index.Principals
-	names map[types.NamespacedName]bool
+	names map[types.NamespacedName]types.UID
 }
 
 // same reports whether the user reaches the same Clusters later.
@@ -57,11 +57,11 @@ func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 		now.bound, now.names, now.incomplete, now.unknown = before.bound, before.names, true, true
 		return now
 	}
-	now.bound, now.names = bound, map[types.NamespacedName]bool{}
-	for _, name := range k.feed.names() {
+	now.bound, now.names = bound, map[types.NamespacedName]types.UID{}
+	for name, uid := range k.feed.names() {
 		if _, some := bound[name.Namespace]; some && st.query.asks(name.Namespace) &&
-			st.isBound(ctx, &now, name, before.names[name]) {
-			now.names[name] = true
+			st.isBound(ctx, &now, name, before.names[name] == uid) {
+			now.names[name] = uid
 		}
 	}
 	return now
@@ -106,13 +106,13 @@ func (st *stream) view(ctx context.Context, k *watched, o object) view {
 	if k.reach.look(ctx, k.feed.kind, st.asReview, o.Namespace, scope{}) {
 		return viewPart
 	}
-	shown := k.reach.names[o.NamespacedName]
-	if o.content != nil && st.isBound(ctx, &k.reach, o.NamespacedName, shown) {
-		k.reach.names[o.NamespacedName] = true
+	shown, was := k.reach.names[o.NamespacedName]
+	if o.content != nil && st.isBound(ctx, &k.reach, o.NamespacedName, shown == o.uid) {
+		k.reach.names[o.NamespacedName] = o.uid
 		return viewPart
 	}
 	delete(k.reach.names, o.NamespacedName)
-	if shown {
+	if was {
 		return viewGone
 	}
 	return viewNothing
@@ -129,8 +129,8 @@ func (r reach) seen(st *stream, k *watched, seen map[string][]string) {
 		return
 	}
 	seen[proxy] = r.scope.seen(st.workspaces(k))
-	for name := range r.names {
-		seen[bound] = append(seen[bound], name.String())
+	for name, uid := range r.names {
+		seen[bound] = append(seen[bound], name.String()+" "+string(uid))
 	}
 	slices.Sort(seen[bound])
 }

@@ -323,14 +323,17 @@ func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err err
 
 // sendObject sends as much of a changed object as the user sees. If keep is set, the message is kept for other streams.
 func (st *stream) sendObject(ctx context.Context, k *watched, o object, keep bool) error {
-	encode := k.feed.frame
+	shown, encode := k.reach.names[o.NamespacedName], k.feed.frame
 	switch st.view(ctx, k, o) {
 	case viewNothing:
 		return nil
 	case viewGone:
+		o.uid = shown // the name may belong to another Cluster now
 		return st.send(k.feed.gone(o))
 	case viewPart:
-		encode = k.feed.part
+		if encode = k.feed.part; !k.feed.current(o) {
+			return nil // the user reaches the present Cluster, which follows, and maybe not the one of this change
+		}
 	case viewAll:
 	}
 	frame, err := encode(o, keep)
