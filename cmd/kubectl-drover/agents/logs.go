@@ -139,7 +139,9 @@ func (o *logs) print(ctx context.Context, pods coreclient.PodInterface, out io.W
 	return errors.Join(failed...)
 }
 
-func (o *logs) printPod(ctx context.Context, pods coreclient.PodInterface, name, prefix string, lines *lineWriter) error {
+func (o *logs) printPod(
+	ctx context.Context, pods coreclient.PodInterface, name, prefix string, lines *lineWriter,
+) error {
 	options := &corev1.PodLogOptions{Follow: o.follow, Previous: o.previous}
 	if o.tail >= 0 {
 		options.TailLines = &o.tail

@@ -85,9 +85,9 @@ read_flags() {
 # check_settings finds mistakes before anything is changed.
 check_settings() {
 	[ -n "$registry" ] || die "--registry is missing: see ./install.sh --help"
-	[ "$(printf '%s\n' "$registry" | wc -l)" -eq 1 ] || die "--registry has several lines"
-	printf '%s\n' "$registry" | grep -Eq '^[A-Za-z0-9][A-Za-z0-9._:/-]*$' && [ "${registry%/}" = "$registry" ] ||
-		die "--registry $registry is not of the form HOST[:PORT][/PATH]"
+	case $registry in
+	[!A-Za-z0-9]* | *[!A-Za-z0-9._:/-]* | */) die "--registry $registry is not of the form HOST[:PORT][/PATH]" ;;
+	esac
 	[ -z "$ca" ] || [ -r "$ca" ] || die "--registry-ca $ca cannot be read"
 	[ -z "$plugin_dir" ] || [ -d "$plugin_dir" ] || die "--plugin-dir $plugin_dir is not a folder"
 	[ -z "$push_only" ] || return 0
