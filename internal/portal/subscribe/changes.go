@@ -198,17 +198,17 @@ func (c *changes) forget(version uint64) {
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// names returns the names and UIDs of all objects.
-func (c *changes) names() map[types.NamespacedName]types.UID {
+// names returns the names and UIDs of the objects in the namespaces for which in returns true.
+func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName]types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make(map[types.NamespacedName]types.UID, len(c.objects)-c.deleted)
+	found := map[types.NamespacedName]types.UID{}
 	for name, o := range c.objects {
-		if o.content != nil {
-			all[name] = o.uid
+		if o.content != nil && in(name.Namespace) {
+			found[name] = o.uid
 		}
 	}
-	return all
+	return found
 }
 
 // current reports whether a change is the last one of its object.

@@ -58,9 +58,14 @@ func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 		return now
 	}
 	now.bound, now.names = bound, map[types.NamespacedName]types.UID{}
-	for name, uid := range k.feed.names() {
-		if _, some := bound[name.Namespace]; some && st.query.asks(name.Namespace) &&
-			st.isBound(ctx, &now, name, before.names[name] == uid) {
+	if len(bound) == 0 {
+		return now
+	}
+	for name, uid := range k.feed.names(func(workspace string) bool {
+		_, some := bound[workspace]
+		return some && st.query.asks(workspace)
+	}) {
+		if st.isBound(ctx, &now, name, before.names[name] == uid) {
 			now.names[name] = uid
 		}
 	}
@@ -105,6 +110,9 @@ func (st *stream) view(ctx context.Context, k *watched, o object) view {
 	}
 	if k.reach.look(ctx, k.feed.kind, st.asReview, o.Namespace, scope{}) {
 		return viewPart
+	}
+	if !k.feed.current(o) { // the present Cluster of this name follows; the user may reach it, and not the one before
+		return viewNothing
 	}
 	shown, was := k.reach.names[o.NamespacedName]
 	if o.content != nil && st.isBound(ctx, &k.reach, o.NamespacedName, shown == o.uid) {

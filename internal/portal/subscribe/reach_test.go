@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -20,6 +21,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/portal/catalog"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -222,5 +224,42 @@ func TestPartOfAClusterHasNothingElse(t *testing.T) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || strings.Contains(string(data), "secret") {
 		t.Errorf("the message is\n%s\nwant\n%s", data, expected)
+	}
+}
+
+func TestClusterThatIsCreatedAgainIsAnotherCluster(t *testing.T) {
+	reaches := false
+	no := func(context.Context, identity.Identity, types.NamespacedName) (bool, error) { return false, nil }
+	s := New(Options{Now: time.Now, Reach: catalog.Ways{Proxy: no,
+		Bound: func(context.Context, identity.Identity, types.NamespacedName) (bool, error) { return reaches, nil }},
+		Watch: func(context.Context, identity.Identity, string, string) (bool, error) { return false, nil }})
+	f, st := s.feeds[resourceClusters], &stream{Server: s}
+	record := func(uid types.UID, version int) object {
+		c := cluster("a", "one", version)
+		c.UID = uid
+		f.put(c, false)
+		batch, _ := f.after(0, batch)
+		return batch[len(batch)-1]
+	}
+	before, now := record("old", 1), record("new", 2)
+	for name, tt := range map[string]struct {
+		record  object
+		reaches bool
+		want    view
+		uid     types.UID // that the stream has shown from then on
+	}{
+		"the change of the old one":                  {before, true, viewNothing, "old"},
+		"the new one, if the user does not reach it": {now, false, viewGone, ""},
+		"the new one, if the user reaches it":        {now, true, viewPart, "new"},
+		"the old one, if the user reaches neither":   {before, false, viewNothing, "old"},
+	} {
+		reaches = tt.reaches
+		k := &watched{feed: f, scope: scope{workspaces: map[string]bool{}}, reach: reach{
+			scope: scope{workspaces: map[string]bool{}}, bound: map[string]index.Principals{"a": {}},
+			names: map[types.NamespacedName]types.UID{now.NamespacedName: "old"},
+		}}
+		if got := st.view(t.Context(), k, tt.record); got != tt.want || k.reach.names[now.NamespacedName] != tt.uid {
+			t.Errorf("%s: view %d, and %q was shown; want %d and %q", name, got, k.reach.names[now.NamespacedName], tt.want, tt.uid)
+		}
 	}
 }

@@ -331,9 +331,7 @@ func (st *stream) sendObject(ctx context.Context, k *watched, o object, keep boo
 		o.uid = shown // the name may belong to another Cluster now
 		return st.send(k.feed.gone(o))
 	case viewPart:
-		if encode = k.feed.part; !k.feed.current(o) {
-			return nil // the user reaches the present Cluster, which follows, and maybe not the one of this change
-		}
+		encode = k.feed.part
 	case viewAll:
 	}
 	frame, err := encode(o, keep)
