@@ -146,7 +146,7 @@ type logLine struct {
 }
 
 // userinfo matches the user and password of a URL, for example of a proxy in an error. A password may contain any
-// character except those that end the URL in a text.
+// character except white space and quotation marks, which end the URL.
 var userinfo = regexp.MustCompile(`://[^\s"]*@`)
 
 // lastErrorOf returns the last error of a log, unless the agent has connected since.

@@ -26,8 +26,8 @@ import (
 // maxLine is the maximum length of a line of a log in bytes. Longer lines end the command.
 const maxLine = 1 << 20
 
-// maxPods is the maximum number of pods whose logs are printed. An agent has at most five replicas; node agents of large
-// clusters are left out.
+// maxPods is the maximum number of pods whose logs are printed. An agent has at most five replicas, but each node may have
+// a node agent.
 const maxPods = 20
 
 // logs is the command "logs agent".
@@ -47,9 +47,10 @@ func NewLogs(shared *cli.Options) *cobra.Command {
 		Use: "agent -c CLUSTER", Short: "Print the log of a Cluster's agent", Args: cobra.NoArgs,
 		Long: `Print the log of a Cluster's agent.
 
-The log is read through the hub with your own rights in the member: get on pods and pods/log in
-the namespace drover-agent, which the role cluster-owner includes. While the agent is not
-connected, use --member-context with a context that connects directly to the member.`,
+The log is read through the hub with your own rights in the member: list on pods and get on
+pods/log in the namespace drover-agent, which the role cluster-owner includes. While the agent is
+not connected, use --member-context with a context that connects directly to the member. The logs
+of at most 20 pods are printed.`,
 		Example: "  kubectl drover logs agent -c prod-eu -w team-a --tail 20\n" +
 			"  kubectl drover logs agent --member-context prod-eu-admin --follow",
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c) },
@@ -85,7 +86,7 @@ func (o *logs) run(c *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("make client for %s: %w", config.Host, err)
 	}
-	return o.print(c.Context(), core.Pods(protocol.AgentNamespace), c.OutOrStdout())
+	return o.print(c, core.Pods(protocol.AgentNamespace))
 }
 
 // config returns the client configuration of the member.
@@ -106,7 +107,8 @@ func (o *logs) config() (*rest.Config, error) {
 }
 
 // print prints the logs of all pods of the agent.
-func (o *logs) print(ctx context.Context, pods coreclient.PodInterface, out io.Writer) error {
+func (o *logs) print(c *cobra.Command, pods coreclient.PodInterface) error {
+	ctx := c.Context()
 	listing, cancel := cli.Bounded(ctx)
 	defer cancel()
 	list, err := pods.List(listing, metav1.ListOptions{LabelSelector: agentPods, Limit: maxPods})
@@ -121,7 +123,10 @@ func (o *logs) print(ctx context.Context, pods coreclient.PodInterface, out io.W
 		return fmt.Errorf("the namespace %s has no pod of an agent: \"kubectl drover import\" installs one",
 			protocol.AgentNamespace)
 	}
-	lines := &lineWriter{out: out}
+	if list.Continue != "" {
+		c.PrintErrf("There are more than %d pods; the logs of the others are not printed.\n", maxPods)
+	}
+	lines := &lineWriter{out: c.OutOrStdout()}
 	var running sync.WaitGroup
 	failed := make([]error, len(list.Items))
 	for i := range list.Items {

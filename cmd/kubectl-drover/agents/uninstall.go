@@ -88,7 +88,7 @@ func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, e
 			"that connects directly to the member", config.Host)
 	}
 	if cli.SignsInAtHub(config.ExecProvider) {
-		return nil, fmt.Errorf("the context of %s has a user who signs in at the hub, and may lead to the agent that would "+
+		return nil, fmt.Errorf("the context of %s has a user who signs in to the hub, and may lead to the agent that would "+
 			"be removed: use --context with a context of the member's own", config.Host)
 	}
 	config = rest.CopyConfig(config)

@@ -97,8 +97,9 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	return &login.Session{Issuer: p.url, CA: p.ca, Client: client, User: p.user, UserAgent: userAgent}, nil
 }
 
-// signedInOrPlain returns the session of a user who has signed in, or else the way of the kubeconfig to the hub. The
-// commands that use it write a kubeconfig, in which the flags that choose the user would have no effect.
+// signedInOrPlain returns the session of a user who has signed in, or else a session with the
+// kubeconfig's own credentials. The commands that use it write a kubeconfig, in which the flags that choose the user
+// would have no effect.
 func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	none := clientcmdapi.AuthInfo{}
 	if !equality.Semantic.DeepEqual(o.Overrides.AuthInfo, none) || o.Overrides.Context.AuthInfo != "" {
