@@ -160,7 +160,8 @@ definitions() {
 install_hub() {
 	render
 	if [ -n "$output" ]; then
-		cp "$work/install.yaml" "$output"
+		cp "$work/install.yaml" "$output.new" || die "$output was not written"
+		mv -f "$output.new" "$output"
 		say "wrote $output: apply it with kubectl apply --server-side"
 		return
 	fi
