@@ -259,7 +259,8 @@ func TestClusterThatIsCreatedAgainIsAnotherCluster(t *testing.T) {
 			names: map[types.NamespacedName]types.UID{now.NamespacedName: "old"},
 		}}
 		if got := st.view(t.Context(), k, tt.record); got != tt.want || k.reach.names[now.NamespacedName] != tt.uid {
-			t.Errorf("%s: view %d, and %q was shown; want %d and %q", name, got, k.reach.names[now.NamespacedName], tt.want, tt.uid)
+			t.Errorf("%s: view %d, and %q was shown; want %d and %q", name, got, k.reach.names[now.NamespacedName],
+				tt.want, tt.uid)
 		}
 	}
 }
