@@ -191,6 +191,9 @@ func TestSeatsAreReleased(t *testing.T) {
 			runtime.Gosched()
 		}
 		leave()
+		for waiting := 1; waiting > 0; _, _, waiting = l.Load() { // The other caller still has its seat.
+			runtime.Gosched()
+		}
 		close(member.answer)
 		all.Wait()
 		wantFree(t, l)

@@ -195,13 +195,26 @@ func kubectl(args []string) error {
 	}
 	for _, m := range members {
 		if m.Name == name {
-			if _, err := etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID}); err != nil {
-				return err // etcd may refuse it for a moment, and the removal tries again
+			if err := removeMember(m); err != nil {
+				return err
 			}
 			note("remove", m.Name)
 		}
 	}
 	return nil
+}
+
+// removeMember removes a member from etcd. etcd refuses it while a member has just joined or started. k3s then tries
+// again: a finalizer keeps the node until the member is removed.
+func removeMember(m member) (err error) {
+	for range 120 {
+		if _, err = etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID}); err == nil || strings.Contains(err.Error(), "member not found") {
+			return nil
+		}
+		fmt.Println("remove:", err)
+		<-time.After(500 * time.Millisecond)
+	}
+	return err
 }
 
 // deploy applies the manifests, as k3s does, and runs the agent on one server, in place of a kubelet that starts its
