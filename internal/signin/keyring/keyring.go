@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keyring reads the issuer's keys from their Secret.
+// Package keyring reads the issuer's keys from their Secret, and seals values with them.
 package keyring
 
 import (
@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/internal/signin/keys"
-	"github.com/drover-dev/drover/internal/signin/seal"
 )
 
 // The Secret with the signing keys is in the manager's namespace. Field is the key of the Secret's data.
@@ -41,10 +40,10 @@ type Keys struct {
 	// Set has all published keys. Active is the key that signs.
 	Set    keys.Set
 	Active keys.Key
-	// Sealing has secrets that are derived from the keys. The secret of the active key is first. Sealer seals with the
-	// first secret.
+	// Sealing has secrets that are derived from the keys. The secret of the active key is first; Seal
+	// uses it.
 	Sealing [][]byte
-	*seal.Sealer
+	*sealer
 
 	version string
 }
@@ -87,7 +86,7 @@ func (k *Keyring) Current(ctx context.Context) (*Keys, error) {
 	if next.Sealing, err = next.Set.Sealing(active); err != nil {
 		return nil, err
 	}
-	if next.Sealer, err = seal.New(next.Sealing...); err != nil {
+	if next.sealer, err = newSealer(next.Sealing...); err != nil {
 		return nil, err
 	}
 	k.last.Store(next)

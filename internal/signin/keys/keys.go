@@ -94,7 +94,7 @@ func (s Set) JWKS() jose.JSONWebKeySet {
 	return set
 }
 
-// Sealing returns keys for package seal, which all replicas share. The key that is derived from the active key is
+// Sealing returns keys for sealing, which all replicas share. The key that is derived from the active key is
 // first. The keys are derived, so that no other secret has to be stored.
 func (s Set) Sealing(active Key) ([][]byte, error) {
 	var all [][]byte

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package seal
+package keyring
 
 import (
 	"bytes"
@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-func sealer(t testing.TB, keys ...byte) *Sealer {
+func sealerWith(t testing.TB, keys ...byte) *sealer {
 	t.Helper()
 	var all [][]byte
 	for _, key := range keys {
 		all = append(all, bytes.Repeat([]byte{key}, 32))
 	}
-	s, err := New(all...)
+	s, err := newSealer(all...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func sealer(t testing.TB, keys ...byte) *Sealer {
 }
 
 func TestSealedValueOpensForItsPurposeOnly(t *testing.T) {
-	old, rotated, other := sealer(t, 1), sealer(t, 2, 1), sealer(t, 3)
+	old, rotated, other := sealerWith(t, 1), sealerWith(t, 2, 1), sealerWith(t, 3)
 	sealed, err := old.Seal("code", map[string]string{"user": "alice"})
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestSealedValueOpensForItsPurposeOnly(t *testing.T) {
 	changed := []byte(sealed)
 	changed[20] ^= 1
 	for name, tt := range map[string]struct {
-		s       *Sealer
+		s       *sealer
 		purpose string
 		sealed  string
 		opens   bool
@@ -50,12 +50,12 @@ func TestSealedValueOpensForItsPurposeOnly(t *testing.T) {
 		"empty":                   {old, "code", "", false},
 		"another encoding":        {old, "code", sealed + "=", false},
 		"with a line break in it": {old, "code", sealed[:8] + "\n" + sealed[8:], false},
-		"too long":                {old, "code", strings.Repeat("A", Max+1), false},
+		"too long":                {old, "code", strings.Repeat("A", maxSealed+1), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got map[string]string
 			err := tt.s.Open(tt.purpose, tt.sealed, &got)
-			if (err == nil) != tt.opens || tt.opens && got["user"] != "alice" || !tt.opens && !errors.Is(err, ErrSealed) {
+			if (err == nil) != tt.opens || tt.opens && got["user"] != "alice" || !tt.opens && !errors.Is(err, errSealed) {
 				t.Errorf("Open returned %v and %v, want it to open: %t", got, err, tt.opens)
 			}
 		})
@@ -64,8 +64,8 @@ func TestSealedValueOpensForItsPurposeOnly(t *testing.T) {
 
 func TestSealerNeedsAKeyOf32Bytes(t *testing.T) {
 	for _, keys := range [][][]byte{nil, {nil}, {make([]byte, 16)}} {
-		if _, err := New(keys...); err == nil {
-			t.Errorf("New(%v) succeeded", keys)
+		if _, err := newSealer(keys...); err == nil {
+			t.Errorf("newSealer(%v) succeeded", keys)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func FuzzOpenAnything(f *testing.F) {
 	f.Add("AAAA")
 	f.Fuzz(func(t *testing.T, sealed string) {
 		var into map[string]any
-		if err := sealer(t, 1).Open("code", sealed, &into); err == nil {
+		if err := sealerWith(t, 1).Open("code", sealed, &into); err == nil {
 			t.Errorf("%q was opened", sealed)
 		}
 	})

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package seal encrypts values that a client carries but must not read or change.
-package seal
+package keyring
 
 import (
 	"crypto/aes"
@@ -15,20 +14,20 @@ import (
 	"strings"
 )
 
-// Max is the maximum length of a sealed value, in bytes. A code has up to 6 KiB of groups and 4 KiB of a provider's
+// maxSealed is the maximum length of a sealed value, in bytes. A code has up to 6 KiB of groups and 4 KiB of a provider's
 // state.
-const Max = 24 << 10
+const maxSealed = 24 << 10
 
-// ErrSealed means that a value was not sealed with one of the keys for this purpose, or was changed.
-var ErrSealed = errors.New("the value was not sealed by this hub")
+// errSealed means that a value was not sealed with one of the keys for this purpose, or was changed.
+var errSealed = errors.New("the value was not sealed by this hub")
 
-// Sealer seals values. Create one with New. It is safe for concurrent use.
-type Sealer struct{ keys []cipher.AEAD }
+// sealer encrypts values that a client carries but must not read or change. It is safe for concurrent use.
+type sealer struct{ keys []cipher.AEAD }
 
-// New returns a Sealer that seals with the first key, and opens values that were sealed with any key. A key has 32
+// newSealer returns a sealer that seals with the first key, and opens values that were sealed with any key. A key has 32
 // bytes.
-func New(keys ...[]byte) (*Sealer, error) {
-	s := &Sealer{}
+func newSealer(keys ...[]byte) (*sealer, error) {
+	s := &sealer{}
 	for _, key := range keys {
 		if len(key) != 32 {
 			return nil, fmt.Errorf("make cipher: the key has %d bytes, want 32", len(key))
@@ -50,7 +49,7 @@ func New(keys ...[]byte) (*Sealer, error) {
 }
 
 // Seal encrypts a value for a purpose. It cannot be opened for another purpose.
-func (s *Sealer) Seal(purpose string, value any) (string, error) {
+func (s *sealer) Seal(purpose string, value any) (string, error) {
 	plain, err := json.Marshal(value)
 	if err != nil {
 		return "", fmt.Errorf("seal: %w", err)
@@ -61,22 +60,22 @@ func (s *Sealer) Seal(purpose string, value any) (string, error) {
 }
 
 // Open decrypts a value that Seal returned.
-func (s *Sealer) Open(purpose, sealed string, into any) error {
-	if len(sealed) > Max || strings.ContainsAny(sealed, "\r\n") { // the decoder would ignore these characters
-		return ErrSealed
+func (s *sealer) Open(purpose, sealed string, into any) error {
+	if len(sealed) > maxSealed || strings.ContainsAny(sealed, "\r\n") { // the decoder would ignore these characters
+		return errSealed
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
 	if err != nil {
-		return ErrSealed
+		return errSealed
 	}
 	for _, key := range s.keys {
 		if len(raw) < key.NonceSize() {
-			return ErrSealed
+			return errSealed
 		}
 		plain, err := key.Open(nil, raw[:key.NonceSize()], raw[key.NonceSize():], []byte(purpose))
 		if err == nil {
 			return json.Unmarshal(plain, into)
 		}
 	}
-	return ErrSealed
+	return errSealed
 }
