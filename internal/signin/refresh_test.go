@@ -26,7 +26,6 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/signin/account"
-	"github.com/drover-dev/drover/internal/signin/authcode"
 	"github.com/drover-dev/drover/internal/signin/grant"
 	"github.com/drover-dev/drover/internal/signin/refresh"
 	sessions "github.com/drover-dev/drover/internal/signin/session"
@@ -479,7 +478,7 @@ func TestSessionInUseIsKeptWhenItsUserSignsInManyTimes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := authcode.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID}, Redirect: redirectURI,
+		c := sessions.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID}, Redirect: redirectURI,
 			At: f.now(), Offline: i%2 == 0}
 		if _, _, err := f.issuer.grants.Begin(t.Context(), current, c); err != nil {
 			t.Fatal(err)

@@ -33,7 +33,6 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/signin/account"
-	"github.com/drover-dev/drover/internal/signin/authcode"
 	"github.com/drover-dev/drover/internal/signin/grant"
 	"github.com/drover-dev/drover/internal/signin/keys"
 	"github.com/drover-dev/drover/internal/signin/login"
@@ -651,7 +650,7 @@ func TestDisconnectsAndRepeatedLoginsWriteLittle(t *testing.T) {
 	f := newFixture(t)
 	writes := &counted{Client: f.Client}
 	f.cache.Client = writes
-	begin := func(c authcode.Code) error {
+	begin := func(c sessions.Code) error {
 		ctx, hangUp := context.WithCancel(t.Context())
 		defer hangUp()
 		writes.hangUp = hangUp
@@ -662,8 +661,8 @@ func TestDisconnectsAndRepeatedLoginsWriteLittle(t *testing.T) {
 		_, _, err = f.issuer.grants.Begin(ctx, current, c)
 		return err
 	}
-	next := func() authcode.Code {
-		return authcode.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID},
+	next := func() sessions.Code {
+		return sessions.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID},
 			Redirect: redirectURI, At: f.now()}
 	}
 	before := f.objects()

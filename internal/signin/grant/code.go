@@ -15,7 +15,6 @@ import (
 
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/signin/account"
-	"github.com/drover-dev/drover/internal/signin/authcode"
 	"github.com/drover-dev/drover/internal/signin/keyring"
 	"github.com/drover-dev/drover/internal/signin/oauth"
 	"github.com/drover-dev/drover/internal/signin/session"
@@ -30,8 +29,8 @@ func refusedCode() error {
 
 // redeem issues tokens for a code.
 func (s *Server) redeem(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
-	c, err := authcode.Open(keys, fields.Get("code"))
-	if err != nil {
+	var c session.Code
+	if keys.Open(keyring.PurposeCode, fields.Get("code"), &c) != nil {
 		return Granted{}, refusedCode()
 	}
 	age, redirect := s.Now().Sub(c.At), fields.Get("redirect_uri")
@@ -60,7 +59,7 @@ func proves(verifier, challenge string) bool {
 
 // Begin starts the session of a code. It returns the session with its refresh token, if the client requested one. If a
 // code is redeemed twice, one of the two clients has stolen it, so Begin revokes the session.
-func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c authcode.Code) (session.Session, string, error) {
+func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c session.Code) (session.Session, string, error) {
 	none := session.Session{}
 	err := s.Accounts.Standing(ctx, s.Accounts.Cache, c.Claims)
 	if errors.Is(err, account.ErrNotStanding) {
@@ -93,7 +92,7 @@ func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c authcode.Code)
 
 // replayed refuses a code that was already redeemed. It revokes the session unless the session is already revoked, so
 // that a repeated code causes only one write.
-func (s *Server) replayed(ctx context.Context, c authcode.Code, revoked bool) error {
+func (s *Server) replayed(ctx context.Context, c session.Code, revoked bool) error {
 	if revoked {
 		return refusedCode()
 	}

@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// maxSealed is the maximum length of a sealed value, in bytes. A code has up to 6 KiB of groups and 4 KiB of a provider's
-// state.
+// maxSealed is the maximum length of a sealed value, in bytes. A code has up to 6 KiB of groups and 4 KiB of a
+// provider's state.
 const maxSealed = 24 << 10
 
 // errSealed means that a value was not sealed with one of the keys for this purpose, or was changed.
@@ -24,8 +24,8 @@ var errSealed = errors.New("the value was not sealed by this hub")
 // sealer encrypts values that a client carries but must not read or change. It is safe for concurrent use.
 type sealer struct{ keys []cipher.AEAD }
 
-// newSealer returns a sealer that seals with the first key, and opens values that were sealed with any key. A key has 32
-// bytes.
+// newSealer returns a sealer that seals with the first key, and opens values that were sealed with any key. A key has
+// 32 bytes.
 func newSealer(keys ...[]byte) (*sealer, error) {
 	s := &sealer{}
 	for _, key := range keys {

@@ -19,7 +19,6 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/signin/account"
-	"github.com/drover-dev/drover/internal/signin/authcode"
 	"github.com/drover-dev/drover/internal/signin/connector"
 	"github.com/drover-dev/drover/internal/signin/keyring"
 	"github.com/drover-dev/drover/internal/signin/oauth"
@@ -114,10 +113,10 @@ func (p *Pages) answer(w http.ResponseWriter, r *http.Request, a attempt, o outc
 
 // giveCode redirects the browser to the client with a code.
 func (p *Pages) giveCode(w http.ResponseWriter, r *http.Request, a attempt, claims account.Claims) {
-	code, err := authcode.Code{
+	code, err := a.keys.Seal(keyring.PurposeCode, session.Code{
 		Claims: claims, ID: randomID(), Redirect: a.request.Redirect, Nonce: a.request.Nonce,
 		Challenge: a.request.Challenge, At: p.Now(), Offline: a.request.Offline,
-	}.Seal(a.keys)
+	})
 	if err != nil {
 		p.unavailable(w, err)
 		return

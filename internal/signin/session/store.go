@@ -45,6 +45,20 @@ const (
 var ErrRefresh error = &oauth.Error{Code: "invalid_grant", Description: "the refresh token is not valid, has expired " +
 	"or was used before, or its user may not sign in; sign in again"}
 
+// Code is the content of an authorization code, which a login page issues and the token endpoint redeems. The code is
+// sealed, and no object is stored for it before it is redeemed.
+type Code struct {
+	account.Claims
+	// ID is the ID of the session that starts when the code is redeemed.
+	ID        string    `json:"i"`
+	Redirect  string    `json:"r"`
+	Nonce     string    `json:"n"`
+	Challenge string    `json:"c"`
+	At        time.Time `json:"t"`
+	// Offline reports whether the session has refresh tokens.
+	Offline bool `json:"o,omitempty"`
+}
+
 // Bounds are the bounds of a session whose client requested refresh tokens. All are required.
 type Bounds struct {
 	// Idle is how long an unused refresh token is valid. Lifetime is how long a session lasts after the login.
