@@ -13,7 +13,7 @@ import (
 )
 
 // want records that an owner wants a set in a member.
-func (d *Store) want(m *member, key Key, c content) {
+func (g *guarded) want(m *member, key Key, c content) {
 	id := c.set.ID
 	was := m.entry(id)
 	if was.set == c.set && was.key == key {
@@ -25,41 +25,41 @@ func (d *Store) want(m *member, key Key, c content) {
 		return
 	}
 	m.wants[id] = &wanted{key: key, content: c, since: time.Now()}
-	d.retries.clear(m, id) // failures of the old content do not apply to the new content
-	d.enqueue(m, id)
+	g.retries.clear(m, id) // failures of the old content do not apply to the new content
+	g.enqueue(m, id)
 }
 
 // withdraw records that an owner no longer wants a set in a member.
-func (d *Store) withdraw(m *member, id string, key Key) {
+func (g *guarded) withdraw(m *member, id string, key Key) {
 	if m.entry(id).key != key {
 		return // another owner wants it there now
 	}
 	delete(m.wants, id)
-	if d.owners.complete {
-		m.countAsWithdrawn(id, &d.Restore)
+	if g.owners.complete {
+		m.countAsWithdrawn(id, &g.options.Restore)
 	}
-	d.retries.clear(m, id)
-	if !d.owners.complete {
+	g.retries.clear(m, id)
+	if !g.owners.complete {
 		m.wants[id] = &wanted{content: content{set: Absent(id)}}
 	}
-	d.enqueue(m, id)
-	d.drop(m)
+	g.enqueue(m, id)
+	g.drop(m)
 }
 
 // known returns the state of a member, and creates it if necessary.
-func (d *Store) known(name types.NamespacedName) *member {
-	m := d.members[name]
+func (g *guarded) known(name types.NamespacedName) *member {
+	m := g.members[name]
 	if m == nil {
 		m = newMember(name)
-		d.members[name] = m
+		g.members[name] = m
 	}
 	return m
 }
 
 // wantedIn returns the state of a member in which an owner wants a set. If Forget was called for the member, wantedIn
 // replaces its state with a new one.
-func (d *Store) wantedIn(name types.NamespacedName) *member {
-	was := d.members[name]
+func (g *guarded) wantedIn(name types.NamespacedName) *member {
+	was := g.members[name]
 	if was != nil && !was.forgotten {
 		return was
 	}
@@ -68,44 +68,44 @@ func (d *Store) wantedIn(name types.NamespacedName) *member {
 		m.has, m.synced, m.reported, m.hold, m.comparing = was.has, was.synced, was.reported, was.hold, was.comparing
 		was.has = map[string]*protocol.SetState{}
 	}
-	d.members[name] = m
-	d.look(m)
+	g.members[name] = m
+	g.look(m)
 	return m
 }
 
 // drop forgets a member if there is nothing to remember about it.
-func (d *Store) drop(m *member) {
-	if d.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
-		delete(d.members, m.name)
-		d.retries.clearAll(m)
+func (g *guarded) drop(m *member) {
+	if g.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && g.members[m.name] == m {
+		delete(g.members, m.name)
+		g.retries.clearAll(m)
 	}
 }
 
 // look reads a member's connection, and the profile in its Cluster's spec. If either has changed, look queues the
 // member's sets and notifies the owners of sets that the member lacks.
-func (d *Store) look(m *member) {
-	if d.queue == nil {
+func (g *guarded) look(m *member) {
+	if g.queue == nil {
 		return
 	}
-	state := d.State(m.name)
+	state := g.options.State(m.name)
 	if m.forgotten {
 		m.connected = state.Connected() // decides when to drop it
 		return
 	}
-	d.examine(m)
+	g.examine(m)
 	was := m.connection
-	if m.connection = connectionOf(state, was); d.ReadOnly != nil {
-		withheld, err := d.ReadOnly(d.ctx, m.name)
+	if m.connection = connectionOf(state, was); g.options.ReadOnly != nil {
+		withheld, err := g.options.ReadOnly(g.ctx, m.name)
 		if m.withheld = withheld; err != nil { // the profile is unknown, so it stays as it was
 			m.withheld = was.withheld
 		}
 	}
 	if m.withheld != was.withheld {
-		d.retries.clearAll(m)
+		g.retries.clearAll(m)
 	}
 	if m.connection != was {
-		d.enqueueAll(m)
-		d.affected = append(d.affected, m.lacking()...)
+		g.enqueueAll(m)
+		g.affected = append(g.affected, m.lacking()...)
 	}
 }
 
@@ -115,12 +115,12 @@ const maxUnowned = 1024
 
 // Synced applies the report of all sets of a member. Synced, Event and Stopped implement members.Follower.
 func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	if d.closed {
+	if g.closed {
 		return
 	}
-	m := d.known(name)
+	m := g.known(name)
 	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member is waiting for its confirmation
 	offer := make(map[string]*protocol.SetState, len(all))
 	for _, event := range all {
@@ -132,54 +132,54 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 			delete(offer, event.Removed)
 		}
 	}
-	d.affected = append(d.affected, m.lacking()...) // their state was unknown; update adds the owners of existing sets
+	g.affected = append(g.affected, m.lacking()...) // their state was unknown; update adds the owners of existing sets
 	for id := range m.has {
 		if offer[id] == nil {
-			d.update(m, id, nil)
+			g.update(m, id, nil)
 		}
 	}
 	for id, state := range offer {
-		d.update(m, id, state)
+		g.update(m, id, state)
 	}
 	m.synced, m.reported = true, true
-	d.examine(m)
-	d.enqueueAll(m)
+	g.examine(m)
+	g.enqueueAll(m)
 }
 
 // Event applies a change of a set in a member.
 func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	m := d.members[name]
-	if m == nil || d.closed {
+	m := g.members[name]
+	if m == nil || g.closed {
 		return
 	}
 	switch {
 	case m.reaches(event):
-		d.examine(m)
+		g.examine(m)
 	case event.State != nil:
 		id := event.State.ID
 		if known := m.wants[id] != nil || m.has[id] != nil; known || len(m.has) < len(m.wants)+maxUnowned {
-			d.update(m, id, event.State)
+			g.update(m, id, event.State)
 		}
 	case event.Removed != "":
-		d.update(m, event.Removed, nil)
+		g.update(m, event.Removed, nil)
 	}
 }
 
 // Stopped records that a member's sets may change without being reported. The last reported state is kept.
 func (d *Store) Stopped(name types.NamespacedName) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if m := d.members[name]; m != nil {
+	g := d.lock()
+	defer d.unlock()
+	if m := g.members[name]; m != nil {
 		m.synced = false
-		d.drop(m)
+		g.drop(m)
 	}
 }
 
 // update applies the state of a set that an agent reported, where nil means that the set does not exist. If the state
 // has changed, the owner of the set is notified.
-func (d *Store) update(m *member, id string, state *protocol.SetState) {
+func (g *guarded) update(m *member, id string, state *protocol.SetState) {
 	want, was, had := m.entry(id), m.has[id], m.hasWanted(id)
 	if state == nil {
 		delete(m.has, id)
@@ -188,10 +188,10 @@ func (d *Store) update(m *member, id string, state *protocol.SetState) {
 		m.has[id] = state
 	}
 	if had && !m.hasWanted(id) {
-		d.retries.lost(m, id)
+		g.retries.lost(m, id)
 	}
 	if want.set != nil && was != state && !reflect.DeepEqual(was, state) {
-		d.affected = append(d.affected, want.key)
+		g.affected = append(g.affected, want.key)
 	}
-	d.enqueue(m, id)
+	g.enqueue(m, id)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// member is the state of one Cluster: the sets that it should have and the sets that it has. Store.mu guards it.
+// member is the state of one Cluster: the sets that it should have and the sets that it has. It is part of guarded.
 type member struct {
 	name types.NamespacedName
 	connection

@@ -65,13 +65,13 @@ type Outcome struct {
 // such set is wanted counts as Pending.
 func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
-	d.mu.Lock()
+	g := d.lock()
 	for _, name := range members {
 		o := Outcome{Stage: Pending}
-		if m := d.members[name]; m != nil {
+		if m := g.members[name]; m != nil {
 			o = m.outcome(id)
 			o.Busy = len(m.sends) > fewSends
-			if o.Stage == Away && !m.reported && time.Since(d.started) < settleTime {
+			if o.Stage == Away && !m.reported && time.Since(g.started) < settleTime {
 				o.Stage = Unreported
 			}
 		}
@@ -81,7 +81,7 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 		}
 		outcomes = append(outcomes, o)
 	}
-	d.mu.Unlock()
+	d.unlock()
 	slices.SortFunc(outcomes, func(a, b Outcome) int { return cmp.Compare(a.Cluster, b.Cluster) })
 	return outcomes
 }
@@ -90,12 +90,12 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 // away counts the members that may have it but are not connected, accept no sets or are waiting for a confirmation.
 // unreported counts the members whose agents have not reported yet.
 func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, unreported int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	g := d.lock()
+	defer d.unlock()
 	for _, name := range members {
-		m := d.members[name]
+		m := g.members[name]
 		switch {
-		case (m == nil || !m.connected && !m.reported) && time.Since(d.started) < settleTime:
+		case (m == nil || !m.connected && !m.reported) && time.Since(g.started) < settleTime:
 			unreported++
 		case m != nil && m.lacks(id):
 		case m == nil, !m.connected, m.refuses != "", m.hold.Holds(id, m.wants[id] != nil):

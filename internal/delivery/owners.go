@@ -10,7 +10,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// owners holds the hub objects that own sets, and the owners that are expected to declare sets. Store.mu guards it.
+// owners holds the hub objects that own sets, and the owners that are expected to declare sets. It is part of guarded.
 type owners struct {
 	all map[Key]*owner
 	// expected contains the owners for which Replace has not been called yet. It is nil before Expect is called.

@@ -74,26 +74,26 @@ func (d *Store) Start(ctx context.Context) error {
 // begin gives the store the queue of its controller. Every change to a member's wanted or existing sets adds targets to
 // this queue.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	d.queue, d.started = queue, time.Now()
-	for _, m := range d.members {
-		d.look(m)
-		d.drop(m)
+	g.queue, g.started = queue, time.Now()
+	for _, m := range g.members {
+		g.look(m)
+		g.drop(m)
 	}
 	return nil
 }
 
-// close ends all sends in progress. The caller must not hold mu.
+// close ends all sends in progress.
 func (d *Store) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.queue, d.closed = nil, true
+	g := d.lock()
+	defer d.unlock()
+	g.queue, g.closed = nil, true
 	d.stop()
 }
 
 // reconcile sends a set to a member or removes it, if the member's set differs from the wanted one. When the send ends,
-// the target is queued again if there is more to do. The caller must not hold mu.
+// the target is queued again if there is more to do.
 func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error) {
 	send, wait := d.startSend(t)
 	if send == nil {
@@ -104,35 +104,34 @@ func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error)
 	select {
 	case <-send.done:
 	case <-slow.C:
-		d.mu.Lock()
+		d.lock()
 		send.slow = true
-		d.mu.Unlock()
+		d.unlock()
 	}
 	return reconcile.Result{}, nil
 }
 
-// startSend starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait. The caller
-// must not hold mu.
+// startSend starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait.
 func (d *Store) startSend(t target) (*sending, time.Duration) {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	m := d.members[t.member]
-	if m == nil || d.closed {
+	m := g.members[t.member]
+	if m == nil || g.closed {
 		return nil, 0
 	}
 	if t.id == unusedID {
-		d.compare(m)
+		g.compare(m)
 	}
 	var wait time.Duration
-	due := m.due(t.id, d.rule(t.id))
+	due := m.due(t.id, g.rule(t.id))
 	if f := m.failed[t.id]; due && f != nil {
 		wait = max(0, time.Until(f.retryAt))
 	}
 	if !due || wait > 0 {
-		d.resume(m)
+		g.resume(m)
 		return nil, wait
 	}
-	want := m.next(t.id, d.rule(t.id))
+	want := m.next(t.id, g.rule(t.id))
 	if !m.room(want) {
 		m.waiting[t.id] = struct{}{}
 		return nil, 0
@@ -145,22 +144,22 @@ func (d *Store) startSend(t target) (*sending, time.Duration) {
 
 // enqueue queues a set if it is due, after either the wanted set or the member's set has changed. It reports whether
 // the set is due.
-func (d *Store) enqueue(m *member, id string) bool {
-	d.compareLater(m)
-	due := d.queue != nil && m.due(id, d.rule(id))
+func (g *guarded) enqueue(m *member, id string) bool {
+	g.compareLater(m)
+	due := g.queue != nil && m.due(id, g.rule(id))
 	if due {
-		d.queue.Add(target{m.name, id})
+		g.queue.Add(target{m.name, id})
 	}
 	return due
 }
 
 // enqueueAll queues all sets in a member that are due.
-func (d *Store) enqueueAll(m *member) {
+func (g *guarded) enqueueAll(m *member) {
 	for id := range m.wants {
-		d.enqueue(m, id)
+		g.enqueue(m, id)
 	}
 	for id := range m.has {
-		d.enqueue(m, id)
+		g.enqueue(m, id)
 	}
 }
 
@@ -174,7 +173,7 @@ func (m *member) room(want *set.Set) bool {
 }
 
 // resume queues as many of the sets delayed by a member's bounds as there is room for.
-func (d *Store) resume(m *member) {
+func (g *guarded) resume(m *member) {
 	if len(m.waiting) == 0 {
 		return
 	}
@@ -184,7 +183,7 @@ func (d *Store) resume(m *member) {
 			return
 		}
 		delete(m.waiting, id)
-		if d.enqueue(m, id) {
+		if g.enqueue(m, id) {
 			room--
 		}
 	}
@@ -203,7 +202,7 @@ type sending struct {
 	done chan struct{}
 }
 
-// send sends a set, or removes it, and applies the result. The caller must not hold mu.
+// send sends a set, or removes it, and applies the result.
 func (d *Store) send(m *member, s *sending) {
 	defer close(s.done)
 	var state *protocol.SetState
@@ -213,53 +212,53 @@ func (d *Store) send(m *member, s *sending) {
 	} else {
 		state, err = d.transfer(d.ctx, s)
 	}
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
 	delete(m.sends, s.id)
 	if err == nil {
 		m.took(time.Now())
 	}
 	if !m.forgotten {
-		d.sent(m, s, state, err)
+		g.sent(m, s, state, err)
 	}
-	d.enqueue(m, s.id) // the send failed, or another set is wanted now
-	d.resume(m)
-	d.drop(m)
+	g.enqueue(m, s.id) // the send failed, or another set is wanted now
+	g.resume(m)
+	g.drop(m)
 }
 
 // sent applies the result of a send, and notifies the owner of the set.
-func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error) {
+func (g *guarded) sent(m *member, s *sending, state *protocol.SetState, err error) {
 	want := m.entry(s.id)
 	if want.set != nil {
-		d.affected = append(d.affected, want.key)
+		g.affected = append(g.affected, want.key)
 	}
 	switch {
 	case err == nil && s.id == unusedID && m.hold.Waits():
-		d.retries.clear(m, s.id)
-		d.endHold(m)
+		g.retries.clear(m, s.id)
+		g.endHold(m)
 	case err == nil && s.due == nil:
-		d.retries.clear(m, s.id)
+		g.retries.clear(m, s.id)
 		delete(m.has, s.id)
 		m.hold.Settle(s.id)
 	case err == nil && state.Phase == protocol.SetReadOnly:
-		d.affected = append(d.affected, m.refuse(v1.ReasonAgentReadOnly)...)
+		g.affected = append(g.affected, m.refuse(v1.ReasonAgentReadOnly)...)
 	case err == nil:
 		if f := m.failed[s.id]; f == nil || !f.lost { // keep the pauses for a set that the member loses repeatedly
-			d.retries.clear(m, s.id)
+			g.retries.clear(m, s.id)
 		}
 		m.has[s.id] = want.share(state)
 	case members.IsStatus(err, http.StatusNotFound):
-		d.affected = append(d.affected, m.refuse(v1.ReasonAgentTooOld)...)
+		g.affected = append(g.affected, m.refuse(v1.ReasonAgentTooOld)...)
 	default: // the failure counts if the owner still wants the same set
-		due := m.next(s.id, d.rule(s.id))
+		due := m.next(s.id, g.rule(s.id))
 		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) {
-			d.retries.failed(m, s.id, err)
+			g.retries.failed(m, s.id, err)
 		}
 	}
 }
 
 // transfer sends a set to a member's leading agent, or removes it there. For a set that was sent, it returns the state
-// reported by the agent. It acquires no lock.
+// reported by the agent.
 func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.SetState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()

@@ -108,11 +108,11 @@ func newContent(s *set.Set) content { return (&owner{}).content(s, map[string]co
 
 // ready adds a member that is connected and has reported its sets.
 func (d *Store) ready(name string) *member {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	g := d.lock()
+	defer d.unlock()
 	m := newMember(types.NamespacedName{Namespace: "team-a", Name: name})
 	m.connected, m.reported, m.synced = true, true, true
-	d.members[m.name] = m
+	g.members[m.name] = m
 	return m
 }
 
@@ -135,72 +135,76 @@ func TestDue(t *testing.T) {
 	}
 	want := func(s *set.Set) map[string]*wanted { return map[string]*wanted{id: {content: newContent(s)}} }
 	for name, tt := range map[string]struct {
-		change func(d *Store, m *member)
+		change func(g *guarded, m *member)
 		want   bool
 	}{
 		"a set that the member lacks is sent": {
-			func(_ *Store, m *member) { m.wants = want(mine) }, true,
+			func(_ *guarded, m *member) { m.wants = want(mine) }, true,
 		},
 		"a set that it has with another digest is sent": {
-			func(_ *Store, m *member) { m.wants, m.has = want(mine), state("other") }, true,
+			func(_ *guarded, m *member) { m.wants, m.has = want(mine), state("other") }, true,
 		},
 		"a set that it has is not sent, whether or not it is applied": {
-			func(_ *Store, m *member) { m.wants, m.has = want(mine), state(mine.Digest) }, false,
+			func(_ *guarded, m *member) { m.wants, m.has = want(mine), state(mine.Digest) }, false,
 		},
 		"a set is not sent twice at once": {
-			func(_ *Store, m *member) { m.wants, m.sends[id] = want(mine), &sending{} }, false,
+			func(_ *guarded, m *member) { m.wants, m.sends[id] = want(mine), &sending{} }, false,
 		},
 		"nothing is sent to a member that is away": {
-			func(_ *Store, m *member) { m.wants, m.connected = want(mine), false }, false,
+			func(_ *guarded, m *member) { m.wants, m.connected = want(mine), false }, false,
 		},
 		"nothing is sent before it has reported all its sets": {
-			func(_ *Store, m *member) { m.wants, m.synced = want(mine), false }, false,
+			func(_ *guarded, m *member) { m.wants, m.synced = want(mine), false }, false,
 		},
 		"nothing is sent to an agent that accepts no sets": {
-			func(_ *Store, m *member) { m.wants, m.refuses = want(mine), "AgentTooOld" }, false,
+			func(_ *guarded, m *member) { m.wants, m.refuses = want(mine), "AgentTooOld" }, false,
 		},
 		"nothing is sent while its Cluster is being deleted": {
-			func(_ *Store, m *member) { m.wants, m.forgotten = want(mine), true }, false,
+			func(_ *guarded, m *member) { m.wants, m.forgotten = want(mine), true }, false,
 		},
 		"nothing is sent after the store has stopped": {
-			func(d *Store, m *member) { m.wants, d.queue = want(mine), nil }, false,
+			func(g *guarded, m *member) { m.wants, g.queue = want(mine), nil }, false,
 		},
-		"an unchanged set is neither sent nor removed": {func(d *Store, m *member) {
-			m.wants, m.has, d.owners.complete = want(Unchanged(id)), state("other"), true
+		"an unchanged set is neither sent nor removed": {func(g *guarded, m *member) {
+			m.wants, m.has, g.owners.complete = want(Unchanged(id)), state("other"), true
 		}, false},
-		"an unchanged set that is lacking is not sent": {func(_ *Store, m *member) { m.wants = want(Unchanged(id)) }, false},
-		"an absent set is removed": {
-			func(_ *Store, m *member) { m.wants, m.has = want(Absent(id)), state("other") }, true,
+		"an unchanged set that is lacking is not sent": {
+			func(_ *guarded, m *member) { m.wants = want(Unchanged(id)) }, false,
 		},
-		"an absent set that is lacking is not removed": {func(_ *Store, m *member) { m.wants = want(Absent(id)) }, false},
-		"a withdrawn set is removed before the store is complete": {func(d *Store, m *member) {
+		"an absent set is removed": {
+			func(_ *guarded, m *member) { m.wants, m.has = want(Absent(id)), state("other") }, true,
+		},
+		"an absent set that is lacking is not removed": {func(_ *guarded, m *member) { m.wants = want(Absent(id)) }, false},
+		"a withdrawn set is removed before the store is complete": {func(g *guarded, m *member) {
 			m.has, m.wants = state("other"), want(mine)
-			d.withdraw(m, id, Key{})
+			g.withdraw(m, id, Key{})
 		}, true},
 		"a set without an owner stays until the store is complete": {
-			func(_ *Store, m *member) { m.has = state("other") }, false,
+			func(_ *guarded, m *member) { m.has = state("other") }, false,
 		},
 		"a set without an owner is removed after the store is complete": {
-			func(d *Store, m *member) { m.has, d.owners.complete = state("other"), true }, true,
+			func(g *guarded, m *member) { m.has, g.owners.complete = state("other"), true }, true,
 		},
 		"CVE-2021-36782: ReadOnly in the spec removes sets": {
-			func(_ *Store, m *member) { m.wants, m.has, m.withheld = want(mine), state("other"), true }, true,
+			func(_ *guarded, m *member) { m.wants, m.has, m.withheld = want(mine), state("other"), true }, true,
 		},
 		"CVE-2021-36782: ReadOnly in the spec sends nothing": {
-			func(_ *Store, m *member) { m.wants, m.withheld = want(mine), true }, false,
+			func(_ *guarded, m *member) { m.wants, m.withheld = want(mine), true }, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := New(Options{Log: logr.Discard()})
-			d.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[target]())
-			defer d.queue.ShutDown()
 			m := d.ready("a")
-			queue := d.queue
-			tt.change(d, m)
-			if got := d.enqueue(m, id); got != tt.want {
+			g := d.lock()
+			defer d.unlock()
+			g.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[target]())
+			defer g.queue.ShutDown()
+			queue := g.queue
+			tt.change(g, m)
+			if got := g.enqueue(m, id); got != tt.want {
 				t.Errorf("due is %t, want %t", got, tt.want)
 			}
-			d.queue = queue
+			g.queue = queue
 		})
 	}
 }
@@ -276,9 +280,9 @@ func TestBoundsOnSendsToAMember(t *testing.T) {
 				d.Replace(Key{Name: fmt.Sprint(i)}, map[types.NamespacedName]*set.Set{m.name: s})
 			}
 			testkit.Eventually(t, 30*time.Second, func(context.Context) error {
-				d.mu.Lock()
+				d.lock()
 				held := len(m.waiting)
-				d.mu.Unlock()
+				d.unlock()
 				if got := int(f.now.Load()); got < tt.least || got > tt.atOnce || got+held != tt.count {
 					return fmt.Errorf("%d sends are in progress and %d sets are waiting, want %d to %d, and the rest of %d",
 						got, held, tt.least, tt.atOnce, tt.count)
@@ -312,14 +316,14 @@ func TestMembersThatDoNotRespondLeaveWorkersToOthers(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
-		d.mu.Lock()
-		defer d.mu.Unlock()
+		g := d.lock()
+		defer d.unlock()
 		held := 0
-		for _, m := range d.members {
+		for _, m := range g.members {
 			held += len(m.waiting)
 		}
-		if sends := int(f.now.Load()); d.queue.Len() > 0 || sends+held != silent*sets {
-			return fmt.Errorf("%d sets are being sent, %d waiting and %d queued, want none queued", sends, held, d.queue.Len())
+		if sends := int(f.now.Load()); g.queue.Len() > 0 || sends+held != silent*sets {
+			return fmt.Errorf("%d sets are being sent, %d waiting and %d queued, want none queued", sends, held, g.queue.Len())
 		}
 		return nil
 	})
@@ -354,7 +358,7 @@ func TestKept(t *testing.T) {
 			if behaviour == "nothing if it was withdrawn" {
 				m.wants[id] = &wanted{content: newContent(Absent(id))}
 			}
-			d := &Store{members: map[types.NamespacedName]*member{name: m}}
+			d := &Store{state: guarded{members: map[types.NamespacedName]*member{name: m}}}
 			if got := d.Kept(id, name); (got == nil) != (tt.want == nil) || got != nil && got.Digest != tt.want.Digest {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}

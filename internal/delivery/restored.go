@@ -33,8 +33,8 @@ type rule struct {
 	complete  bool // set if all owners have declared their sets
 }
 
-func (d *Store) rule(id string) rule {
-	return rule{revocable: d.Restore.Rule(id).RevokedAtOnce, complete: d.owners.complete}
+func (g *guarded) rule(id string) rule {
+	return rule{revocable: g.options.Restore.Rule(id).RevokedAtOnce, complete: g.owners.complete}
 }
 
 // path returns the URL path of a send, including the checkpoint for the agent.
@@ -69,13 +69,13 @@ func (m *member) countAsWithdrawn(id string, policy *checkpoint.Policy) {
 // Unconfirmed returns the changes that are not sent to a member until an administrator confirms them, or nil if there
 // are none. The changes are not known until all owners have declared their sets and the agent has reported its sets.
 func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.Difference, known bool) {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	m := d.members[name]
+	m := g.members[name]
 	if m == nil {
 		return nil, false
 	}
-	d.examine(m)
+	g.examine(m)
 	switch {
 	case m.refuses != "":
 		return nil, true
@@ -87,40 +87,40 @@ func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.D
 
 // examine determines whether a member waits for a confirmation. If this has changed, it checks all sets of the member
 // again.
-func (d *Store) examine(m *member) {
-	changed := d.Restore.Examine(d.ctx, m.name, &m.hold, m.synced)
-	d.compareLater(m)
+func (g *guarded) examine(m *member) {
+	changed := g.options.Restore.Examine(g.ctx, m.name, &m.hold, m.synced)
+	g.compareLater(m)
 	if changed {
-		d.holdChanged(m)
+		g.holdChanged(m)
 	}
 }
 
 // holdChanged checks all sets of a member that has started or stopped waiting for a confirmation, and notifies the
 // owners that may be affected.
-func (d *Store) holdChanged(m *member) {
-	d.enqueueAll(m)
-	d.affected = append(append(d.affected, m.lacking()...), m.ownOwners(&d.Restore)...)
+func (g *guarded) holdChanged(m *member) {
+	g.enqueueAll(m)
+	g.affected = append(append(g.affected, m.lacking()...), m.ownOwners(&g.options.Restore)...)
 }
 
 // compareLater schedules compare for a member that is waiting for a confirmation. It delays the comparison a little,
 // because an agent may report many changes at once.
-func (d *Store) compareLater(m *member) {
-	if m.hold.Waits() && !m.comparing && d.queue != nil {
+func (g *guarded) compareLater(m *member) {
+	if m.hold.Waits() && !m.comparing && g.queue != nil {
 		m.comparing = true
-		d.queue.AddAfter(target{m.name, unusedID}, d.Pause)
+		g.queue.AddAfter(target{m.name, unusedID}, g.options.Pause)
 	}
 }
 
 // compare computes the changes that await a confirmation in a member, and notifies the member's owners if they have
 // changed.
-func (d *Store) compare(m *member) {
+func (g *guarded) compare(m *member) {
 	m.comparing = false
 	var now *checkpoint.Difference
-	if m.hold.Waits() && d.owners.complete && m.reported {
+	if m.hold.Waits() && g.owners.complete && m.reported {
 		now = m.difference()
 	}
 	if m.hold.Compared(now) {
-		d.affected = append(d.affected, m.ownOwners(&d.Restore)...)
+		g.affected = append(g.affected, m.ownOwners(&g.options.Restore)...)
 	}
 }
 
@@ -135,9 +135,9 @@ func (m *member) ownOwners(policy *checkpoint.Policy) (keys []Key) {
 }
 
 // endHold ends the waiting of a member whose agent has received the current checkpoint.
-func (d *Store) endHold(m *member) {
-	m.hold.End(d.Restore.Checkpoint())
-	d.holdChanged(m)
+func (g *guarded) endHold(m *member) {
+	m.hold.End(g.options.Restore.Checkpoint())
+	g.holdChanged(m)
 }
 
 // outdated reports whether a member that is waiting for a confirmation has an outdated set of a kind that is revoked at

@@ -21,7 +21,7 @@ type failure struct {
 	retryAt time.Time
 }
 
-// retries decides when to send a set again. Store.mu guards it.
+// retries decides when to send a set again. It is part of guarded.
 type retries struct {
 	backoff workqueue.TypedRateLimiter[target]
 }

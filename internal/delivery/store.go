@@ -8,9 +8,11 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,17 +75,24 @@ type Deliverer interface {
 	Outcomes(id string, members []types.NamespacedName) []Outcome
 }
 
-// Store holds the sets that each member should have and the sets that it has, and sends the difference after Start. All
-// exported methods can be called concurrently. All other methods, and the methods of member and owners, must be called
-// with mu held unless their comments say otherwise.
+// Store holds the sets that each member should have and the sets that it has, and sends the difference after Start. Its
+// methods can be called concurrently.
 type Store struct {
 	Options
 	ctx   context.Context // the context of all sends; stop cancels it
 	stop  context.CancelFunc
 	sends sync.WaitGroup
 
-	// mu guards the following fields and all members. It is never held during I/O.
-	mu       sync.Mutex
+	// mu guards the state, which is used only between lock and unlock. It is never held during I/O.
+	mu    sync.Mutex
+	state guarded
+}
+
+// guarded is the part of a Store that its lock guards. Its methods, and the methods of members, owners and retries,
+// require that the caller holds the lock.
+type guarded struct {
+	options  *Options
+	ctx      context.Context                              // the context of all sends
 	started  time.Time                                    // when Start was called
 	queue    workqueue.TypedRateLimitingInterface[target] // nil unless Start is running
 	closed   bool
@@ -100,99 +109,119 @@ func New(o Options) *Store {
 		o.Pause = firstPause
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &Store{
-		Options: o, ctx: ctx, stop: stop, result: map[string][]func(Key){},
+	d := &Store{Options: o, ctx: ctx, stop: stop}
+	d.state = guarded{
+		options: &d.Options, ctx: ctx, result: map[string][]func(Key){},
 		members: map[types.NamespacedName]*member{},
 		owners:  owners{all: map[Key]*owner{}, early: map[Key]struct{}{}},
 		retries: retries{workqueue.NewTypedItemExponentialFailureRateLimiter[target](o.Pause, maxPause)},
 	}
+	return d
 }
 
-// OnResult registers a function that is called after the outcome of a set has changed, for owners of one kind. f must
-// not block.
-func (d *Store) OnResult(kind string, f func(Key)) {
+// lock returns the guarded state. The caller must call unlock.
+func (d *Store) lock() *guarded {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.result[kind] = append(d.result[kind], f)
+	return &d.state
 }
 
-// unlock releases mu, and then notifies the owners that were affected while mu was held.
+// unlock releases the lock, and then notifies the owners that were affected while it was held.
 func (d *Store) unlock() {
-	affected := d.affected
-	d.affected = nil
 	var calls []func()
-	for _, key := range affected {
-		for _, f := range d.result[key.Kind] {
+	for _, key := range d.state.affected {
+		for _, f := range d.state.result[key.Kind] {
 			calls = append(calls, func() { f(key) })
 		}
 	}
+	d.state.affected = nil
 	d.mu.Unlock()
 	for _, call := range calls {
 		call()
 	}
 }
 
+// OnResult registers a function that is called after the outcome of a set has changed, for owners of one kind. f must
+// not block.
+func (d *Store) OnResult(kind string, f func(Key)) {
+	g := d.lock()
+	defer d.unlock()
+	g.result[kind] = append(g.result[kind], f)
+}
+
 // Expect sets the owners that exist. After Replace was called for each of them, the store is complete and starts
 // removing sets without an owner from members. A second call drops the owners that have gone since the first call.
 func (d *Store) Expect(keys []Key) {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	if d.owners.expect(keys) {
-		d.complete()
+	if g.owners.expect(keys) {
+		g.complete()
 	}
 }
 
 // complete checks all members again, because the store has become complete.
-func (d *Store) complete() {
-	for _, m := range d.members {
+func (g *guarded) complete() {
+	for _, m := range g.members {
 		maps.DeleteFunc(m.wants, func(_ string, w *wanted) bool { return w.key == Key{} })
-		d.examine(m)
-		d.enqueueAll(m)
+		g.examine(m)
+		g.enqueueAll(m)
 	}
 }
 
 // Complete reports whether Replace was called for every expected owner.
 func (d *Store) Complete() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.owners.complete
+	g := d.lock()
+	defer d.unlock()
+	return g.owners.complete
+}
+
+// Awaited returns the expected owners for which Replace has not been called yet, sorted. It returns none if the store
+// is complete or Expect has not been called yet.
+func (d *Store) Awaited() []Key {
+	g := d.lock()
+	defer d.unlock()
+	if g.owners.complete {
+		return nil
+	}
+	return slices.SortedFunc(maps.Keys(g.owners.expected), func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 // Replace declares the sets that an owner wants, at most one in each member. The owner's sets in other members are
 // removed. Unchanged sets cost nothing. Two owners must not want a set with the same ID in the same member; if they do,
 // the later one owns it.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	if d.closed {
+	if g.closed {
 		return
 	}
-	sets = d.owners.bound(key, sets)
-	o := d.owners.get(key)
+	sets = g.owners.bound(key, sets)
+	o := g.owners.get(key)
 	for m, id := range o.members {
 		if s := sets[m.name]; s == nil || s.ID != id {
 			delete(o.members, m)
-			d.withdraw(m, id, key)
+			g.withdraw(m, id, key)
 		}
 	}
 	shared := make(map[string]content, 1)
 	for name, s := range sets {
-		m := d.wantedIn(name)
+		m := g.wantedIn(name)
 		o.members[m] = s.ID
-		d.want(m, key, o.content(s, shared))
+		g.want(m, key, o.content(s, shared))
 	}
-	room, completed := d.owners.replaced(key, o, shared)
-	if d.affected = append(d.affected, room...); completed {
-		d.complete()
+	room, completed := g.owners.replaced(key, o, shared)
+	if g.affected = append(g.affected, room...); completed {
+		g.complete()
 	}
 }
 
 // Kept returns the set with this ID that a member should have, if the member has any set with this ID. It returns nil
 // if the member has none, or if the wanted set is Unchanged, because the member's set is not known then.
 func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	m := d.members[member]
+	g := d.lock()
+	defer d.unlock()
+	m := g.members[member]
 	if m == nil || m.has[id] == nil {
 		return nil
 	}
@@ -206,35 +235,35 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 // Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner wants
 // a set there again. The agent itself decides whether to remove its objects.
 func (d *Store) Forget(name types.NamespacedName) {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	m := d.known(name)
-	d.owners.forget(m)
-	d.retries.clearAll(m)
+	m := g.known(name)
+	g.owners.forget(m)
+	g.retries.clearAll(m)
 	clear(m.wants)
 	m.forgotten = true
-	d.look(m)
-	d.drop(m)
+	g.look(m)
+	g.drop(m)
 }
 
 // Changed checks a member's connection again. It can be passed to members.Registry.OnChange.
 func (d *Store) Changed(name types.NamespacedName) {
-	d.mu.Lock()
+	g := d.lock()
 	defer d.unlock()
-	if d.closed {
+	if g.closed {
 		return
 	}
-	m := d.known(name)
-	d.look(m)
-	d.drop(m)
+	m := g.known(name)
+	g.look(m)
+	g.drop(m)
 }
 
 // Size returns the number of members and the number of wanted sets in them.
 func (d *Store) Size() (members, sets int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for m := range maps.Values(d.members) {
+	g := d.lock()
+	defer d.unlock()
+	for m := range maps.Values(g.members) {
 		sets += len(m.wants)
 	}
-	return len(d.members), sets
+	return len(g.members), sets
 }
