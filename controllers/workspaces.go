@@ -142,8 +142,8 @@ func (w *workspaces) bindings() []wiring.Controller {
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.ClusterRoleTemplateBinding{}),
 				wiring.OnOwnedChange(&rbacv1.Role{}), wiring.OnOwnedChange(&rbacv1.RoleBinding{}),
-				w.onAffecting(&v1.Cluster{}, index.ClusterToClusterBindings),
-				w.onAffecting(&v1.RoleTemplate{}, index.RoleToClusterBindings),
+				w.onAffecting(&v1.Cluster{}, index.ClusterTo[*v1.ClusterRoleTemplateBinding]),
+				w.onAffecting(&v1.RoleTemplate{}, index.RoleTo[*v1.ClusterRoleTemplateBinding]),
 				onOutcome(w.deliveries, 100*time.Millisecond, set.ClusterBinding),
 			},
 		},
@@ -154,7 +154,7 @@ func (w *workspaces) bindings() []wiring.Controller {
 				wiring.OnOwnedChange(&rbacv1.Role{}), wiring.OnOwnedChange(&rbacv1.RoleBinding{}),
 				w.onAffecting(&v1.Cluster{}, index.ClusterToProjectBindings),
 				w.onAffecting(&v1.Project{}, index.ProjectToProjectBindings),
-				w.onAffecting(&v1.RoleTemplate{}, index.RoleToProjectBindings),
+				w.onAffecting(&v1.RoleTemplate{}, index.RoleTo[*v1.ProjectRoleTemplateBinding]),
 				onOutcome(w.deliveries, 100*time.Millisecond, set.ProjectBinding),
 			},
 		},
@@ -169,7 +169,7 @@ func (w *workspaces) projects() wiring.Controller {
 		},
 		Triggers: []wiring.Trigger{
 			wiring.OnChange(&v1.Project{}), w.onAffecting(&v1.Project{}, index.ProjectToConflicting),
-			w.onAffecting(&v1.Cluster{}, index.ClusterToProjects), w.onSecret(w.projectSecrets, index.SecretToProjects),
+			w.onAffecting(&v1.Cluster{}, index.ClusterTo[*v1.Project]), w.onSecret(w.projectSecrets, index.SecretToProjects),
 			onOutcome(w.deliveries, 20*time.Millisecond, set.Project, set.Secrets),
 			wiring.LookUpOnCall(ownersOf(w.deliveries, set.Guards), 20*time.Millisecond, w.projectsOfMember),
 		},
@@ -234,7 +234,7 @@ func (w *workspaces) projectsOfMember(
 	if err := w.client.Get(ctx, member, object, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	return index.ClusterToProjects(ctx, w.client, object)
+	return index.ClusterTo[*v1.Project](ctx, w.client, object)
 }
 
 // plansOfChannel lists the plans that read a release channel.

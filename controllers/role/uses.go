@@ -25,7 +25,7 @@ type uses struct {
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {
-		bindings, err := index.ClusterBindingsWith(ctx, r.Client, template.Name)
+		bindings, err := index.BindingsWith[*v1.ClusterRoleTemplateBinding](ctx, r.Client, template.Name)
 		if err != nil {
 			return uses{}, err
 		}
@@ -41,7 +41,7 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 		}
 		return found.uses, nil
 	}
-	bindings, err := index.ProjectBindingsWith(ctx, r.Client, template.Name)
+	bindings, err := index.BindingsWith[*v1.ProjectRoleTemplateBinding](ctx, r.Client, template.Name)
 	if err != nil {
 		return uses{}, err
 	}

@@ -58,20 +58,6 @@ func ClusterTo[T targeted](
 	return names(found), err
 }
 
-// ClusterToClusterBindings returns the ClusterRoleTemplateBindings that target a Cluster.
-func ClusterToClusterBindings(
-	ctx context.Context, reader client.Reader, cluster client.Object,
-) ([]types.NamespacedName, error) {
-	return ClusterTo[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster)
-}
-
-// ClusterToProjects returns the Projects that target a Cluster.
-func ClusterToProjects(
-	ctx context.Context, reader client.Reader, cluster client.Object,
-) ([]types.NamespacedName, error) {
-	return ClusterTo[*v1.Project](ctx, reader, cluster)
-}
-
 // ClusterToPlans returns the Plans that target a Cluster, and the Plans that have a claim on it, even if they no longer
 // exist.
 func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
@@ -130,7 +116,7 @@ func PlanSecrets(spec *v1.PlanSpec) []string {
 func ClusterToProjectBindings(
 	ctx context.Context, reader client.Reader, cluster client.Object,
 ) ([]types.NamespacedName, error) {
-	return then(ctx, reader, cluster, ClusterToProjects,
+	return then(ctx, reader, cluster, ClusterTo[*v1.Project],
 		func(project types.NamespacedName) ([]types.NamespacedName, error) {
 			bindings, err := ProjectBindingsOf(ctx, reader, project)
 			return names(bindings), err
@@ -145,24 +131,13 @@ func ProjectToProjectBindings(
 	return names(bindings), err
 }
 
-// RoleToClusterBindings returns the ClusterRoleTemplateBindings of a role template and of all templates that inherit
-// it.
-func RoleToClusterBindings(
+// RoleTo returns the bindings of a kind that name a role template or a template that inherits it. Instantiated for a
+// kind, it is a Lookup.
+func RoleTo[B v1.Binding](
 	ctx context.Context, reader client.Reader, role client.Object,
 ) ([]types.NamespacedName, error) {
 	return then(ctx, reader, role, RoleToRoles, func(role types.NamespacedName) ([]types.NamespacedName, error) {
-		bindings, err := ClusterBindingsWith(ctx, reader, role.Name)
-		return names(bindings), err
-	})
-}
-
-// RoleToProjectBindings returns the ProjectRoleTemplateBindings of a role template and of all templates that inherit
-// it.
-func RoleToProjectBindings(
-	ctx context.Context, reader client.Reader, role client.Object,
-) ([]types.NamespacedName, error) {
-	return then(ctx, reader, role, RoleToRoles, func(role types.NamespacedName) ([]types.NamespacedName, error) {
-		bindings, err := ProjectBindingsWith(ctx, reader, role.Name)
+		bindings, err := BindingsWith[B](ctx, reader, role.Name)
 		return names(bindings), err
 	})
 }
@@ -198,7 +173,7 @@ func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Ob
 		bindings, err := ProjectBindingsOf(ctx, reader, project)
 		return roles(bindings), err
 	}
-	ofProjects, err := then(ctx, reader, cluster, ClusterToProjects, next)
+	ofProjects, err := then(ctx, reader, cluster, ClusterTo[*v1.Project], next)
 	return append(roles(bindings), ofProjects...), err
 }
 

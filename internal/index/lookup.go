@@ -26,15 +26,9 @@ type targeted interface {
 // targeting returns the objects of a kind that target a Cluster. They belong to the cache and must not be changed. This
 // is true for all lists that this package returns.
 func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]T, error) {
-	var none T
-	kind, known := kinds.Of(none)
-	if !known {
-		return nil, fmt.Errorf("look up %T: internal/kinds has no such kind", none)
-	}
 	var found []T
 	for _, key := range []string{cluster.GetName(), selecting} {
-		objects, err := lookUp[T](ctx, reader, kind.List.DeepCopyObject().(client.ObjectList), cluster.GetNamespace(),
-			byCluster, key)
+		objects, err := lookUp[T](ctx, reader, cluster.GetNamespace(), byCluster, key)
 		if err != nil {
 			return nil, err
 		}
@@ -51,22 +45,12 @@ func targeting[T targeted](ctx context.Context, reader client.Reader, cluster cl
 func ProjectBindingsOf(
 	ctx context.Context, reader client.Reader, project types.NamespacedName,
 ) ([]*v1.ProjectRoleTemplateBinding, error) {
-	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, &v1.ProjectRoleTemplateBindingList{},
-		project.Namespace, byProject, project.Name)
+	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, project.Namespace, byProject, project.Name)
 }
 
-// ClusterBindingsWith returns the ClusterRoleTemplateBindings that name a role template, in all namespaces.
-func ClusterBindingsWith(
-	ctx context.Context, reader client.Reader, role string,
-) ([]*v1.ClusterRoleTemplateBinding, error) {
-	return lookUp[*v1.ClusterRoleTemplateBinding](ctx, reader, &v1.ClusterRoleTemplateBindingList{}, "", byRole, role)
-}
-
-// ProjectBindingsWith returns the ProjectRoleTemplateBindings that name a role template, in all namespaces.
-func ProjectBindingsWith(
-	ctx context.Context, reader client.Reader, role string,
-) ([]*v1.ProjectRoleTemplateBinding, error) {
-	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, &v1.ProjectRoleTemplateBindingList{}, "", byRole, role)
+// BindingsWith returns the bindings of a kind that name a role template, in all namespaces.
+func BindingsWith[B v1.Binding](ctx context.Context, reader client.Reader, role string) ([]B, error) {
+	return lookUp[B](ctx, reader, "", byRole, role)
 }
 
 // ProjectsListing returns the Projects of a namespace that list at least one of the names in their namespaces.
@@ -75,7 +59,7 @@ func ProjectsListing(
 ) ([]*v1.Project, error) {
 	var found []*v1.Project
 	for _, name := range names {
-		projects, err := lookUp[*v1.Project](ctx, reader, &v1.ProjectList{}, workspace, byNamespace, name)
+		projects, err := lookUp[*v1.Project](ctx, reader, workspace, byNamespace, name)
 		if err != nil {
 			return nil, err
 		}
@@ -104,15 +88,18 @@ func Inheritors(templates []v1.RoleTemplate, name string) []string {
 	return heirs
 }
 
-// lookUp returns the objects that have a value in an index. An empty namespace means all namespaces.
+// lookUp returns the objects of a kind that have a value in an index. An empty namespace means all namespaces.
 func lookUp[T client.Object](
-	ctx context.Context, reader client.Reader, list client.ObjectList, namespace, index, value string,
+	ctx context.Context, reader client.Reader, namespace, index, value string,
 ) ([]T, error) {
-	options := []client.ListOption{client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy}
-	if namespace != "" {
-		options = append(options, client.InNamespace(namespace))
+	var none T
+	kind, known := kinds.Of(none)
+	if !known {
+		return nil, fmt.Errorf("look up %T: internal/kinds has no such kind", none)
 	}
-	if err := reader.List(ctx, list, options...); err != nil {
+	list := kind.List.DeepCopyObject().(client.ObjectList)
+	if err := reader.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index: value},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list %T by %s %s: %w", list, index, value, err)
 	}
 	found := make([]T, 0, meta.LenList(list))

@@ -57,16 +57,9 @@ func Members(
 func named(
 	ctx context.Context, reader client.Reader, name types.NamespacedName,
 ) ([]types.NamespacedName, *Problem, error) {
-	cluster := &v1.Cluster{}
-	err := reader.Get(ctx, name, cluster)
-	switch {
-	case apierrors.IsNotFound(err) || err == nil && !cluster.DeletionTimestamp.IsZero():
-		return nil, &Problem{
-			Reason:  v1.ReasonClusterNotFound,
-			Message: fmt.Sprintf("Cluster %s does not exist in namespace %s", name.Name, name.Namespace),
-		}, nil
-	case err != nil:
-		return nil, nil, fmt.Errorf("read cluster %s: %w", name, err)
+	problem, err := missing(ctx, reader, name, "Cluster", &v1.Cluster{}, v1.ReasonClusterNotFound)
+	if problem != nil || err != nil {
+		return nil, problem, err
 	}
 	return []types.NamespacedName{name}, nil, nil
 }
@@ -77,15 +70,24 @@ func ProjectMembers(
 ) ([]types.NamespacedName, *Problem, error) {
 	project := &v1.Project{}
 	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.ProjectName}
-	err := reader.Get(ctx, name, project)
-	switch {
-	case apierrors.IsNotFound(err) || err == nil && !project.DeletionTimestamp.IsZero():
-		return nil, &Problem{
-			Reason:  v1.ReasonProjectNotFound,
-			Message: fmt.Sprintf("Project %s does not exist in namespace %s", name.Name, name.Namespace),
-		}, nil
-	case err != nil:
-		return nil, nil, fmt.Errorf("read project %s: %w", name, err)
+	problem, err := missing(ctx, reader, name, "Project", project, v1.ReasonProjectNotFound)
+	if problem != nil || err != nil {
+		return nil, problem, err
 	}
 	return Members(ctx, reader, b.Namespace, project.Spec.ClusterTarget)
+}
+
+// missing reads an object. It returns a problem with the given reason if the object does not exist or is being deleted.
+func missing(
+	ctx context.Context, reader client.Reader, name types.NamespacedName, kind string, object client.Object, reason string,
+) (*Problem, error) {
+	err := reader.Get(ctx, name, object)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && !object.GetDeletionTimestamp().IsZero():
+		message := fmt.Sprintf("%s %s does not exist in namespace %s", kind, name.Name, name.Namespace)
+		return &Problem{Reason: reason, Message: message}, nil
+	case err != nil:
+		return nil, fmt.Errorf("read %s %s: %w", kind, name, err)
+	}
+	return nil, nil
 }
