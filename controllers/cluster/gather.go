@@ -79,14 +79,14 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	}
 	in.member = r.Members.State(in.name)
 	var err error
-	if err = gatherSecret(ctx, in, r.Client); err != nil {
+	if in.secret, in.foreignSecret, err = registration.SecretOf(ctx, r.Client, cluster); err != nil {
 		return nil, err
 	}
-	if in.identity, err = identify(ctx, r.Client, cluster); err != nil {
+	if in.identity, err = registration.AgentOf(ctx, r.Client, cluster); err != nil {
 		return nil, err
 	}
 	if !in.peersRightful() { // the cache may not reflect a join from a moment ago
-		if in.identity, err = identify(ctx, r.Live, cluster); err != nil {
+		if in.identity, err = registration.AgentOf(ctx, r.Live, cluster); err != nil {
 			return nil, err
 		}
 	}
@@ -94,22 +94,6 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 		in.tooMany = r.Places.most
 	}
 	return in, r.gatherChosenToken(ctx, in)
-}
-
-// gatherSecret reads the registration Secret. The cache contains only Drover's Secrets, and may lack a Secret that was
-// just created.
-func gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
-	in.secret, in.foreignSecret = nil, false
-	secret, err := owned.ReadSecret(ctx, reader, registration.RegistrationSecret(in.name))
-	if err != nil {
-		return err
-	}
-	if secret != nil && registration.Ours(secret, in.name.Name, v1.SecretKindRegistration) {
-		in.secret = secret
-	} else {
-		in.foreignSecret = secret != nil
-	}
-	return nil
 }
 
 func (in *input) peersRightful() bool {

@@ -27,7 +27,8 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	made := false
 	// the cache may not contain a token that was created a moment ago
 	if in.token, made = decideToken(in); in.secret == nil || made {
-		if err := gatherSecret(ctx, in, r.Live); err != nil || in.foreignSecret {
+		var err error
+		if in.secret, in.foreignSecret, err = registration.SecretOf(ctx, r.Live, in.cluster); err != nil || in.foreignSecret {
 			return err // the status reports the foreign Secret
 		}
 		in.token, made = decideToken(in)
@@ -46,19 +47,12 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if err := owned.WriteSecret(ctx, r.Client, in.secret, want, fieldOwner); err != nil {
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
-	if made {
-		tokenCreated(in, update)
+	if made && in.identity == nil { // otherwise no agent needs it
+		update.Event(status.Event{
+			Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: in.token.Announcement(in.cluster),
+		})
 	}
 	return nil
-}
-
-func tokenCreated(in *input, update *status.Update) {
-	if in.identity != nil {
-		return // no agent needs it
-	}
-	update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
-		"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"),
-		registration.RegistrationSecret(in.name).Name)})
 }
 
 // decideToken returns the token in force, and whether it is new. It has no side effects, and is deterministic except
@@ -69,16 +63,10 @@ func tokenCreated(in *input, update *status.Update) {
 // with another token replaces the first agent, and changing the spec does not require the right to do that. A token
 // that was used by an agent that has since been revoked is useless, and is replaced here.
 func decideToken(in *input) (registration.Token, bool) {
-	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
 	fresh := func(value string) registration.Token {
-		return registration.Token{Value: value, Created: in.now, TTL: ttl}
+		return registration.Token{Value: value, Created: in.now, TTL: in.cluster.Spec.Registration.TokenTTL.Duration}
 	}
-	token := registration.Token{}
-	// after a restore, it may lack an owner, and then no agent can join with it
-	if in.secret != nil && registration.Owned(in.secret, in.cluster, v1.SecretKindRegistration) {
-		token = registration.ReadToken(in.secret, ttl)
-	}
-	made := false
+	token, made := registration.TokenOf(in.secret, in.cluster), false
 	valid := registration.ValidToken(token.Value) && !token.Created.IsZero()
 	switch {
 	case valid && (in.identity != nil || token.Joining(in.now)):

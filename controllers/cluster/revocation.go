@@ -16,7 +16,6 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/registration"
 )
 
@@ -62,7 +61,7 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 			}
 		}
 		var err error
-		if agent, err = identify(ctx, reader, cluster); err != nil {
+		if agent, err = registration.AgentOf(ctx, reader, cluster); err != nil {
 			return err
 		}
 		keep = rightful(cluster, agent)
@@ -78,20 +77,6 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 		r.Tunnels.Disconnect(name, keep)
 	}
 	return nil
-}
-
-// identify reads the identity of a Cluster's agent. It returns nil if there is none. A Secret that cannot be parsed,
-// was not created by Drover, or belongs to a former Cluster of this name identifies no agent.
-func identify(ctx context.Context, reader client.Reader, cluster *v1.Cluster) (*registration.AgentIdentity, error) {
-	secret, err := owned.ReadSecret(ctx, reader, registration.AgentSecret(client.ObjectKeyFromObject(cluster)))
-	if err != nil || secret == nil || !registration.Ours(secret, cluster.Name, v1.SecretKindAgent) {
-		return nil, err
-	}
-	id, err := registration.ReadIdentity(secret)
-	if err != nil || id.OwnerUID != cluster.UID {
-		return nil, nil
-	}
-	return id, nil
 }
 
 // rightful returns a function that reports whether a tunnel belongs to a Cluster's agent.

@@ -169,12 +169,12 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	member := Member(client.ObjectKeyFromObject(host))
 	in := &input{host: host, member: member, now: r.Now(), state: r.Members.State(member), term: r.Term()}
 	in.settling = !r.Settled() || in.now.Before(in.state.Returning)
-	err := r.gatherSecret(ctx, in, r.Client)
-	if err == nil {
-		in.identity, err = Identify(ctx, r.Client, host)
+	var err error
+	if in.secret, in.foreign, err = registration.SecretOf(ctx, r.Client, host); err == nil {
+		in.identity, err = registration.AgentOf(ctx, r.Client, host)
 	}
 	if err == nil && in.identity == nil { // the cache may not reflect a join from a moment ago
-		in.identity, err = Identify(ctx, r.Live, host)
+		in.identity, err = registration.AgentOf(ctx, r.Live, host)
 	}
 	if err != nil {
 		return nil, err
@@ -186,23 +186,13 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	return in, err
 }
 
-func (r *Reconciler) gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
-	in.secret, in.foreign = nil, false
-	secret, err := owned.ReadSecret(ctx, reader, registration.RegistrationSecret(in.member))
-	if err == nil && secret != nil {
-		if in.secret = secret; !registration.Ours(secret, in.member.Name, v1.SecretKindRegistration) {
-			in.secret, in.foreign = nil, true
-		}
-	}
-	return err
-}
-
 // register writes the Secret with the join token and the command.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
 	made := false
 	// the cache may not contain a token that was created a moment ago
 	if in.token, made = decideToken(in); in.secret == nil || made {
-		if err := r.gatherSecret(ctx, in, r.Live); err != nil || in.foreign {
+		var err error
+		if in.secret, in.foreign, err = registration.SecretOf(ctx, r.Live, in.host); err != nil || in.foreign {
 			return err // the status reports the foreign Secret
 		}
 		in.token, made = decideToken(in)
@@ -220,8 +210,9 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.member), err)
 	}
 	if made && in.identity == nil {
-		update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
-			"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"), registration.RegistrationSecret(in.member).Name)})
+		update.Event(status.Event{
+			Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: in.token.Announcement(in.host),
+		})
 	}
 	return nil
 }
@@ -229,14 +220,11 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 // decideToken returns the token in force, and whether it is new. A token stays in force until its Secret is deleted. If
 // an agent has used the token and was revoked since, it is replaced.
 func decideToken(in *input) (registration.Token, bool) {
-	ttl := in.host.Spec.TokenTTL.Duration
-	token := registration.Token{}
-	if in.secret != nil && registration.Owned(in.secret, in.host, v1.SecretKindRegistration) {
-		token = registration.ReadToken(in.secret, ttl)
-	}
-	made := false
+	token, made := registration.TokenOf(in.secret, in.host), false
 	if !registration.ValidToken(token.Value) || token.Created.IsZero() || token.Used && in.identity == nil {
-		token, made = registration.Token{Value: registration.NewToken(), Created: in.now, TTL: ttl}, true
+		token, made = registration.Token{
+			Value: registration.NewToken(), Created: in.now, TTL: in.host.Spec.TokenTTL.Duration,
+		}, true
 	}
 	if in.identity != nil && in.identity.TokenHash == registration.HashToken(token.Value) {
 		token.Used = true
@@ -295,21 +283,6 @@ func version(secret *corev1.Secret) string { return string(secret.UID) + "." + s
 
 func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
-}
-
-// Identify reads the identity of a Host's agent. It returns nil if there is none. A Secret that cannot be read, or that
-// belongs to a former Host of this name, identifies no agent.
-func Identify(ctx context.Context, reader client.Reader, host *v1.Host) (*registration.AgentIdentity, error) {
-	member := Member(client.ObjectKeyFromObject(host))
-	secret, err := owned.ReadSecret(ctx, reader, registration.AgentSecret(member))
-	if err != nil || secret == nil || !registration.Ours(secret, member.Name, v1.SecretKindAgent) {
-		return nil, err
-	}
-	id, err := registration.ReadIdentity(secret)
-	if err != nil || id.OwnerUID != host.UID {
-		return nil, nil
-	}
-	return id, nil
 }
 
 // setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.

@@ -127,7 +127,7 @@ func rightful(ctx context.Context, reader client.Reader, name types.NamespacedNa
 	} else if err != nil {
 		return nil, fmt.Errorf("look up host %s: %w", name, err)
 	}
-	id, err := Identify(ctx, reader, host)
+	id, err := registration.AgentOf(ctx, reader, host)
 	return func(p members.Peer) bool {
 		return id != nil && p.Key == registration.KeyID(id.PublicKey) && p.Cluster.UID == string(host.UID)
 	}, err

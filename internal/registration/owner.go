@@ -4,13 +4,16 @@
 package registration
 
 import (
+	"context"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -49,6 +52,46 @@ func tokenTTL(owner client.Object) time.Duration {
 		return owner.Spec.TokenTTL.Duration
 	}
 	return 0
+}
+
+// SecretOf reads the registration Secret of a Cluster or Host. It returns nil if there is none. foreign reports whether
+// another Secret has its name.
+func SecretOf(
+	ctx context.Context, reader client.Reader, owner client.Object,
+) (secret *corev1.Secret, foreign bool, err error) {
+	member := memberName(owner)
+	secret, err = owned.ReadSecret(ctx, reader, RegistrationSecret(member))
+	if err != nil || secret == nil {
+		return nil, false, err
+	}
+	if !Ours(secret, member.Name, v1.SecretKindRegistration) {
+		return nil, true, nil
+	}
+	return secret, false, nil
+}
+
+// TokenOf returns the join token in the registration Secret of a Cluster or Host. It is zero if there is no Secret, or
+// if the Secret lacks its owner, as it may after a restore, because then no agent can join with the token.
+func TokenOf(secret *corev1.Secret, owner client.Object) Token {
+	if secret == nil || !Owned(secret, owner, v1.SecretKindRegistration) {
+		return Token{}
+	}
+	return ReadToken(secret, tokenTTL(owner))
+}
+
+// AgentOf reads the identity of the agent of a Cluster or Host. It returns nil if there is none. A Secret that cannot
+// be decoded, was not created by Drover, or belongs to a former owner of this name identifies no agent.
+func AgentOf(ctx context.Context, reader client.Reader, owner client.Object) (*AgentIdentity, error) {
+	member := memberName(owner)
+	secret, err := owned.ReadSecret(ctx, reader, AgentSecret(member))
+	if err != nil || secret == nil || !Ours(secret, member.Name, v1.SecretKindAgent) {
+		return nil, err
+	}
+	id, err := ReadIdentity(secret)
+	if err != nil || id.OwnerUID != owner.GetUID() {
+		return nil, nil
+	}
+	return id, nil
 }
 
 // called returns the name of a member for use in messages. The argument is its member name, "namespace/name".

@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
@@ -52,6 +54,12 @@ type Token struct {
 	Used bool
 	// Claimed is the time when an agent started to join with the token. It is zero if no join is in progress.
 	Claimed time.Time
+}
+
+// Announcement describes a new token of a Cluster or Host, for an event.
+func (t Token) Announcement(owner client.Object) string {
+	return fmt.Sprintf("Created a join token that expires at %s; see Secret %s",
+		t.Expires().UTC().Format("2006-01-02 15:04 MST"), RegistrationSecret(memberName(owner)).Name)
 }
 
 // joinTime is how long a join may take, from the claim of its token until the agent's identity is written.
