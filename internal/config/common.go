@@ -4,11 +4,58 @@
 package config
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
+
+// Program is the part of a configuration file that all programs have.
+type Program struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Namespace is the namespace on the hub for the program's Lease and for the objects that the manager publishes, such
+	// as its CA. Default: "drover-system", and for the provisioner its own namespace.
+	Namespace string `json:"namespace,omitempty"`
+	// Health is the port for the kubelet's probes, without TLS. Default: ":8081".
+	Health Port `json:"health,omitempty"`
+	// Metrics is the HTTPS port for scrapers. Default: ":8445".
+	Metrics Port `json:"metrics,omitempty"`
+	// LeaderElection configures leader election among the program's replicas.
+	LeaderElection LeaderElection `json:"leaderElection,omitempty"`
+}
+
+// SetDefaults sets the fields that are missing in the file.
+func (p *Program) SetDefaults() {
+	setDefault(&p.Namespace, "drover-system")
+	setDefault(&p.Health.Listen, ":8081")
+	setDefault(&p.Metrics.Listen, ":8445")
+	p.LeaderElection.SetDefaults()
+}
+
+// Validate returns all faults of a file of the given kind. It calls rest, which reports the faults of the program's own
+// fields.
+func (p *Program) Validate(kind string, rest func(add func(field, format string, args ...any))) error {
+	var errs []error
+	add := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
+	}
+	if p.APIVersion != APIVersion || p.Kind != kind {
+		add("apiVersion, kind", "want %s, %s", APIVersion, kind)
+	}
+	if problems := validation.IsDNS1123Label(p.Namespace); len(problems) > 0 {
+		add("namespace", "%s", strings.Join(problems, "; "))
+	}
+	p.Health.validate("health", add)
+	p.Metrics.validate("metrics", add)
+	p.LeaderElection.validate(add)
+	rest(add)
+	return errors.Join(errs...)
+}
 
 // Port is a port for operators. Its connections and handshakes do not count toward the limits of Server.
 type Port struct {
@@ -16,8 +63,8 @@ type Port struct {
 	Listen string `json:"listen,omitempty"`
 }
 
-// Validate reports the faults of the port with the given name.
-func (p Port) Validate(name string, add func(field, format string, args ...any)) {
+// validate reports the faults of the port with the given name.
+func (p Port) validate(name string, add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(p.Listen); err != nil && p.Listen != ListenNowhere {
 		add(name+".listen", "want host:port, :port or %q: %w", ListenNowhere, err)
 	}
@@ -41,8 +88,8 @@ func (l *LeaderElection) SetDefaults() {
 	setDefault(&l.RetryPeriod.Duration, 2*time.Second)
 }
 
-// Validate reports the faults of the section.
-func (l LeaderElection) Validate(add func(field, format string, args ...any)) {
+// validate reports the faults of the section.
+func (l LeaderElection) validate(add func(field, format string, args ...any)) {
 	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
 		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")
 	}

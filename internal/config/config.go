@@ -12,8 +12,6 @@ import (
 	"os"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 )
 
@@ -25,21 +23,12 @@ const (
 
 // Config is the manager's configuration file.
 type Config struct {
-	metav1.TypeMeta `json:",inline"`
+	Program `json:",inline"`
 
-	// Namespace is the namespace on the hub for the manager's own objects, such as its Lease and its CA. Default:
-	// "drover-system".
-	Namespace string `json:"namespace,omitempty"`
 	// Server is the hub's HTTPS port.
 	Server Server `json:"server"`
 	// Agent has the defaults for agents.
 	Agent Agent `json:"agent,omitempty"`
-	// Health is the port for the kubelet's probes, without TLS. Default: ":8081".
-	Health Port `json:"health,omitempty"`
-	// Metrics is the HTTPS port for scrapers. Default: ":8445".
-	Metrics Port `json:"metrics,omitempty"`
-	// LeaderElection configures leader election among the manager's replicas.
-	LeaderElection LeaderElection `json:"leaderElection,omitempty"`
 	// Peers configures how the replicas of the manager reach each other.
 	Peers Peers `json:"peers,omitempty"`
 	// Tracing configures traces of requests. Off by default.
@@ -103,21 +92,18 @@ func Parse(raw []byte) (Config, error) {
 		return Config{}, errors.Join(moved(raw), err)
 	}
 	c.setDefaults()
-	return c, c.validate()
+	return c, c.Validate(Kind, c.validate)
 }
 
 func (c *Config) setDefaults() {
-	setDefault(&c.Namespace, "drover-system")
+	c.Program.SetDefaults()
 	setDefault(&c.Server.Listen, ":8443")
-	setDefault(&c.Health.Listen, ":8081")
-	setDefault(&c.Metrics.Listen, ":8445")
 	c.Agent.Rollout.setDefaults()
 	c.Peers.setDefaults()
 	c.Tracing.setDefaults()
 	c.Drain.setDefaults()
 	c.Limits.setDefaults()
 	c.Audit.setDefaults()
-	c.LeaderElection.SetDefaults()
 	c.SignIn.setDefaults()
 	for i, u := range c.Server.URLs {
 		c.Server.URLs[i] = strings.TrimRight(u, "/")
@@ -131,22 +117,11 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-func (c *Config) validate() error {
-	var errs []error
-	add := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
-	}
-	if c.APIVersion != APIVersion || c.Kind != Kind {
-		add("apiVersion, kind", "want %s, %s", APIVersion, Kind)
-	}
-	if problems := validation.IsDNS1123Label(c.Namespace); len(problems) > 0 {
-		add("namespace", "%s", strings.Join(problems, "; "))
-	}
+// validate reports the faults of the manager's own fields.
+func (c *Config) validate(add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(c.Server.Listen); err != nil {
 		add("server.listen", "want host:port or :port: %w", err)
 	}
-	c.Health.Validate("health", add)
-	c.Metrics.Validate("metrics", add)
 	if len(c.Server.URLs) == 0 {
 		add("server.urls", "at least one is required: the https URL under which agents reach this hub")
 	}
@@ -164,8 +139,6 @@ func (c *Config) validate() error {
 	c.Limits.validate(add)
 	c.Audit.validate(add)
 	c.SignIn.validate(c.Server.URLs, add)
-	c.LeaderElection.Validate(add)
-	return errors.Join(errs...)
 }
 
 // moved returns an error for keys of the manager's former configuration that another program reads now.

@@ -52,6 +52,10 @@ func keys(kind reflect.Type, prefix string) []string {
 	var all []string
 	for field := range kind.Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Type == reflect.TypeFor[config.Program]() {
+			all = append(all, keys(field.Type, prefix)...)
+			continue
+		}
 		if name == "" { // apiVersion and kind
 			continue
 		}

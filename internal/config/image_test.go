@@ -45,7 +45,7 @@ func TestAgentsRunTheImageOfTheManager(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := config.Config{Namespace: "drover-system", Agent: config.Agent{Image: tt.configured}}
+			cfg := config.Config{Program: config.Program{Namespace: "drover-system"}, Agent: config.Agent{Image: tt.configured}}
 			err := cfg.SetAgentImage(t.Context(), fake.NewClientBuilder().WithObjects(tt.pod).Build(), tt.variable)
 			if (err != nil) != (tt.problem != "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
 				t.Fatalf("the error is %v, want one with %q", err, tt.problem)

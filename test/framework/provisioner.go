@@ -103,10 +103,10 @@ func (p *Provisioner) Start(ctx context.Context) error {
 
 // configure writes the configuration file and returns its path.
 func (p *Provisioner) configure() (string, error) {
-	settings := config.Config{
+	settings := config.Config{Program: core.Program{
 		TypeMeta: metav1.TypeMeta{APIVersion: core.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
 		Health: core.Port{Listen: p.health}, Metrics: core.Port{Listen: core.ListenNowhere},
-	}
+	}}
 	if p.Configure != nil {
 		p.Configure(&settings)
 	}

@@ -201,9 +201,13 @@ func (r *Replica) configure(moreURLs []string) (string, error) {
 	if len(urls) == 0 {
 		urls = []string{h.URL()}
 	}
-	settings := config.Config{TypeMeta: metav1.TypeMeta{APIVersion: config.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
+	settings := config.Config{
+		Program: config.Program{
+			TypeMeta: metav1.TypeMeta{APIVersion: config.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
+			Health: config.Port{Listen: config.ListenNowhere}, Metrics: config.Port{Listen: r.Metrics},
+		},
 		Server: config.Server{Listen: r.Address, URLs: slices.Concat(urls, moreURLs)},
-		Health: config.Port{Listen: config.ListenNowhere}, Metrics: config.Port{Listen: r.Metrics}}
+	}
 	if len(r.others) == 0 {
 		settings.Drain.Delay = &metav1.Duration{} // no balancer in front has to notice
 	} else {

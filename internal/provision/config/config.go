@@ -6,15 +6,10 @@ package config
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"net"
 	"os"
 	"strconv"
-	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
 	core "github.com/drover-dev/drover/internal/config"
@@ -28,17 +23,8 @@ const EnvNamespace = "DROVER_NAMESPACE"
 
 // Config is the provisioner's configuration file.
 type Config struct {
-	metav1.TypeMeta `json:",inline"`
+	core.Program `json:",inline"`
 
-	// Namespace on the hub for the provisioner's Lease, and for the objects that the manager publishes. Default: the value
-	// of EnvNamespace, or "drover-system".
-	Namespace string `json:"namespace,omitempty"`
-	// Health is the port for the kubelet's probes, without TLS. Default ":8081".
-	Health core.Port `json:"health,omitempty"`
-	// Metrics is the HTTPS port for scrapers. Default ":8445".
-	Metrics core.Port `json:"metrics,omitempty"`
-	// LeaderElection among replicas of the provisioner.
-	LeaderElection core.LeaderElection `json:"leaderElection,omitempty"`
 	// ClusterAPI makes the hub an infrastructure provider of Cluster API. Off by default.
 	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
 }
@@ -74,32 +60,15 @@ func Parse(raw []byte) (Config, error) {
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
 		return Config{}, err
 	}
-	for field, value := range map[*string]string{
-		&c.Namespace: cmp.Or(os.Getenv(EnvNamespace), "drover-system"), &c.Health.Listen: ":8081", &c.Metrics.Listen: ":8445",
-		&c.ClusterAPI.Hooks.Listen: ":9443", &c.ClusterAPI.Hooks.CertDir: "/etc/drover-tls",
-	} {
-		if *field == "" {
-			*field = value
-		}
-	}
-	c.LeaderElection.SetDefaults()
-	return c, c.validate()
+	c.Namespace = cmp.Or(c.Namespace, os.Getenv(EnvNamespace))
+	c.SetDefaults()
+	hooks := &c.ClusterAPI.Hooks
+	hooks.Listen, hooks.CertDir = cmp.Or(hooks.Listen, ":9443"), cmp.Or(hooks.CertDir, "/etc/drover-tls")
+	return c, c.Validate(Kind, c.validate)
 }
 
-func (c *Config) validate() error {
-	var errs []error
-	add := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
-	}
-	if c.APIVersion != core.APIVersion || c.Kind != Kind {
-		add("apiVersion, kind", "want %s, %s", core.APIVersion, Kind)
-	}
-	if problems := validation.IsDNS1123Label(c.Namespace); len(problems) > 0 {
-		add("namespace", "%s", strings.Join(problems, "; "))
-	}
-	c.Health.Validate("health", add)
-	c.Metrics.Validate("metrics", add)
-	c.LeaderElection.Validate(add)
+// validate reports the faults of the provisioner's own fields.
+func (c *Config) validate(add func(field, format string, args ...any)) {
 	if _, _, err := c.ClusterAPI.Hooks.address(); err != nil {
 		add("clusterAPI.hooks.listen", "want host:port or :port: %w", err)
 	}
@@ -107,7 +76,6 @@ func (c *Config) validate() error {
 		add("clusterAPI.inPlaceUpdates",
 			"requires clusterAPI.enabled, because only machines that Drover has created are updated")
 	}
-	return errors.Join(errs...)
 }
 
 // address returns the host and the port.
