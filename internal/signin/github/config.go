@@ -4,12 +4,9 @@
 package github
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -18,13 +15,13 @@ import (
 	"unicode"
 
 	"golang.org/x/oauth2"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
 // Bounds of the connections to GitHub. A login queries three addresses, one after the other.
 const (
-	dialTimeout    = 5 * time.Second
 	answerTimeout  = 10 * time.Second // of one request, including the body
-	maxHeader      = 64 << 10
 	maxConnections = 16
 	publicHost     = "github.com"
 	cloudSuffix    = ".ghe.com"
@@ -83,8 +80,10 @@ func New(c Config) (*Connector, error) {
 	if err := consistent(orgs, teams, c.AnyUser); err != nil {
 		return nil, err
 	}
+	client := connector.Client(c.Roots, answerTimeout, maxConnections)
+	client.Transport = bounded{client.Transport}
 	return &Connector{
-		api: api, host: base, orgs: orgs, teams: teams, client: httpClient(c.Roots), now: time.Now,
+		api: api, host: base, orgs: orgs, teams: teams, client: client, now: time.Now,
 		app: oauth2.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, Scopes: []string{scope},
 			Endpoint: oauth2.Endpoint{
 				AuthURL: base + "/login/oauth/authorize", TokenURL: base + "/login/oauth/access_token", AuthStyle: oauth2.AuthStyleInParams,
@@ -145,19 +144,4 @@ func consistent(orgs, teams []string, anyUser bool) error {
 		}
 	}
 	return nil
-}
-
-// httpClient returns a client that follows no redirects. None of the used addresses redirects, and a redirect would
-// carry a token or the app's secret elsewhere.
-func httpClient(roots *x509.CertPool) *http.Client {
-	return &http.Client{
-		Timeout:       answerTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: bounded{&http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12,
-				RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
-			MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: maxConnections, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
-		}},
-	}
 }

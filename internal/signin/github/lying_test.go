@@ -80,7 +80,7 @@ func TestFailingGitHubEndsNoSession(t *testing.T) {
 		}, "not an account"},
 		"a body that does not end": {flood(false), "more than 2 MiB"},
 		"a small body that grows":  {flood(true), "more than 2 MiB"},
-		"headers that do not end":  {message(200, "x", "X-Large", strings.Repeat("x", 2*maxHeader)), "does not respond"},
+		"headers that do not end":  {message(200, "x", "X-Large", strings.Repeat("x", 2*connector.MaxHeader)), "does not respond"},
 		"a redirect on the same host": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/api/v3/user?again", http.StatusTemporaryRedirect)
 		}, "not followed"},

@@ -6,21 +6,18 @@ package oidc
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -32,8 +29,7 @@ import (
 
 // Bounds of what the provider sends.
 const (
-	maxBody   = 2 << 20 // a user in 20,000 groups has about 1 MiB of claims
-	maxHeader = 64 << 10
+	maxBody = 2 << 20 // a user in 20,000 groups has about 1 MiB of claims
 	// maxForm bounds an answer that is not JSON.
 	maxForm = 16 << 10
 )
@@ -260,17 +256,9 @@ func brief(err error, secrets ...string) error {
 
 // HTTPClient returns a client that follows no redirects and bounds the size and time of responses.
 func HTTPClient(roots *x509.CertPool) *http.Client {
-	const dialTimeout = 5 * time.Second
-	return &http.Client{
-		Timeout:       askTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: bounded{&http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12,
-				RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
-			MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: 32, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
-		}},
-	}
+	client := connector.Client(roots, askTimeout, 32)
+	client.Transport = bounded{client.Transport}
+	return client
 }
 
 // bounded bounds the bodies of responses, the result of decoding them, and the keys in them.
