@@ -9,10 +9,12 @@ package untrusted
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Bounds are the limits of one decoding.
@@ -46,6 +48,19 @@ func JSON(raw []byte, into any, bounds Bounds) error {
 		return err
 	}
 	return json.Unmarshal(raw, into)
+}
+
+// Claims decodes the payload of a JWT. It does not verify the signature.
+func Claims(token string, into any, bounds Bounds) error {
+	parts := strings.SplitN(token, ".", 4)
+	if len(parts) != 3 {
+		return errors.New("the token is not a JWT")
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return fmt.Errorf("decode the payload of a JWT: %w", err)
+	}
+	return JSON(payload, into, bounds)
 }
 
 // StrictJSON decodes one JSON value and refuses unknown fields.

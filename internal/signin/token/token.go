@@ -9,10 +9,8 @@ package token
 
 import (
 	"crypto/ecdsa"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -77,18 +75,10 @@ func SignFor(lifetime time.Duration, key keys.Key, c Claims, now time.Time) (str
 
 // IssuedBy reports whether a token claims to be from an issuer. Only Verify checks the claim.
 func IssuedBy(raw, issuer string) bool {
-	parts := strings.SplitN(raw, ".", 4)
-	if len(parts) != 3 { // tokens that are too long are not passed on either
-		return false
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return false
-	}
 	var c struct {
 		Issuer string `json:"iss"`
 	}
-	return untrusted.JSON(payload, &c, untrusted.Small()) == nil && c.Issuer == issuer
+	return untrusted.Claims(raw, &c, untrusted.Small()) == nil && c.Issuer == issuer
 }
 
 // Keys are the public keys that tokens may be signed with.
