@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
 	"sigs.k8s.io/yaml"
@@ -124,9 +125,10 @@ func build(in ManifestInput) (*manifestParts, error) {
 		return nil, fmt.Errorf("marshal agent deployment: %w", err)
 	}
 	in.Token = tokensPlace
-	all, err := marshal(slices.Concat([]any{namespace(in.Agent.NodeAgent || in.direct()), serviceAccount()},
+	all, err := marshal(slices.Concat(
+		[]any{namespace(in.Agent.NodeAgent || in.direct()), serviceAccount(protocol.AgentName)},
 		clusterRights(in.Agent.Profile),
-		[]any{role(in.Agent.Profile), roleBinding()}, directRights(in), []any{joinSecret(in), object})...)
+		[]any{role(in.Agent.Profile), roleBinding(protocol.AgentName)}, directRights(in), []any{joinSecret(in), object})...)
 	if err != nil {
 		return nil, err
 	}
@@ -182,45 +184,41 @@ func namespace(onNodes bool) *corev1ac.NamespaceApplyConfiguration {
 		WithLabels(map[string]string{"pod-security.kubernetes.io/enforce": level})
 }
 
-func serviceAccount() *corev1ac.ServiceAccountApplyConfiguration {
-	return corev1ac.ServiceAccount(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
+func serviceAccount(name string) *corev1ac.ServiceAccountApplyConfiguration {
+	return corev1ac.ServiceAccount(name, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
 }
 
 // role returns the agent's rights in its own namespace: to manage Secrets, elect a leader, change its own Deployment
 // and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the profile Full has
 // left behind. RBAC cannot restrict the creation of a Lease to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
-	rule := rbacv1ac.PolicyRule
 	daemonSets := []string{"create", "patch", "delete"}
 	if profile == v1.ProfileReadOnly {
 		daemonSets = []string{"delete"}
 	}
 	return rbacv1ac.Role(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).WithRules(
-		rule().WithAPIGroups("").WithResources("secrets").
-			WithVerbs("get", "list", "watch", "create", "update", "patch", "delete"),
-		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithVerbs("create"),
-		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithResourceNames(protocol.LeaderLease,
-			protocol.NodeAgentLease).
+		allow("", "secrets").WithVerbs("get", "list", "watch", "create", "update", "patch", "delete"),
+		allow("coordination.k8s.io", "leases").WithVerbs("create"),
+		allow("coordination.k8s.io", "leases").WithResourceNames(protocol.LeaderLease, protocol.NodeAgentLease).
 			WithVerbs("get", "update", "delete"),
-		rule().WithAPIGroups("apps").WithResources("deployments").WithResourceNames(protocol.AgentName).WithVerbs("get",
-			"watch", "patch"),
-		rule().WithAPIGroups("apps").WithResources("daemonsets").WithResourceNames(protocol.NodeAgentName,
-			protocol.DirectName).WithVerbs(daemonSets...),
+		allow("apps", "deployments").WithResourceNames(protocol.AgentName).WithVerbs("get", "watch", "patch"),
+		allow("apps", "daemonsets").WithResourceNames(protocol.NodeAgentName, protocol.DirectName).
+			WithVerbs(daemonSets...),
 	)
 }
 
-func roleBinding() *rbacv1ac.RoleBindingApplyConfiguration {
-	return rbacv1ac.RoleBinding(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
-		WithRoleRef(roleRef("Role")).WithSubjects(subject())
+// roleBinding grants a Role to the account with the same name.
+func roleBinding(name string) *rbacv1ac.RoleBindingApplyConfiguration {
+	return rbacv1ac.RoleBinding(name, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
+		WithRoleRef(roleRef("Role", name)).WithSubjects(account(name))
 }
 
-func roleRef(kind string) *rbacv1ac.RoleRefApplyConfiguration {
-	return rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind(kind).WithName(protocol.AgentName)
+func roleRef(kind, name string) *rbacv1ac.RoleRefApplyConfiguration {
+	return rbacv1ac.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind(kind).WithName(name)
 }
 
-func subject() *rbacv1ac.SubjectApplyConfiguration {
-	return rbacv1ac.Subject().WithKind("ServiceAccount").WithNamespace(
-		protocol.AgentNamespace).WithName(protocol.AgentName)
+func account(name string) *rbacv1ac.SubjectApplyConfiguration {
+	return rbacv1ac.Subject().WithKind(rbacv1.ServiceAccountKind).WithNamespace(protocol.AgentNamespace).WithName(name)
 }
 
 func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {

@@ -7,29 +7,35 @@ import (
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
+// rules are rules of a Role or ClusterRole in the manifest.
+type rules = []*rbacv1ac.PolicyRuleApplyConfiguration
+
+// allow returns a rule, still without verbs, for resources of an API group.
+func allow(group string, resources ...string) *rbacv1ac.PolicyRuleApplyConfiguration {
+	return rbacv1ac.PolicyRule().WithAPIGroups(group).WithResources(resources...)
+}
+
 // clusterRights returns the objects that grant an agent its rights beyond its own namespace.
 func clusterRights(profile v1.AgentProfile) []any {
-	rules := append(reporting(), removing()...)
-	objects := []any{nil, rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRoleRef(
-		roleRef("ClusterRole")).WithSubjects(subject())}
+	granted := append(reporting(), removing()...)
+	binding := rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(protocol.AgentLabels()).
+		WithRoleRef(roleRef("ClusterRole", protocol.AgentName)).WithSubjects(account(protocol.AgentName))
+	objects := []any{nil, binding}
 	if profile == v1.ProfileReadOnly {
-		view := rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind("ClusterRole").WithName("view")
 		viewer := rbacv1ac.Subject().WithKind(rbacv1.UserKind).WithAPIGroup(rbacv1.GroupName).WithName(protocol.Viewer)
-		objects = append(objects,
-			rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(
-				protocol.AgentLabels()).WithRoleRef(view).WithSubjects(viewer))
-		rules = append(rules, viewing())
+		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).
+			WithLabels(protocol.AgentLabels()).WithRoleRef(roleRef("ClusterRole", "view")).WithSubjects(viewer))
+		granted = append(granted, viewing())
 	} else {
-		rules = slices.Concat(rules, impersonating(), delivering(), planning())
+		granted = slices.Concat(granted, impersonating(), delivering(), planning())
 	}
-	objects[0] = rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRules(rules...)
+	objects[0] = rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRules(granted...)
 	return objects
 }
 
@@ -40,37 +46,30 @@ func directRights(in ManifestInput) []any {
 	if !in.direct() {
 		return nil
 	}
-	role := rbacv1ac.Role(protocol.DirectName,
-		protocol.AgentNamespace).WithLabels(
-		protocol.AgentLabels()).WithRules(rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("secrets").
-		WithResourceNames(protocol.DirectSecret, protocol.DirectAuthority).WithVerbs("get", "watch"))
 	return []any{
-		corev1ac.ServiceAccount(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()), role,
-		rbacv1ac.RoleBinding(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
-			WithRoleRef(rbacv1ac.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("Role").WithName(protocol.DirectName)).
-			WithSubjects(rbacv1ac.Subject().WithKind(rbacv1.ServiceAccountKind).WithNamespace(
-				protocol.AgentNamespace).WithName(protocol.DirectName)),
+		serviceAccount(protocol.DirectName),
+		rbacv1ac.Role(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).WithRules(
+			allow("", "secrets").WithResourceNames(protocol.DirectSecret, protocol.DirectAuthority).
+				WithVerbs("get", "watch")),
+		roleBinding(protocol.DirectName),
 	}
 }
 
 // reporting returns the rules that the agent needs for its reports.
-func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
-	rule := rbacv1ac.PolicyRule
-	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule().WithAPIGroups("").WithResources("nodes", "pods").WithVerbs("get", "list", "watch"),
-		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames("kube-system").WithVerbs("get"),
-		rule().WithNonResourceURLs("/version", "/readyz", "/livez").WithVerbs("get"),
+func reporting() rules {
+	return rules{
+		allow("", "nodes", "pods").WithVerbs("get", "list", "watch"),
+		allow("", "namespaces").WithResourceNames("kube-system").WithVerbs("get"),
+		rbacv1ac.PolicyRule().WithNonResourceURLs("/version", "/readyz", "/livez").WithVerbs("get"),
 	}
 }
 
 // removing returns the rules that the agent needs to remove itself. Without the verb escalate, it cannot add a right to
 // its role that it does not already have.
-func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
-	rule := rbacv1ac.PolicyRule
-	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(protocol.AgentNamespace).WithVerbs("get",
-			"delete"),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles", "clusterrolebindings").
+func removing() rules {
+	return rules{
+		allow("", "namespaces").WithResourceNames(protocol.AgentNamespace).WithVerbs("get", "delete"),
+		allow("rbac.authorization.k8s.io", "clusterroles", "clusterrolebindings").
 			WithResourceNames(protocol.AgentName, protocol.AgentViewBinding).WithVerbs("get", "update", "patch", "delete"),
 	}
 }
@@ -78,61 +77,52 @@ func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 // viewing returns the rule to impersonate the viewer. A ReadOnly agent sends the requests of all users as this one
 // user.
 func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
-	return rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("users").
-		WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
+	return allow("", "users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
 
 // impersonating returns the rules to impersonate the users whose requests the agent forwards.
-func impersonating() []*rbacv1ac.PolicyRuleApplyConfiguration {
-	rule := rbacv1ac.PolicyRule
-	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule().WithAPIGroups("").WithResources("users", "groups", "serviceaccounts").WithVerbs("impersonate"),
+func impersonating() rules {
+	return rules{
+		allow("", "users", "groups", "serviceaccounts").WithVerbs("impersonate"),
 		// uids, and userextras with any key, because RBAC has no userextras/*
-		rule().WithAPIGroups("authentication.k8s.io").WithResources("*").WithVerbs("impersonate"),
+		allow("authentication.k8s.io", "*").WithVerbs("impersonate"),
 	}
 }
 
 // delivering returns the rules for the objects of sets. The guards check the verbs on cluster.drover.dev.
-func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
-	rule := rbacv1ac.PolicyRule
+func delivering() rules {
 	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
-	return []*rbacv1ac.PolicyRuleApplyConfiguration{
+	return rules{
 		// never delete
-		rule().WithAPIGroups("").WithResources("namespaces").WithVerbs("get", "list", "watch", "create", "patch"),
-		rule().WithAPIGroups("").WithResources("limitranges", "resourcequotas", "secrets").WithVerbs(deliver...),
-		rule().WithAPIGroups("networking.k8s.io").WithResources("networkpolicies").WithVerbs(deliver...),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterrolebindings",
-			"rolebindings").WithVerbs(deliver...),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles").WithVerbs(append(deliver, "bind",
-			"escalate")...),
-		rule().WithAPIGroups("admissionregistration.k8s.io").
-			WithResources("validatingadmissionpolicies", "validatingadmissionpolicybindings").WithVerbs(deliver...),
-		rule().WithAPIGroups(v1.Group).WithResources("sets").WithVerbs("manage"),
-		rule().WithAPIGroups(v1.Group).WithResources("projects").WithVerbs("manage-namespaces", "updatepsa"),
+		allow("", "namespaces").WithVerbs("get", "list", "watch", "create", "patch"),
+		allow("", "limitranges", "resourcequotas", "secrets").WithVerbs(deliver...),
+		allow("networking.k8s.io", "networkpolicies").WithVerbs(deliver...),
+		allow("rbac.authorization.k8s.io", "clusterrolebindings", "rolebindings").WithVerbs(deliver...),
+		allow("rbac.authorization.k8s.io", "clusterroles").WithVerbs(append(deliver, "bind", "escalate")...),
+		allow("admissionregistration.k8s.io", "validatingadmissionpolicies", "validatingadmissionpolicybindings").
+			WithVerbs(deliver...),
+		allow(v1.Group, "sets").WithVerbs("manage"),
+		allow(v1.Group, "projects").WithVerbs("manage-namespaces", "updatepsa"),
 	}
 }
 
 // planning returns the rules to run Plans: to install their schema and the account of their pods, to create Jobs, and
 // to cordon, drain and label nodes.
-func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
-	rule := rbacv1ac.PolicyRule
-	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule().WithAPIGroups("apiextensions.k8s.io").WithResources(
-			"customresourcedefinitions").WithResourceNames("plans."+v1.Group).
+func planning() rules {
+	return rules{
+		allow("apiextensions.k8s.io", "customresourcedefinitions").WithResourceNames("plans."+v1.Group).
 			WithVerbs("get", "create", "patch", "delete"),
-		rule().WithAPIGroups("").WithResources("serviceaccounts").WithResourceNames("drover-plan").WithVerbs("get", "create",
-			"patch"),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("roles").WithResourceNames("drover-plan").WithVerbs(
-			"get", "create", "patch"),
-		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(v1.PlansNamespace).WithVerbs("delete"),
-		rule().WithAPIGroups(v1.Group).WithResources("plans").WithVerbs("get", "list", "watch", "create", "patch", "delete"),
-		rule().WithAPIGroups(v1.Group).WithResources("plans/status").WithVerbs("patch"),
-		rule().WithAPIGroups("batch").WithResources("jobs").WithVerbs("get", "list", "watch", "create", "delete"),
-		rule().WithAPIGroups("").WithResources("nodes").WithVerbs("patch"),
-		rule().WithAPIGroups("").WithResources("pods").WithVerbs("delete"),
-		rule().WithAPIGroups("").WithResources("pods/eviction").WithVerbs("create"),
-		rule().WithAPIGroups("").WithResources("pods/log").WithVerbs("get"),
-		rule().WithAPIGroups("").WithResources("events").WithVerbs("list", "watch"), // shows why a Job's pod is waiting
-		rule().WithAPIGroups("apps").WithResources("daemonsets").WithVerbs("get"),
+		allow("", "serviceaccounts").WithResourceNames("drover-plan").WithVerbs("get", "create", "patch"),
+		allow("rbac.authorization.k8s.io", "roles").WithResourceNames("drover-plan").WithVerbs("get", "create", "patch"),
+		allow("", "namespaces").WithResourceNames(v1.PlansNamespace).WithVerbs("delete"),
+		allow(v1.Group, "plans").WithVerbs("get", "list", "watch", "create", "patch", "delete"),
+		allow(v1.Group, "plans/status").WithVerbs("patch"),
+		allow("batch", "jobs").WithVerbs("get", "list", "watch", "create", "delete"),
+		allow("", "nodes").WithVerbs("patch"),
+		allow("", "pods").WithVerbs("delete"),
+		allow("", "pods/eviction").WithVerbs("create"),
+		allow("", "pods/log").WithVerbs("get"),
+		allow("", "events").WithVerbs("list", "watch"), // shows why a Job's pod is waiting
+		allow("apps", "daemonsets").WithVerbs("get"),
 	}
 }
