@@ -54,7 +54,7 @@ func TestTokenOfAFormerClusterIsReplaced(t *testing.T) {
 	}
 	w.reconcile()
 	now := w.secret(registration.RegistrationSecret(w.name))
-	if w.token() == former || !registration.Owned(now, w.cluster(), v1.SecretKindRegistration) {
+	if w.token() == former || !registration.Owned(now, w.cluster()) {
 		t.Errorf("the token is the former one %t, the owners are %+v: want a new token that the Cluster owns", w.token() == former, now.OwnerReferences)
 	}
 }

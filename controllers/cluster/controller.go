@@ -18,14 +18,10 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
 )
-
-// fieldOwner is the field manager of everything that this controller applies on the hub.
-const fieldOwner = owned.FieldOwner
 
 // takeoverTime is how long a manager that was already running waits after it has become the leader: the former leader's
 // agents connect to it.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -108,7 +109,8 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	object.SetUID(cluster.UID) // never recreate a Cluster that has just been deleted
 	object.SetLabels(maps.Clone(labels))
 	object.SetFinalizers(finalizers)
-	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
+	want := client.ApplyConfigurationFromUnstructured(object)
+	if err := r.Client.Apply(ctx, want, owned.FieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply labels and finalizer of cluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
 	written := &v1.Cluster{}

@@ -44,7 +44,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 		return err
 	}
 	// If the Secret was created or changed in the meantime, this returns an error, and the next reconcile reads it.
-	if err := owned.WriteSecret(ctx, r.Client, in.secret, want, fieldOwner); err != nil {
+	if err := owned.WriteSecret(ctx, r.Client, in.secret, want); err != nil {
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
 	if made && in.identity == nil { // otherwise no agent needs it

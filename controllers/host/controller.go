@@ -29,9 +29,6 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// fieldOwner is the field manager of everything that this controller applies on the hub.
-const fieldOwner = owned.FieldOwner
-
 // removalTime is how long a Host that is being deleted waits for an agent that is not connected.
 const removalTime = 20 * time.Second
 
@@ -206,7 +203,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if in.secret != nil && registration.UpToDate(in.secret, want) {
 		return nil
 	}
-	if err := owned.WriteSecret(ctx, r.Client, in.secret, want, fieldOwner); err != nil {
+	if err := owned.WriteSecret(ctx, r.Client, in.secret, want); err != nil {
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.member), err)
 	}
 	if made && in.identity == nil {

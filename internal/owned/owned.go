@@ -69,11 +69,12 @@ func ReadSecret(ctx context.Context, reader client.Reader, name types.Namespaced
 // WriteSecret creates a Secret if read is nil, and otherwise applies it to the Secret that was read. The error is
 // AlreadyExists or Conflict if the Secret has changed in the meantime.
 func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration,
-	by client.FieldOwner) error {
+) error {
 	if read == nil {
-		return hub.Create(ctx, NewSecret(want), by)
+		return hub.Create(ctx, NewSecret(want), FieldOwner)
 	}
-	return hub.Apply(ctx, want.WithUID(read.UID).WithResourceVersion(read.ResourceVersion), by, client.ForceOwnership)
+	want = want.WithUID(read.UID).WithResourceVersion(read.ResourceVersion)
+	return hub.Apply(ctx, want, FieldOwner, client.ForceOwnership)
 }
 
 // NewSecret returns the Secret that an apply configuration describes. For the API server, creating it costs a fraction

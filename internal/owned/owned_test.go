@@ -61,7 +61,7 @@ func writes() map[string]func(context.Context, client.Client, *corev1.Secret) er
 		"WriteSecret": func(ctx context.Context, c client.Client, read *corev1.Secret) error {
 			return owned.WriteSecret(ctx, c, read,
 				corev1ac.Secret(read.Name,
-					read.Namespace).WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{"by": []byte("drover")}), by)
+					read.Namespace).WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{"by": []byte("drover")}))
 		},
 		"Apply": func(ctx context.Context, c client.Client, read *corev1.Secret) error {
 			part := owned.Part(read, corev1.SchemeGroupVersion.WithKind("Secret"))
@@ -196,7 +196,7 @@ func TestSecretThatDidNotExistIsOnlyCreated(t *testing.T) {
 				Data: map[string][]byte{"by": []byte("another")}})
 		return true
 	})
-	if err := owned.WriteSecret(t.Context(), c, nil, want(), by); !apierrors.IsAlreadyExists(err) {
+	if err := owned.WriteSecret(t.Context(), c, nil, want()); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("got %v, want AlreadyExists", err)
 	}
 	secret := &corev1.Secret{}
@@ -208,7 +208,7 @@ func TestSecretThatDidNotExistIsOnlyCreated(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if err := owned.WriteSecret(t.Context(), env.Client, nil, want(), by); err != nil {
+	if err := owned.WriteSecret(t.Context(), env.Client, nil, want()); err != nil {
 		t.Errorf("got %v without another writer, want the Secret to be created", err)
 	}
 }

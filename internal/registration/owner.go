@@ -73,7 +73,7 @@ func SecretOf(
 // TokenOf returns the join token in the registration Secret of a Cluster or Host. It is zero if there is no Secret, or
 // if the Secret lacks its owner, as it may after a restore, because then no agent can join with the token.
 func TokenOf(secret *corev1.Secret, owner client.Object) Token {
-	if secret == nil || !Owned(secret, owner, v1.SecretKindRegistration) {
+	if secret == nil || !Owned(secret, owner) {
 		return Token{}
 	}
 	return ReadToken(secret, tokenTTL(owner))

@@ -203,10 +203,10 @@ func Ours(secret *corev1.Secret, cluster, kind string) bool {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: ownLabels(cluster, kind)}.Has(secret)
 }
 
-// Owned reports whether Drover created a Secret for this Cluster or Host, and not for an earlier one with the same
-// name. The content of any other Secret must not be sent or applied anywhere.
-func Owned(secret *corev1.Secret, owner client.Object, kind string) bool {
-	return Ours(secret, memberName(owner).Name, kind) && owned.By(secret, owner.GetUID())
+// Owned reports whether Drover created a registration Secret for this Cluster or Host, and not for an earlier one with
+// the same name. The content of any other Secret must not be sent or applied anywhere.
+func Owned(secret *corev1.Secret, owner client.Object) bool {
+	return Ours(secret, memberName(owner).Name, v1.SecretKindRegistration) && owned.By(secret, owner.GetUID())
 }
 
 // Foreign explains why a Secret is not the Secret that Drover created for a Cluster or Host. It returns "" if it is.

@@ -178,7 +178,7 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	if err := r.Live.Get(ctx, registration.RegistrationSecret(name), secret); client.IgnoreNotFound(err) != nil {
 		return in, err
 	}
-	if registration.Owned(secret, cluster, v1.SecretKindRegistration) {
+	if registration.Owned(secret, cluster) {
 		in.manifest = secret.Data[registration.KeyManifest]
 	}
 	kubeconfig, err := clusterapi.GetKubeconfig(ctx, r.Live, name)

@@ -39,9 +39,6 @@ const lookAgain = 5 * time.Second
 // maxDomains is how many failure domains the schema allows.
 const maxDomains = 100
 
-// fieldOwner is the field manager of everything that this controller applies on the hub.
-const fieldOwner = owned.FieldOwner
-
 // Reconciler reconciles DroverClusters.
 type Reconciler struct {
 	// Client reads from the cache and writes; Live reads from the API server.
@@ -187,7 +184,7 @@ func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.Drover
 		WithLabels(ours.Labels).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(infrav1.GroupVersion.String()).WithKind("DroverCluster").WithName(object.Name).WithUID(object.UID)).
 		WithType(ours.Type).WithData(map[string][]byte{kubeconfigKey: content})
-	if err := owned.WriteSecret(ctx, r.Client, present, want, fieldOwner); err != nil {
+	if err := owned.WriteSecret(ctx, r.Client, present, want); err != nil {
 		return status.Readiness{}, fmt.Errorf("write Secret %s: %w", name, err)
 	}
 	return status.Readiness{}, nil

@@ -153,7 +153,7 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) {
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s exists and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
 	}
-	if apierrors.IsNotFound(err) || err == nil && (!registration.Owned(secret, in.cluster, v1.SecretKindRegistration) || len(secret.Data[registration.KeyManifest]) == 0) {
+	if apierrors.IsNotFound(err) || err == nil && (!registration.Owned(secret, in.cluster) || len(secret.Data[registration.KeyManifest]) == 0) {
 		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "waiting for the manifest of the agent of Cluster " + name.Name, Again: soon}, nil
 	}
 	in.decide.Manifest = secret.Data[registration.KeyManifest]

@@ -111,7 +111,7 @@ func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []b
 	if client.IgnoreNotFound(err) != nil {
 		return nil, nil, v, err
 	}
-	if err != nil || !registration.Owned(secret, cluster, v1.SecretKindRegistration) || len(secret.Data[registration.KeyManifest]) == 0 {
+	if err != nil || !registration.Owned(secret, cluster) || len(secret.Data[registration.KeyManifest]) == 0 {
 		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "the agent's manifest does not exist yet", Again: lookAgain}, nil
 	}
 	return data, secret.Data[registration.KeyManifest], v, nil

@@ -251,7 +251,7 @@ func (h Hub) GiveWithNote(
 		WithAnnotations(annotations).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(v1.GroupVersion.String()).WithKind("Host").WithName(host.Name).WithUID(host.UID)).
 		WithType(v1.SecretTypeHostPlan).WithData(map[string][]byte{v1.HostPlanKey: content})
-	if err := owned.WriteSecret(ctx, h.Client, before, want, fieldOwner); err != nil {
+	if err := owned.WriteSecret(ctx, h.Client, before, want); err != nil {
 		return false, fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, err)
 	}
 	return true, nil
