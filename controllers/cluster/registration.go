@@ -17,9 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register writes the registration Secret with the token in force and its manifest. If an agent is about to come back,
-// the manifest is not written until it is connected, because no agent needs it before then, and comparing it is half
-// the work of a reconcile.
+// register writes the registration Secret with the token in force and its manifest. If an agent is about to reconnect,
+// the manifest is not written until then, because it is not needed earlier, and comparing manifests is half the work of
+// a reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
 		return nil // the status reports it
@@ -54,7 +54,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 
 func tokenCreated(in *input, update *status.Update) {
 	if in.identity != nil {
-		return // no agent needs it
+		return // no agent needs the manifest
 	}
 	update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
 		"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"),
@@ -66,15 +66,15 @@ func tokenCreated(in *input, update *status.Update) {
 //
 // A token stays in force until the user replaces it, either in the Secret that the spec names or by deleting the
 // registration Secret. Once an agent has joined or is joining, only the deletion counts, because an agent that joins
-// with another token replaces the first agent, and changing the spec does not require the right to do that. A token
-// that was used by an agent that has since been revoked is useless, and is replaced here.
+// with another token replaces the first agent, and users who can change the spec are not necessarily allowed to do
+// that. A token that was used by an agent that has since been revoked is useless, and is therefore replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: ttl}
 	}
 	token := registration.Token{}
-	// after a restore, it may lack an owner, and then no agent can join with it
+	// after a restore, the Secret may lack an owner, and then no agent can join with its token
 	if in.secret != nil && registration.Owned(in.secret, in.cluster, v1.SecretKindRegistration) {
 		token = registration.ReadToken(in.secret, ttl)
 	}
@@ -95,7 +95,7 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// wantedSecret returns the registration Secret for the token in force.
+// wantedSecret returns the desired registration Secret for the token in force.
 func (r *Reconciler) wantedSecret(in *input) (*corev1ac.SecretApplyConfiguration, error) {
 	manifest, err := r.manifests.Manifest(r.manifestInput(in))
 	if err != nil {
@@ -115,7 +115,7 @@ func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
 	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, APIServer: in.cluster.Spec.AuthorizedEndpoint.ByAPIServer(), Token: in.token.Value, Settings: in.settings}
 }
 
-// label sets the finalizer and the labels with the facts that the agent reported, if they are not set yet.
+// label sets the finalizer, and the labels with the facts that the agent reported, unless they are already set.
 func (r *Reconciler) label(ctx context.Context, in *input) error {
 	facts := factLabels(in)
 	if labels.ValidatedSetSelector(facts).Matches(labels.Set(in.cluster.Labels)) && slices.Contains(in.cluster.Finalizers, v1.FinalizerUninstall) {
