@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxRetry bounds the wait before a join token is tried again that may work later.
+// maxRetry is the maximum wait before the agent tries a join token again that may work later.
 const maxRetry = 5 * time.Minute
 
 // Changed returns when the registration Secret holds a join token that has not been tried yet, when the agent's key
@@ -37,8 +37,8 @@ func (k *Keeper) Changed(ctx context.Context) {
 }
 
 // Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key, and
-// restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which it does when it
-// knows the new key. Only one replica may run Follow at a time.
+// restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which it does as soon
+// as it knows the new key. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -54,7 +54,7 @@ func (k *Keeper) Follow(ctx context.Context) {
 	}
 }
 
-// repeat calls do with growing pauses until it succeeds or ctx ends.
+// repeat calls do until it succeeds or ctx ends. The pauses between the calls grow.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -73,7 +73,7 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 // errNotJoined reports that the agent has not joined yet. The link takes care of the first join.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new join token, if any, and a new key. A user who gives a running agent a new token wants a new
+// rejoin joins with a new join token, if any, and a new key. A user who gives a running agent a new token expects a new
 // key.
 func (k *Keeper) rejoin(ctx context.Context) error {
 	k.identityMu.Lock()
@@ -110,7 +110,7 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 }
 
 // restore restores the identity of a running agent. Without it, the agent would have no identity after its next start,
-// because its join token is used up.
+// because its join token has already been used.
 func (k *Keeper) restore(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -147,9 +147,9 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 // succeedTime is the time limit for Succeed.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a Keeper of the same cluster whose Secret may come from a backup by now. In that case, the
-// hub does not accept the former key, and the former CA does not verify the hub. Succeed stores the last valid identity
-// again. If it cannot, the agent uses the stored identity.
+// Succeed takes over from a Keeper of the same cluster after the cluster may have been restored. The Secret may then
+// come from a backup, with a key that the hub does not accept or a CA that does not verify the hub. Succeed stores the
+// last valid identity again. If that fails, the agent uses the stored identity.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {

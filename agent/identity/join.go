@@ -53,7 +53,7 @@ type JoinInput struct {
 	Token string
 	// Key is the agent's key.
 	Key ed25519.PrivateKey
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Current is the Cluster that the agent already belongs to, with CurrentKey. It is zero if there is none.
 	Current    protocol.ClusterRef

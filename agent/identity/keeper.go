@@ -44,7 +44,7 @@ type Options struct {
 	Secrets   Secrets
 	Namespace string
 	Manifest  Manifest
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Tunnel configures the tunnels.
 	Tunnel tunnel.Config

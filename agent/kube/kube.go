@@ -99,7 +99,7 @@ func New(cfg *rest.Config) (*Client, error) {
 	return &Client{REST: client}, nil
 }
 
-// ClusterUID returns the UID of the namespace kube-system, which identifies the cluster.
+// ClusterUID returns the UID of the kube-system namespace, which identifies the cluster.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	var ns corev1.Namespace
 	if err := c.REST.Get().Resource("namespaces").Name(metav1.NamespaceSystem).Do(ctx).Into(&ns); err != nil {

@@ -96,7 +96,7 @@ func (l *Link) Connected() bool {
 	return l.state.open > 0 && !l.state.stopping
 }
 
-// Alive reports whether the link is open or is making progress towards opening.
+// Alive reports whether the link is open or is making progress toward opening.
 func (l *Link) Alive() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

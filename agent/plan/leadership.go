@@ -73,7 +73,7 @@ type stores struct {
 	nodes   *watch.Store[*corev1.Node, knownNode]
 	jobs    *watch.Store[*batchv1.Job, knownJob]
 	secrets *watch.Store[*corev1.Secret, knownSecret]
-	// kindMissing is set when the API server does not know the kind Plan, which must be installed again.
+	// kindMissing is set when the API server does not know the Plan kind, which must be installed again.
 	kindMissing *atomic.Bool
 }
 

@@ -32,7 +32,7 @@ func Index(list []v1.RoleTemplate) Templates {
 
 // Error is the reason why a template or binding cannot be converted to RBAC.
 type Error struct {
-	// Reason is the reason of the condition Ready: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
+	// Reason is the reason of the Ready condition: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
 	// ReasonContextMismatch, ReasonInheritsExternal or ReasonInvalidRules.
 	Reason string
 	// Message names the problem and the remedy.

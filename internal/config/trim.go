@@ -29,8 +29,8 @@ const trimmed = v1.Group + "/annotations-trimmed"
 const maxProfileLabels = 400
 
 // trim is a cache transform. It leaves out the managed fields of objects and, for our kinds, the metadata that the
-// manager does not read, because a user may give an object more than a megabyte of metadata. The policy
-// drover-cluster-metadata limits the labels and finalizers of a Cluster, which are kept.
+// manager does not read, because a user may give an object more than a megabyte of metadata. The
+// drover-cluster-metadata policy limits the labels and finalizers of a Cluster, which are kept.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {

@@ -38,7 +38,7 @@ type connection struct {
 	// none, ReasonIdentityMismatch. It is empty if sets can be sent. Otherwise the member may still have its earlier
 	// sets, but they are not maintained and do not count.
 	refuses string
-	// withheld is true if the Cluster's spec has the profile ReadOnly. Then nothing is sent, and existing sets are
+	// withheld is true if the Cluster's spec has the ReadOnly profile. Then nothing is sent, and existing sets are
 	// removed.
 	withheld bool
 	// leaderless is true if no replica of the agent has been the leader for members.LeaderPatience.

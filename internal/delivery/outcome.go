@@ -48,7 +48,7 @@ const (
 type Outcome struct {
 	Cluster string
 	Stage   Stage
-	// Reason is the reason of the condition Ready, for Failed and Refused.
+	// Reason is the reason of the Ready condition, for Failed and Refused.
 	Reason string
 	// Failures are the objects that failed, for Failed and Refused.
 	Failures []v1.Failure
@@ -156,7 +156,7 @@ func excessOutcome(workspace string) Outcome {
 			"use fewer or smaller Secrets in its plans and projects", workspace, largeSet>>10, maxLarge>>20))
 }
 
-// whyWithheld describes the state of a set in a Cluster with the profile ReadOnly.
+// whyWithheld describes the state of a set in a Cluster with the ReadOnly profile.
 func (m *member) whyWithheld(id string) string {
 	const why = "spec.agent.profile of the Cluster is ReadOnly, so nothing is delivered"
 	switch f := m.failed[id]; {

@@ -43,7 +43,7 @@ type Options struct {
 	// Leaving reports whether a member's Cluster is being deleted or gone, in which case nothing more is sent to the
 	// member. Nil means never.
 	Leaving func(context.Context, types.NamespacedName) bool
-	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered,
+	// ReadOnly reports whether the spec of a member's Cluster has the ReadOnly profile. Then nothing is delivered,
 	// whatever the agent reports, and existing sets are removed. Store.Changed must be called when the profile changes.
 	// Nil means never. The function must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)

@@ -33,13 +33,13 @@ const (
 
 // Summary combines the outcomes in all members.
 type Summary struct {
-	// Ready is the status of the condition Ready, and Reason and Message belong to it. Stalled is true if a user must
+	// Ready is the status of the Ready condition, and Reason and Message belong to it. Stalled is true if a user must
 	// act.
 	Ready   bool
 	Reason  string
 	Message string
 	Stalled bool
-	// Incomplete describes the condition Complete, which covers all members, including members that are away.
+	// Incomplete describes the Complete condition, which covers all members, including members that are away.
 	Incomplete Incomplete
 	// Refused is true if the hub itself refuses to deliver the object or a part of it.
 	Refused bool
@@ -179,7 +179,7 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	return news
 }
 
-// delivered reports whether, according to the condition Ready, a member has the object. While no member is connected,
+// delivered reports whether, according to the Ready condition, a member has the object. While no member is connected,
 // there is no other evidence.
 func delivered(ready *metav1.Condition) bool {
 	return ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason != v1.ReasonNoClusters

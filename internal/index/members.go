@@ -17,7 +17,7 @@ import (
 
 // Problem is the reason why an object targets no member, or none of the members that it names.
 type Problem struct {
-	// Reason is the reason of the condition Ready.
+	// Reason is the reason of the Ready condition.
 	Reason string
 	// Message tells the user what to do.
 	Message string

@@ -35,7 +35,7 @@ type ConnectClaims struct {
 	Audience string
 	// Cluster is the agent's Cluster.
 	Cluster ClusterRef
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Instance names the agent's process among the agents of its cluster. If a process has two tunnels, the hub does
 	// not use the older one. Older agents leave it empty. At most 128 bytes.

@@ -125,7 +125,7 @@ const (
 // as JSON, the manager sends the content of the Secret, and the agent stores it. The progress comes back in a single
 // form too, see package internal/provision/progress.
 //
-// Some names call the instructions a plan, because they are older than the kind Plan. Scripts, roles and other versions
+// Some names call the instructions a plan, because they are older than the Plan kind. Scripts, roles and other versions
 // rely on these names, so they stay: the path, the Secret "<host>-host-plan" with its key, type and annotations, the
 // right hosts/plan, status.plan of a Host and its reason PlanInvalid, and the agent's file plan.json. The code calls
 // them instructions.

@@ -12,9 +12,9 @@ const (
 	// ClusterRoleBinding.
 	AgentName = "drover-agent"
 	// AgentViewBinding is the name of the ClusterRoleBinding that gives Viewer the right to view, in a member whose
-	// agent has the profile ReadOnly.
+	// agent has the ReadOnly profile.
 	AgentViewBinding = "drover-agent-view"
-	// Viewer is the user that an agent with the profile ReadOnly impersonates in all its requests to its API server.
+	// Viewer is the user that an agent with the ReadOnly profile impersonates in all its requests to its API server.
 	// Such an agent may impersonate no one else. It does not use its own account for these requests, because that
 	// account can read the agent's private key.
 	Viewer = "drover:viewer"

@@ -72,7 +72,7 @@ const MaxBody = 1 << 20
 type RegisterRequest struct {
 	// PublicKey is the agent's Ed25519 key, 32 bytes, base64 in JSON.
 	PublicKey []byte `json:"publicKey"`
-	// ClusterUID is the UID of the namespace kube-system in the member.
+	// ClusterUID is the UID of the kube-system namespace in the member.
 	ClusterUID string `json:"clusterUID"`
 	// Proof is the signature of ProofPayload by PublicKey. It proves that the sender owns the key.
 	Proof []byte `json:"proof"`
@@ -122,7 +122,7 @@ type Report struct {
 	MinProtocol int `json:"minProtocol"`
 	// AgentVersion is the version of the agent, for example "v0.1.0".
 	AgentVersion string `json:"agentVersion"`
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string `json:"clusterUID"`
 	// SettingsDigest is the digest of the Settings that the agent has stored, see Settings.Digest.
 	SettingsDigest string `json:"settingsDigest,omitempty"`
@@ -156,7 +156,7 @@ type Report struct {
 
 // Remnants are objects that stay in the member although nothing on the hub asks for them. Only the leader reports them.
 type Remnants struct {
-	// Left names sets that an agent with the profile ReadOnly has from an earlier profile and is not allowed to remove.
+	// Left names sets that an agent with the ReadOnly profile has from an earlier profile and is not allowed to remove.
 	// The names are values of v1.LabelSet. At most 16.
 	Left []string `json:"left,omitempty"`
 	// Unclaimed names objects, in the form of SetObject, that have the label v1.LabelSet but belong to no set and were

@@ -98,7 +98,7 @@ const (
 	SetExpired SetPhase = "Expired"
 	// SetDeleted means that the set was removed. It occurs only in the answer to DELETE.
 	SetDeleted SetPhase = "Deleted"
-	// SetReadOnly means that the agent has the profile ReadOnly and takes no sets. It occurs only in the answer to PUT.
+	// SetReadOnly means that the agent has the ReadOnly profile and takes no sets. It occurs only in the answer to PUT.
 	SetReadOnly SetPhase = "ReadOnly"
 )
 

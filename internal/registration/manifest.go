@@ -31,7 +31,7 @@ type ManifestInput struct {
 	// Agent is the rest of the Cluster's spec.agent. Its image and trust are ignored.
 	Agent v1.Agent
 	// APIServer makes the agent run the webhook with which the member's API servers review the tokens of users who do
-	// not connect through the hub. It requires the profile Full.
+	// not connect through the hub. It requires the Full profile.
 	APIServer bool
 	// Token is the join token.
 	Token string
@@ -187,7 +187,7 @@ func serviceAccount() *corev1ac.ServiceAccountApplyConfiguration {
 }
 
 // role returns the agent's rights in its own namespace: to manage Secrets, elect a leader, change its own Deployment
-// and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the profile Full has
+// and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the Full profile has
 // left behind. RBAC cannot restrict the creation of a Lease to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule

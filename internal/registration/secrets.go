@@ -294,7 +294,7 @@ func ApplyHostSecret(host *v1.Host, token Token, command string) *corev1ac.Secre
 type AgentIdentity struct {
 	// PublicKey verifies the agent's connect tokens.
 	PublicKey ed25519.PublicKey
-	// ClusterUID is the UID of the namespace kube-system in the member.
+	// ClusterUID is the UID of the kube-system namespace in the member.
 	ClusterUID string
 	// TokenHash is the hash of the join token that the agent used.
 	TokenHash string

@@ -57,7 +57,7 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 type Status struct {
 	// Revision and Hash are the revision that the report is about, and the hash of the work on each node.
 	Revision, Hash string
-	// Reason is the reason of the condition Complete.
+	// Reason is the reason of the Complete condition.
 	Reason string
 	// Busy reports whether nodes are at work.
 	Busy bool

@@ -111,7 +111,7 @@ func bound(
 var errSilent = errors.New("the agent has not reported its profile yet")
 
 // alike reports whether a member serves all users with the same rights. This is the case if the Cluster's spec or its
-// agent has the profile ReadOnly.
+// agent has the ReadOnly profile.
 func (m transports) alike(ctx context.Context, name types.NamespacedName) (bool, error) {
 	cluster := &v1.Cluster{}
 	if err := m.clusters.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {

@@ -26,7 +26,7 @@ type Readiness struct {
 	Again time.Duration
 }
 
-// Write sets the condition Ready, sets the condition Stalled while manual action is required, and sets observed to the
+// Write sets the Ready condition, sets the Stalled condition while manual action is required, and sets observed to the
 // generation that the conditions are about, as kstatus expects.
 func (r Readiness) Write(generation int64, observed *int64, conditions *[]metav1.Condition) {
 	*observed = generation

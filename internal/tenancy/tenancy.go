@@ -114,7 +114,7 @@ func limitRange(defaults *v1.ContainerDefaults) *corev1.LimitRange {
 
 // networkPolicy returns a policy that admits connections to the project's pods from three sources: the project,
 // kube-system (where K3s and RKE2 have their ingress controllers, and only administrators of the cluster run pods), and
-// namespaces that an administrator has labelled for ingress. It does not restrict outgoing connections.
+// namespaces that an administrator has labeled for ingress. It does not restrict outgoing connections.
 func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	from := func(label, value string) networkingv1.NetworkPolicyPeer {
 		return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: value}}}

@@ -36,7 +36,7 @@ type ClusterList struct {
 type Cluster struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Ready is the status of the condition Ready, and Reason is its reason.
+	// Ready is the status of the Ready condition, and Reason is its reason.
 	Ready  metav1.ConditionStatus `json:"ready"`
 	Reason string                 `json:"reason,omitempty"`
 	// Version is the version of Kubernetes.

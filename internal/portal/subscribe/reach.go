@@ -157,7 +157,7 @@ type part struct {
 	} `json:"status"`
 }
 
-// partCondition is the condition Ready without its message, which may describe the hub.
+// partCondition is the Ready condition without its message, which may describe the hub.
 type partCondition struct {
 	Type   string                 `json:"type"`
 	Status metav1.ConditionStatus `json:"status"`

@@ -47,7 +47,7 @@ const (
 	secretType corev1.SecretType = "cluster.x-k8s.io/secret"
 )
 
-// Cluster is a Cluster of Cluster API.
+// Cluster is a Cluster API Cluster.
 type Cluster struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -79,7 +79,7 @@ type Reference struct {
 	Name     string `json:"name"`
 }
 
-// Machine is a Machine of Cluster API.
+// Machine is a Cluster API Machine.
 type Machine struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {

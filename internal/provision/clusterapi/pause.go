@@ -29,7 +29,7 @@ const annotationPausedBy = "cluster.drover.dev/paused-by"
 // PausedBy returns the UID of the object for which Drover has paused a Cluster, or "" if Drover has not.
 func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
 
-// The policy drover-provisioner-cluster-api allows nothing but this write of Clusters. Of KubeadmConfigs, an update in
+// The drover-provisioner-cluster-api policy allows nothing but this write of Clusters. Of KubeadmConfigs, an update in
 // place gives kubeadm the patches, and the errors to ignore.
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;patch
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get

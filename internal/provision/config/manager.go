@@ -113,7 +113,7 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 			Annotations: map[string]int{provisionv1.AnnotationScheduledFor: maxMark},
 			Labels:      []string{provisionv1.LabelScheduled}, Owners: []string{infrav1.Group},
 		}, true
-	case *metav1.PartialObjectMetadata: // Clusters of Cluster API
+	case *metav1.PartialObjectMetadata: // Cluster API Clusters
 		return untrusted.Metadata{Labels: []string{v1.LabelImport}}, true
 	}
 	return kept, false

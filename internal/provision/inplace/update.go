@@ -82,7 +82,7 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	return next.response, nil
 }
 
-// decide returns the next step of an update. It is pure.
+// decide returns the next step of an update. It has no side effects.
 //
 // A task stays the same for the whole update, however often Cluster API asks. Its ID contains the Machine's generation,
 // which also increases with changes that have nothing to do with the version.

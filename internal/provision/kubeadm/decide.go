@@ -93,7 +93,7 @@ type RestoreWish struct {
 	Cancel bool
 }
 
-// Pause is a change to the pause of the Cluster of Cluster API.
+// Pause is a change to the pause of the Cluster API Cluster.
 type Pause int
 
 // The changes to the pause.

@@ -120,8 +120,8 @@ func (c *Connectors) Forget(name string) {
 	delete(c.known, name)
 }
 
-// read returns a value of a Secret that administrators labelled for providers. Any other Secret, such as the Secret
-// with the hub's keys, must not reach an upstream.
+// read returns a value of a Secret that administrators labeled for providers. Any other Secret, such as the Secret with
+// the hub's keys, must not reach an upstream.
 func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Secret, []byte, error) {
 	secret := &corev1.Secret{}
 	if err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: r.Name},
