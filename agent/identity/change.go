@@ -175,8 +175,8 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	}
 }
 
-// last returns the identity that the hub accepted last, or nil if there is none or the agent is being uninstalled. The
-// identity that was read last may come from the backup.
+// last returns the identity that the hub most recently accepted, or nil if there is none or the agent is being
+// uninstalled. The identity that was most recently read may come from the backup.
 func (k *Keeper) last() *identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -193,14 +193,14 @@ func (k *Keeper) Leave() {
 	k.leaving = true
 }
 
-// await returns when an event of a Secret satisfies is, or when ctx ends.
+// await returns when an event for a Secret satisfies the condition "is", or when ctx ends.
 func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
-	// The poll ends with ctx.
+	// The poll ends when ctx ends.
 	_ = wait.PollUntilContextCancel(ctx, rewatch, true,
 		func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil })
 }
 
-// watch reports whether an event of a Secret satisfied the condition is before the watch ended.
+// watch reports whether an event for a Secret satisfied the condition "is" before the watch ended.
 func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) bool {
 	w, err := k.options.Secrets.Watch(ctx, name)
 	if err != nil {
@@ -224,15 +224,15 @@ func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType
 }
 
 // newToken reports whether a registration Secret contains a join token that has not been tried yet. It first waits for
-// a join in progress, which tries a token.
+// a join in progress, which itself tries a token.
 func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
 	return event != watch.Deleted && k.untried(tokenOf(secret))
 }
 
-// freshToken is like newToken, but ignores tokens that were refused temporarily. It is for a caller that tries again at
-// once.
+// freshToken is like newToken, but ignores tokens that were refused temporarily. It is for callers that retry
+// immediately.
 func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.mu.Lock()
 	later := k.later
@@ -240,7 +240,7 @@ func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	return k.newToken(event, secret) && tokenDigest(tokenOf(secret)) != later
 }
 
-// anotherKey reports whether the key of an identity differs from that of the last attempt.
+// anotherKey reports whether the key of an identity differs from the key of the last attempt.
 func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	id, err := decode(secret.Data)
 	if err != nil || event == watch.Deleted || !id.Joined() {
@@ -251,7 +251,7 @@ func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	return k.key != "" && keyOf(id.Key) != k.key
 }
 
-// lost reports whether an identity was deleted and must be restored.
+// lost reports whether an identity has been deleted and must be restored.
 func (k *Keeper) lost(event watch.EventType, _ *corev1.Secret) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -291,7 +291,7 @@ func isElsewhere(err error) bool {
 
 // keyOf returns an identifier of a key that does not reveal the key.
 func keyOf(key ed25519.PrivateKey) string {
-	public, _ := key.Public().(ed25519.PublicKey) // the public key of an Ed25519 key has this type
+	public, _ := key.Public().(ed25519.PublicKey) // the public half of an Ed25519 key has this type
 	return string(public)
 }
 

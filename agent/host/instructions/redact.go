@@ -22,8 +22,8 @@ const (
 	// count as secrets. Shorter values would occur in any text.
 	shortestVariable = 4
 	shortestWord     = 12
-	// longestName is the maximum length of a word in a command that counts as the name of a secret. Longer words may be
-	// secrets themselves.
+	// longestName is the length from which a word in a command no longer counts as the name of a secret. Such words may
+	// be secrets themselves.
 	longestName = 24
 	// reportedLines and reportedBytes limit the part of an instruction's output that is reported.
 	reportedLines = 20
