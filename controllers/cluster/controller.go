@@ -45,7 +45,7 @@ type Reconciler struct {
 	Members  Members
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
-	// Agent has the hub's defaults for spec.agent.
+	// Agent holds the hub's defaults for spec.agent.
 	Agent v1.Agent
 	// Upgrades decides when an agent receives a change that the hub makes for all agents. If it is nil, agents receive
 	// such changes immediately.

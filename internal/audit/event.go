@@ -20,7 +20,7 @@ const (
 	stageComplete = "ResponseComplete"
 	// stageAborted is the end of a request without a response, usually because its caller has gone.
 	stageAborted = "Aborted"
-	// stageDropped marks the line that counts the lines for which there was no room in the buffer.
+	// stageDropped marks the line that says how many lines did not fit into the buffer.
 	stageDropped = "Dropped"
 )
 

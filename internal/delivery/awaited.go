@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Awaited returns the expected owners for which Replace has not been called yet, sorted. It returns none if the store
-// is complete or Expect has not been called yet.
+// Awaited returns the expected owners for which Replace has not been called yet, sorted. The result is empty if the
+// store is complete or Expect has not been called yet.
 func (d *Store) Awaited() []Key {
 	d.mu.Lock()
 	defer d.mu.Unlock()

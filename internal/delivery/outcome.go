@@ -19,7 +19,7 @@ import (
 const patience = 3
 
 // settleTime is how long after its start a store waits for agents to connect before it counts them as Away. The Cluster
-// controller waits as long.
+// controller waits for the same time.
 const settleTime = 25 * time.Second
 
 // fewSends is the number of sends in progress above which a member counts as busy.
@@ -28,7 +28,7 @@ const fewSends = 8
 // Stage is the progress of a set in one member.
 type Stage int
 
-// Stages, from the best to the most urgent.
+// Stages, ordered from the best to the most urgent.
 const (
 	// Applied means that the member has the whole set.
 	Applied Stage = iota
@@ -61,8 +61,8 @@ type Outcome struct {
 	Busy bool
 }
 
-// Outcomes returns the outcomes of the set with this ID in members, sorted by the members' names. A member in which no
-// such set is wanted counts as Pending.
+// Outcomes returns the outcomes of the set with the given ID in members, sorted by the members' names. A member in
+// which no such set is required counts as Pending.
 func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
 	d.mu.Lock()

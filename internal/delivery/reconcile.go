@@ -29,7 +29,7 @@ const (
 	maxPause   = 5 * time.Minute
 )
 
-// Bounds on the sends in progress.
+// Limits on the sends in progress.
 const (
 	// workers is the number of sets that are reconciled concurrently. A send occupies a worker for at most slowSend, so
 	// even many unresponsive members delay the others only a little.
@@ -37,10 +37,10 @@ const (
 	// slowSend is how long a worker waits for a send. A slower send continues without a worker.
 	slowSend = 500 * time.Millisecond
 	// maxSlowSends is the maximum number of sends in progress to an unresponsive member, while one of them takes longer
-	// than slowSend. With this bound, 1,000 such members occupy the workers for seconds rather than minutes.
+	// than slowSend. With this limit, 1,000 such members occupy the workers for seconds rather than minutes.
 	maxSlowSends = 8
 	// maxMemberSends is the maximum number of sends in progress to one member. The agent has its own limit. It responds
-	// after it has stored a set, and stores many sets only after it has applied them.
+	// after it has stored a set, and when there are many sets, it stores most of them only after it has applied them.
 	maxMemberSends = 256
 	// maxMemberBytes is the maximum number of bytes in progress to one member. A single set may exceed it.
 	maxMemberBytes = 4 << 20
@@ -56,7 +56,7 @@ type target struct {
 func (d *Store) Start(ctx context.Context) error {
 	c, err := controller.NewTypedUnmanaged("delivery", controller.TypedOptions[target]{
 		Reconciler: reconcile.TypedFunc[target](d.reconcile), MaxConcurrentReconciles: workers, Logger: d.Log,
-		SkipNameValidation: new(true), // tests have several stores
+		SkipNameValidation: new(true), // tests use several stores
 	})
 	if err != nil {
 		return err
@@ -71,8 +71,8 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// begin gives the store the queue of its controller. Every change to a member's wanted or existing sets adds targets to
-// this queue.
+// begin passes the queue of its controller to the store. Every change to a member's required or existing sets adds
+// targets to this queue.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
 	d.mu.Lock()
 	defer d.unlock()
@@ -92,8 +92,8 @@ func (d *Store) close() {
 	d.stop()
 }
 
-// reconcile sends a set to a member or removes it, if the member's set differs from the wanted one. When the send ends,
-// the target is queued again if there is more to do. The caller must not hold mu.
+// reconcile sends a set to a member or removes it, if the member's set differs from the required one. When the send
+// ends, the target is queued again if there is more to do. The caller must not hold mu.
 func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error) {
 	send, wait := d.startSend(t)
 	if send == nil {
@@ -143,7 +143,7 @@ func (d *Store) startSend(t target) (*sending, time.Duration) {
 	return s, 0
 }
 
-// enqueue queues a set if it is due, after either the wanted set or the member's set has changed. It reports whether
+// enqueue queues a set if it is due, after either the required set or the member's set has changed. It reports whether
 // the set is due.
 func (d *Store) enqueue(m *member, id string) bool {
 	d.compareLater(m)
@@ -173,7 +173,7 @@ func (m *member) room(want *set.Set) bool {
 	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// resume queues as many of the sets delayed by a member's bounds as there is room for.
+// resume queues as many of the sets that are delayed by a member's limits as there is room for.
 func (d *Store) resume(m *member) {
 	if len(m.waiting) == 0 {
 		return
@@ -222,12 +222,12 @@ func (d *Store) send(m *member, s *sending) {
 	if !m.forgotten {
 		d.sent(m, s, state, err)
 	}
-	d.enqueue(m, s.id) // the send failed, or another set is wanted now
+	d.enqueue(m, s.id) // the send failed, or another set is required now
 	d.resume(m)
 	d.drop(m)
 }
 
-// sent applies the result of a send, and notifies the owner of the set.
+// sent applies the result of a send and notifies the owner of the set.
 func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error) {
 	want := m.entry(s.id)
 	if want.set != nil {
@@ -250,7 +250,7 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 		m.has[s.id] = want.share(state)
 	case members.IsStatus(err, http.StatusNotFound):
 		d.affected = append(d.affected, m.refuse(v1.ReasonAgentTooOld)...)
-	default: // the failure counts if the owner still wants the same set
+	default: // the failure counts if the owner still requires the same set
 		due := m.next(s.id, d.rule(s.id))
 		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) {
 			d.retries.failed(m, s.id, err)
@@ -304,7 +304,7 @@ func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 		return nil, errors.New("the agent's response cannot be decoded") // the cause may quote it
 	}
 	state.Bound()
-	// Another digest is an error. Otherwise the set would be sent again at once, forever.
+	// A different digest is an error. Otherwise the set would be sent again immediately, forever.
 	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly {
 		return nil, errors.New("the agent reports a digest that differs from the set's")
 	}
@@ -317,7 +317,7 @@ type flow struct {
 	sends map[string]*sending // in progress
 	// waiting contains the IDs of sets that are sent as soon as there is room for them.
 	waiting map[string]struct{}
-	// taken counts the successful sends in the period of slowSend that began at start, and in the period before it.
+	// taken counts the successful sends in the period of slowSend that started at start, and in the period before it.
 	taken [2]int
 	start time.Time
 }

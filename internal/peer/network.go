@@ -33,7 +33,7 @@ import (
 // PathLink is the WebSocket upgrade that becomes the link between two replicas.
 const PathLink = "/v1/link"
 
-// headerReplica has the id of the replica that dials or sends the request.
+// headerReplica holds the id of the replica that dials or sends the request.
 const headerReplica = "Drover-Replica"
 
 // Limits of the port.

@@ -46,7 +46,7 @@ type ConnectClaims struct {
 	IssuedAt time.Time
 }
 
-// claims has the JSON form of ConnectClaims.
+// claims holds the JSON form of ConnectClaims.
 type claims struct {
 	jwt.Claims
 	Cluster    ClusterRef `json:"cluster"`

@@ -141,7 +141,7 @@ type HostInstructions struct {
 	Periodic []HostInstruction `json:"periodic,omitempty"`
 	// Probes check whether the installed software works. At most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
-	// Clean has instructions that clean the host. They run once each when all instructions are taken away, before the
+	// Clean holds instructions that clean the host. They run once each when all instructions are taken away, before the
 	// files are removed. At most 128.
 	Clean []HostInstruction `json:"clean,omitempty"`
 }

@@ -52,7 +52,7 @@ type HostProgress struct {
 	Message string `json:"message,omitempty"`
 	// Output is the end of the failed instruction's output, without the instructions' secrets. At most 2 KiB.
 	Output string `json:"output,omitempty"`
-	// Failing has the names of the probes that are not successful. At most 8.
+	// Failing holds the names of the probes that are not successful. At most 8.
 	Failing []string `json:"failing,omitempty"`
 }
 

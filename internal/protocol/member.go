@@ -18,9 +18,9 @@ const (
 	// Such an agent may impersonate no one else. It does not use its own account for these requests, because that
 	// account can read the agent's private key.
 	Viewer = "drover:viewer"
-	// RegistrationSecret has the data for joining: KeyToken and KeyCABundle. Only the manifest writes it.
+	// RegistrationSecret holds the data for joining: KeyToken and KeyCABundle. Only the manifest writes it.
 	RegistrationSecret = "drover-agent-registration"
-	// IdentitySecret has the agent's private key, its Cluster, and the settings that the hub announced. Only the
+	// IdentitySecret holds the agent's private key, its Cluster, and the settings that the hub announced. Only the
 	// agent's replicas write it, so that applying the manifest again does not change it.
 	IdentitySecret = "drover-agent-identity"
 )
@@ -34,8 +34,8 @@ const (
 	NodeAgentLease = "drover-node-agent"
 	// LeaderLease is the Lease of the leader among the agent's replicas.
 	LeaderLease = "drover-agent"
-	// DeploymentSecret has the latest Deployment that the hub sent, the one before it, and the progress of the change.
-	// It is a Secret because a right to read ConfigMaps must not be enough to read the environment in it.
+	// DeploymentSecret holds the latest Deployment that the hub sent, the one before it, and the progress of the
+	// change. It is a Secret because a right to read ConfigMaps must not be enough to read the environment in it.
 	DeploymentSecret = "drover-agent-deployment"
 )
 

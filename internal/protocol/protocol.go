@@ -93,7 +93,7 @@ func ProofPayload(token, clusterUID string) []byte {
 	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
 }
 
-// RegisterResponse has the agent's new identity.
+// RegisterResponse holds the agent's new identity.
 type RegisterResponse struct {
 	// Cluster is the agent's new Cluster.
 	Cluster ClusterRef `json:"cluster"`

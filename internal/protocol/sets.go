@@ -115,9 +115,9 @@ type SetState struct {
 	Failed int32 `json:"failed,omitempty"`
 	// Namespaces is the number of namespaces for which the templates are expanded.
 	Namespaces int32 `json:"namespaces,omitempty"`
-	// Short has the first MaxSetObjects namespaces that got less quota than the default.
+	// Short holds the first MaxSetObjects namespaces that got less quota than the default.
 	Short []string `json:"short,omitempty"`
-	// Spent has the first MaxSetObjects of these namespaces that got none of some resource. Older agents leave it
+	// Spent holds the first MaxSetObjects of these namespaces that got none of some resource. Older agents leave it
 	// empty.
 	Spent []string `json:"spent,omitempty"`
 }

@@ -15,7 +15,7 @@ import (
 type Settings struct {
 	// Servers are the hub's base URLs, with the preferred one first. They are https only.
 	Servers []string `json:"servers"`
-	// CABundle has the certificates to trust, as PEM. It is empty if agents trust the certificates of their systems.
+	// CABundle holds the certificates to trust, as PEM. It is empty if agents trust the certificates of their systems.
 	CABundle string `json:"caBundle,omitempty"`
 
 	// Registry is put in front of images that name no registry, see WithRegistry. It may be empty.

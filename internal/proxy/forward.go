@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// memberURL has the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
+// memberURL holds the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
 const memberURL = "http://member"
 
 // errNoIdentity is returned when a request without an identity reaches the transport, which is a bug in the hub.

@@ -96,7 +96,7 @@ type ClusterStep struct {
 type FleetDecision struct {
 	Step *ClusterStep
 	Wait Wait
-	// Ask has the members that would begin now but must report first. Each of them takes a slot meanwhile, so that no
+	// Ask holds the members that would begin now but must report first. Each of them takes a slot meanwhile, so that no
 	// more members are asked than may start.
 	Ask []string
 }

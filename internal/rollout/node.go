@@ -29,11 +29,12 @@ type Member struct {
 	Nodes []Node
 	// Omitted counts the nodes that are left out of Nodes.
 	Omitted Omitted
-	// Jobs has the Jobs of all plans, in any state.
+	// Jobs holds the Jobs of all plans, in any state.
 	Jobs []Job
-	// Drains has the drains that this process began, by node.
+	// Drains holds the drains that this process began, by node.
 	Drains map[string]Drain
-	// Refused has the reason why the API server refused a node's Job, by node. It applies while the node has no failure.
+	// Refused holds the reason why the API server refused a node's Job, by node. It applies while the node has no
+	// failure.
 	Refused map[string]string
 	// Hold is the reason why the member takes part in no plan. It is empty if the member takes part.
 	Hold string
@@ -61,7 +62,8 @@ type Node struct {
 	Taints  []corev1.Taint
 	// OS is the node's operating system. An empty value counts as Linux.
 	OS string
-	// Claims has the claims of the plans that are at work on the node, by plan name. They are annotations of the Node.
+	// Claims holds the claims of the plans that are at work on the node, by plan name. They are annotations of the
+	// Node.
 	Claims map[string]Claim
 }
 
@@ -107,7 +109,7 @@ type Failure struct {
 	Final bool `json:"final,omitempty"`
 	// Reason is a reason as in v1.NodeFailure.
 	Reason string `json:"reason"`
-	// Message has the details, at most 256 bytes, so that the annotation stays small.
+	// Message holds the details, at most 256 bytes, so that the annotation stays small.
 	Message string `json:"message,omitempty"`
 }
 
@@ -212,7 +214,7 @@ type Step struct {
 	// Claim is the node's new claim. If it is nil, the claim is removed. Only WriteNode uses Claim, Labels and
 	// Unschedulable.
 	Claim *Claim
-	// Labels has the labels to set.
+	// Labels holds the labels to set.
 	Labels map[string]string
 	// Unschedulable is the value to set. If it is nil, the value stays as it is.
 	Unschedulable *bool
@@ -224,7 +226,7 @@ type Step struct {
 type Wait struct {
 	// Reason is a reason as on the Plan's conditions.
 	Reason string
-	// Message has the details and the remedy.
+	// Message holds the details and the remedy.
 	Message string
 	// Until is the latest time to decide again. If it is zero, the decision changes only with the observed state.
 	Until time.Time

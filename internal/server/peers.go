@@ -52,7 +52,7 @@ func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit
 	return hops
 }
 
-// refuseReplays makes this replica refuse connect tokens that have already opened a tunnel at another replica.
+// refuseReplays makes this replica refuse connect tokens that have already opened a tunnel to another replica.
 func refuseReplays(r *registration.Server) func(members.Peer) {
 	return func(p members.Peer) {
 		if expires := tokenExpires(p, r.Now()); p.TokenID != "" && expires.After(r.Now()) {

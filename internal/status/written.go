@@ -30,7 +30,7 @@ type Written[T client.Object] struct {
 	paces   map[types.NamespacedName]pace
 }
 
-// pace has the time when the status of an object was written, and the wait until the next write.
+// pace holds the time when the status of an object was written, and the wait until the next write.
 type pace struct {
 	at         time.Time
 	rest       time.Duration

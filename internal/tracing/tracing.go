@@ -101,7 +101,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// About has the attributes of a span that describe a request.
+// About holds the attributes of a span that describe a request.
 type About struct {
 	// Name is the name of the span. It should have few distinct values.
 	Name string

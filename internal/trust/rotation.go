@@ -54,7 +54,7 @@ type Input struct {
 	Requested bool
 	// Revoked reports whether a user has revoked the old authority, for example because its key was stolen.
 	Revoked bool
-	// Missing has the names of the connected members that have not confirmed the announced bundle.
+	// Missing holds the names of the connected members that have not confirmed the announced bundle.
 	Missing []string
 	Now     time.Time
 }

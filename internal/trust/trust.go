@@ -47,7 +47,7 @@ type Holder struct {
 	listeners []func()
 }
 
-// issued has the certificates that the hub's CA has signed for this process. They are nil until they are needed.
+// issued holds the certificates that the hub's CA has signed for this process. They are nil until they are needed.
 type issued struct{ serving, replica *tls.Certificate }
 
 // New returns a Holder for a hub with these base URLs. Certificates are issued for the hosts in them, and for

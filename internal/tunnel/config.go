@@ -46,7 +46,7 @@ const (
 	upgradeLinger = 2 * time.Second        // between closing an upgraded stream and resetting it
 )
 
-// Config has the settings of both ends. A zero field means its default, which is right for production. Tests and
+// Config holds the settings of both ends. A zero field means its default, which is right for production. Tests and
 // unusual links set other values.
 type Config struct {
 	// StreamWindow is the number of bytes that one stream may have in flight at first. A reader that never reads costs
@@ -101,7 +101,7 @@ type Config struct {
 	ErrorLog *log.Logger
 }
 
-// Observer has functions that a tunnel calls. Each of them may be nil. They are called by several goroutines at once
+// Observer holds functions that a tunnel calls. Each of them may be nil. They are called by several goroutines at once
 // and must not block.
 type Observer struct {
 	// BytesRead and BytesWritten count the bytes that HTTP/2 reads from and writes to the tunnel, without the overhead

@@ -31,7 +31,7 @@ const soon = 100 * time.Millisecond
 // maxTaskMessage limits the length of a failed task's message in the status, in bytes.
 const maxTaskMessage = 2048
 
-// taskInput has everything, apart from the task, that the instruction of a task depends on.
+// taskInput holds everything, apart from the task, that the instruction of a task depends on.
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host

@@ -24,7 +24,7 @@ import (
 // maxReviews limits the access reviews by the hub's API server for one response. They run one after the other.
 const maxReviews = 100
 
-// ClusterList has the Clusters that a user can reach, ordered by name.
+// ClusterList holds the Clusters that a user can reach, ordered by name.
 type ClusterList struct {
 	Items []Cluster `json:"items"`
 	// Incomplete reports whether the user may be able to reach more Clusters, because not all of the user's rights could

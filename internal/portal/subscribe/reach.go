@@ -25,8 +25,8 @@ const resourceClusters = "clusters"
 // the right to watch it. The zero value is no Cluster.
 type reach struct {
 	scope // by the right to get clusters/proxy
-	// bound has the principals with bindings, by workspace, and names has the Clusters that these bindings let the user
-	// reach, with their UIDs.
+	// bound holds the principals with bindings, by workspace, and names has the Clusters that these bindings let the
+	// user reach, with their UIDs.
 	bound map[string]index.Principals
 	names map[types.NamespacedName]types.UID
 }

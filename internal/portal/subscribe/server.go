@@ -51,7 +51,7 @@ type Options struct {
 	// Watch reports whether a user may watch one of Drover's resources in a namespace, or in all namespaces if it is
 	// empty.
 	Watch func(ctx context.Context, id identity.Identity, resource, namespace string) (bool, error)
-	// Reach has the ways to reach a member. Users see a part of the Clusters that they can reach but may not watch.
+	// Reach holds the ways to reach a member. Users see a part of the Clusters that they can reach but may not watch.
 	Reach catalog.Ways
 	// Informers are the informers of the manager's cache.
 	Informers cache.Informers
@@ -62,7 +62,7 @@ type Options struct {
 	Observer
 }
 
-// Observer has functions that the server calls for metrics. Each may be nil. They must not block.
+// Observer holds functions that the server calls for metrics. Each may be nil. They must not block.
 type Observer struct {
 	// Streams receives 1 when a stream starts, and -1 when it ends.
 	Streams func(n int)

@@ -54,7 +54,7 @@ type File struct {
 	UID, GID int
 }
 
-// Instance has the facts about the machine that templates may use.
+// Instance holds the facts about the machine that templates may use.
 type Instance struct {
 	// ID is the value of "ds.meta_data.instance_id".
 	ID string
@@ -110,7 +110,7 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	return config, err
 }
 
-// refused has the keys that bootstrap providers write, but Drover does not carry out. They prepare a machine, and a
+// refused holds the keys that bootstrap providers write, but Drover does not carry out. They prepare a machine, and a
 // Host was prepared by its owner.
 var refused = map[string]string{
 	"bootcmd":    "commands at each boot (bootCommands): create a systemd unit with files and preKubeadmCommands",

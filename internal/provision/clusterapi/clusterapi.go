@@ -105,7 +105,7 @@ func (m *Machine) ByKubeadm() bool {
 	return ref.APIGroup == GroupKubeadm && ref.Kind == KubeadmConfig
 }
 
-// Kubeadm has the settings in a Machine's KubeadmConfig that apply to each run of kubeadm on it, and not only to the
+// Kubeadm holds the settings in a Machine's KubeadmConfig that apply to each run of kubeadm on it, and not only to the
 // first.
 type Kubeadm struct {
 	// Patches is a directory on the machine, or "" if there is none.

@@ -53,7 +53,7 @@ var (
 		"delete their Secret to have the machine cleaned")
 )
 
-// Hub has the Hosts and their instructions. Client reads from the cache and writes; Live reads from the API server.
+// Hub holds the Hosts and their instructions. Client reads from the cache and writes; Live reads from the API server.
 type Hub struct {
 	Client client.Client
 	Live   client.Reader

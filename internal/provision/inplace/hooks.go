@@ -132,7 +132,7 @@ type handler struct {
 	} `json:"requestHook"`
 }
 
-// patch has the parts of a change that are made in place.
+// patch holds the parts of a change that are made in place.
 type patch struct {
 	PatchType string `json:"patchType"`
 	Patch     []byte `json:"patch"`

@@ -88,7 +88,7 @@ type Node struct {
 	Address string `json:"address,omitempty"`
 }
 
-// Host has the facts about a host.
+// Host holds the facts about a host.
 type Host struct {
 	Name, UID string
 	Labels    map[string]string

@@ -21,7 +21,7 @@ type roster struct {
 	// stay are the members, and leave are the taken hosts that must leave the cluster. Both are sorted by name.
 	stay  []*member
 	leave []Host
-	// byName has the members in stay.
+	// byName holds the members in stay.
 	byName map[string]*member
 	// free are the free Hosts that the pools need, and missing is how many more they need.
 	free    []string

@@ -113,7 +113,7 @@ type Decision struct {
 	// Tasks are all tasks that each machine must have, by the machine's name. They include tasks that it already has.
 	Tasks map[string][]Task
 	Pause Pause
-	// Snapshots has the progress of each snapshot, by its UID.
+	// Snapshots holds the progress of each snapshot, by its UID.
 	Snapshots map[string]progress.Snapshot
 	// Expired are the UIDs of stored snapshots whose objects must be deleted, because their files are removed or out of
 	// reach.

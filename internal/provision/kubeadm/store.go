@@ -32,7 +32,7 @@ type Stored struct {
 	Held bool
 }
 
-// upload has the machine that made a snapshot copy it to the bucket, and returns the progress of the snapshot. If the
+// upload makes the machine that created a snapshot copy it to the bucket, and returns the progress of the snapshot. If the
 // copy fails, the file stays.
 func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}

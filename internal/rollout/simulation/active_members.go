@@ -15,9 +15,9 @@ import (
 // and the next member to begin. The other members are only counted, so the cost of a simulation grows with its steps
 // and not with the number of members.
 type activeMembers struct {
-	// members has their indexes among all members, which are sorted by name.
+	// members holds their indexes among all members, which are sorted by name.
 	members []int
-	// waiting has the indexes of the other members that can start, in the order in which they begin.
+	// waiting holds the indexes of the other members that can start, in the order in which they begin.
 	waiting []int
 	waves   []int             // wave of each member, nil if all are active
 	view    []rollout.Cluster // clusters of the active members

@@ -54,7 +54,7 @@ type delivered struct {
 type settled struct {
 	delivered delivered
 	wait      rollout.Wait
-	// nodes has the numbers of complete nodes and of all nodes, as in the status.
+	// nodes holds the numbers of complete nodes and of all nodes, as in the status.
 	nodes string
 }
 

@@ -38,7 +38,7 @@ type Digest = [sha256.Size]byte
 type Verified struct {
 	token.Claims
 	key string // the ID of the key that verified it
-	// groups has the groups of the claims, in the encoding of a session.
+	// groups holds the groups of the claims, in the encoding of a session.
 	groups []byte
 }
 

@@ -156,7 +156,7 @@ func (c *Connector) admit(name string, groups []string) error {
 	return nil
 }
 
-// account has the fields of GitHub's /user that are used.
+// account holds the fields of GitHub's /user that are used.
 type account struct{ id, name string }
 
 func (c *Connector) account(ctx context.Context, token string) (account, error) {

@@ -38,7 +38,7 @@ const (
 type Keys struct {
 	// UID is the UID of the Secret. A Secret that was recreated has another UID, which ends all sessions.
 	UID types.UID
-	// Set has all published keys. Active is the key that signs.
+	// Set holds all published keys. Active is the key that signs.
 	Set    keys.Set
 	Active keys.Key
 	// Sealing has secrets that are derived from the keys. The secret of the active key is first. Sealer seals with the

@@ -41,7 +41,7 @@ type Key struct {
 	Private *ecdsa.PrivateKey
 }
 
-// Set has all published keys, the oldest first.
+// Set holds all published keys, the oldest first.
 type Set []Key
 
 // New generates a key.

@@ -35,18 +35,18 @@ const (
 	KeyBegun   = "begun"
 	KeyEnds    = "ends"
 	KeyRevoked = "revoked"
-	// KeyKeys has the UID of the Secret with the issuer's keys. Deleting that Secret ends all sessions. KeyPassword has
-	// the digest of the password hash that the user signed in with. KeyRefresh has the state of refresh tokens, if the
-	// session has any.
+	// KeyKeys holds the UID of the Secret with the issuer's keys. Deleting that Secret ends all sessions. KeyPassword
+	// has the digest of the password hash that the user signed in with. KeyRefresh has the state of refresh tokens, if
+	// the session has any.
 	KeyKeys     = "keys"
 	KeyPassword = "password"
 	KeyRefresh  = "refresh"
 	// KeyAwaited marks a session that a user has approved, but whose device has not fetched its tokens yet.
 	KeyAwaited = "awaited"
-	// KeyDirect has the time until which members may accept tokens of the session without the hub. The Secret stays until
-	// then, so that members can be informed that the session was ended.
+	// KeyDirect holds the time until which members may accept tokens of the session without the hub. The Secret stays
+	// until then, so that members can be informed that the session was ended.
 	KeyDirect = "direct"
-	// KeyAsking has the time when a replica started to query the provider of the session.
+	// KeyAsking holds the time when a replica started to query the provider of the session.
 	KeyAsking = "asking"
 )
 
@@ -55,10 +55,10 @@ const (
 	KeyPrincipal   = "principal"
 	KeyProvider    = "provider"
 	KeyProviderUID = "providerUID"
-	// KeyGroups has the groups that are named in bindings, and KeyState has the state of the connector.
+	// KeyGroups holds the groups that are named in bindings, and KeyState has the state of the connector.
 	KeyGroups = "groups"
 	KeyState  = "state"
-	// KeyNotice has the notice for the user about the login.
+	// KeyNotice holds the notice for the user about the login.
 	KeyNotice = "notice"
 )
 

@@ -16,7 +16,7 @@ import (
 // maxPublished bounds the number of keys of an issuer.
 const maxPublished = 16
 
-// Published has the public keys of an issuer, by ID.
+// Published holds the public keys of an issuer, by ID.
 type Published map[string]*ecdsa.PublicKey
 
 // ParsePublished decodes a JSON Web Key Set in the form that the issuer publishes (RFC 7517). It rejects a set with any

@@ -32,7 +32,7 @@ type Type struct {
 	Build func(Parts) (connector.Connector, error)
 }
 
-// Parts has the inputs for a connector.
+// Parts holds the inputs for a connector.
 type Parts struct {
 	Provider *v1.AuthProvider
 	// Secret is the value that Type.Secret refers to.

@@ -67,7 +67,7 @@ type verified struct {
 	generation int64
 }
 
-// unverified has the claims that select the provider of a token.
+// unverified holds the claims that select the provider of a token.
 type unverified struct {
 	Issuer   string           `json:"iss"`
 	Audience jwt.Audience     `json:"aud"`

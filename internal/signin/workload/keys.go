@@ -37,8 +37,8 @@ const (
 	askLimit = 8 * time.Second
 )
 
-// keySet has the keys that an issuer publishes, by ID. Keys of different algorithms may share an ID (RFC 7517, section
-// 4.5).
+// keySet holds the keys that an issuer publishes, by ID. Keys of different algorithms may share an ID (RFC 7517,
+// section 4.5).
 type keySet struct {
 	keys map[string][]jose.JSONWebKey
 	at   time.Time

@@ -19,7 +19,7 @@ package h2
 
 import "time"
 
-// Config has the settings of a client. All of them are required.
+// Config holds the settings of a client. All of them are required.
 type Config struct {
 	// MaxHeaderBytes limits the header of a response together with its trailer, counted as in HTTP/2.
 	MaxHeaderBytes int

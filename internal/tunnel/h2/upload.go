@@ -18,7 +18,7 @@ var (
 	errShortBody = errors.New("the body of the request is shorter than its Content-Length")
 )
 
-// uploads has the buffers for request bodies. Each has room for a frame header and one piece.
+// uploads holds the buffers for request bodies. Each has room for a frame header and one piece.
 var uploads = sync.Pool{New: func() any { return new([frameHeadSize + bodyPiece]byte) }}
 
 // requestBody is the body of a request that is being sent.
