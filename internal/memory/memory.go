@@ -72,7 +72,8 @@ func (h *heap) calm(allocated, live uint64) bool {
 	return true
 }
 
-// read returns how many bytes the process has allocated since its start, and how many the last collection has left.
+// read returns the number of bytes that the process has allocated since its start, and the number of bytes that
+// remained after the last collection.
 func read() (allocated, live uint64) {
 	return gauge("/gc/heap/allocs:bytes"), gauge("/gc/heap/live:bytes")
 }
