@@ -109,7 +109,7 @@ func encode(e *event) []byte {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if encoder.Encode(e) != nil { // strings, numbers and JSON that was marshalled here can always be encoded
+	if encoder.Encode(e) != nil { // strings, numbers and JSON that was marshaled here can always be encoded
 		return nil
 	}
 	return out.Bytes()

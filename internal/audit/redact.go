@@ -48,12 +48,11 @@ func openPaths() []string {
 		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
 }
 
-// jwt matches a JSON Web Token anywhere in a text. It also matches a token for scripts, with a complete or truncated
-// secret.
+// jwt matches a JSON Web Token anywhere in a text. It also matches a script token, with a complete or truncated secret.
 var jwt = regexp.MustCompile(
 	`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 
-// tokenPath matches the path of a token for scripts. The ID in the path is not secret.
+// tokenPath matches the path of a script token. The ID in the path is not secret.
 var tokenPath = regexp.MustCompile(`^/v1/auth/tokens/[0-9a-f]{40}$`)
 
 // URI returns the URI of a request in the form in which it may be logged.

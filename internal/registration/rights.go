@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// clusterRights returns the objects that grant an agent its rights beyond its own namespace.
+// clusterRights returns the objects that grant an agent its rights outside its own namespace.
 func clusterRights(profile v1.AgentProfile) []any {
 	rules := append(reporting(), removing()...)
 	objects := []any{nil, rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRoleRef(
@@ -97,7 +97,7 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		// never delete
+		// the rule never includes delete
 		rule().WithAPIGroups("").WithResources("namespaces").WithVerbs("get", "list", "watch", "create", "patch"),
 		rule().WithAPIGroups("").WithResources("limitranges", "resourcequotas", "secrets").WithVerbs(deliver...),
 		rule().WithAPIGroups("networking.k8s.io").WithResources("networkpolicies").WithVerbs(deliver...),
@@ -112,7 +112,7 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// planning returns the rules to run Plans: to install their schema and the account of their pods, to create Jobs, and
+// planning returns the rules to run Plans: to install their schema and the account for their pods, to create Jobs, and
 // to cordon, drain and label nodes.
 func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule

@@ -65,7 +65,7 @@ type Options struct {
 	Sessions Bounds
 	Now      func() time.Time
 	Log      logr.Logger
-	// MaxTTL is the maximum lifetime of a token for scripts.
+	// MaxTTL is the maximum lifetime of a script token.
 	MaxTTL time.Duration
 	// Audiences determines the member of a request, and the members that tokens of workloads name.
 	Audiences identity.Audiences

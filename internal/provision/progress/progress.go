@@ -66,7 +66,7 @@ func Older(a, b metav1.Object) int {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// Reason returns the reason of a snapshot's condition Ready.
+// Reason returns the reason for a snapshot's Ready condition.
 func (p Snapshot) Reason() string {
 	switch p.Phase {
 	case provisionv1.SnapshotRunning:
@@ -79,7 +79,7 @@ func (p Snapshot) Reason() string {
 	return provisionv1.ReasonWaiting
 }
 
-// Fill sets the fields of a status other than the conditions Ready and Stalled. A field that is known keeps its value.
+// Fill sets the fields of a status other than the Ready and Stalled conditions. A field that is known keeps its value.
 func (p Snapshot) Fill(o *provisionv1.EtcdSnapshot) {
 	s := &o.Status
 	s.Phase, s.Host, s.Snapshot = p.Phase, p.Host, cmp.Or(p.File, s.Snapshot)
@@ -95,7 +95,7 @@ func (p Snapshot) Fill(o *provisionv1.EtcdSnapshot) {
 	}
 }
 
-// Fill sets the fields of a status other than the conditions Ready and Stalled. A field that is known keeps its value.
+// Fill sets the fields of a status other than the Ready and Stalled conditions. A field that is known keeps its value.
 func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 	s := &o.Status
 	s.Phase, s.Host, s.Snapshot = p.Phase, cmp.Or(p.Host, s.Host), cmp.Or(p.File, s.Snapshot)
@@ -106,6 +106,6 @@ func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 type All struct {
 	Snapshots map[types.UID]Snapshot
 	Restores  map[types.UID]Restore
-	// Again is the time after which to look again, or 0 to wait for a change.
+	// Again is the time after which to check again, or 0 to wait for a change.
 	Again time.Duration
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authcode defines the authorization codes that login pages issue and the token endpoint redeems.
+// Package authcode defines the authorization codes that login pages issue and that the token endpoint redeems.
 package authcode
 
 import (

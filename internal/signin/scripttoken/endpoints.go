@@ -34,7 +34,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Path is the path at which users create, list and revoke their tokens for scripts.
+// Path is the path at which users create, list and revoke their script tokens.
 const Path = "/v1/auth/tokens"
 
 const (
@@ -50,7 +50,7 @@ const (
 	seen = 5 * time.Second
 )
 
-// Request is a request for a token for scripts.
+// Request is a request for a script token.
 type Request struct {
 	Description string `json:"description,omitempty"`
 	// Cluster is the only cluster that the token is valid for, as <namespace>/<name>. Empty means all clusters.
@@ -59,7 +59,7 @@ type Request struct {
 	TTL metav1.Duration `json:"ttl,omitzero"`
 }
 
-// Info describes a token for scripts.
+// Info describes a script token.
 type Info struct {
 	ID          string    `json:"id"`
 	Description string    `json:"description,omitempty"`
@@ -72,7 +72,7 @@ type Info struct {
 	Token string `json:"token,omitempty"`
 }
 
-// List is a list of tokens for scripts.
+// List is a list of script tokens.
 type List struct {
 	Items []Info `json:"items"`
 }
@@ -129,8 +129,8 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	return do(w, r, user)
 }
 
-// signedIn returns the user of a request with a session's token for all clusters. A token for scripts cannot create
-// other tokens.
+// signedIn returns the user of a request with a session's token for all clusters. A script token cannot create other
+// tokens.
 func (s *Server) signedIn(r *http.Request) (identity.Identity, error) {
 	raw, err := identity.Token(r)
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 	secretBytes = 32
 )
 
-// Token is a token for scripts, token-<id>:<secret>. The secret is never printed.
+// Token is a script token, token-<id>:<secret>. The secret is never printed.
 type Token struct {
 	// ID is not secret.
 	ID  string

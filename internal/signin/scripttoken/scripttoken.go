@@ -73,8 +73,7 @@ type Options struct {
 	Log          *quietlog.Log
 }
 
-// Server creates, lists and revokes tokens for scripts, and authenticates users with them. It is safe for concurrent
-// use.
+// Server creates, lists and revokes script tokens, and authenticates users with them. It is safe for concurrent use.
 type Server struct {
 	Options
 
@@ -129,7 +128,7 @@ func refused() *refusal.Error {
 	return refusal.Unauthorized("the hub does not accept the token; it may be revoked or incomplete")
 }
 
-// Identify returns the user of a token for scripts. For an unknown token, it only looks into the cache.
+// Identify returns the user of a script token. For an unknown token, it only looks into the cache.
 func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error) {
 	given, ok := Parse(raw)
 	if !ok {

@@ -29,7 +29,7 @@ const Prefix = "drover-session-"
 // LabelUser is the label with the name of a session's User, or with a digest of the principal.
 const LabelUser = v1.Group + "/user"
 
-// Keys of a session's Secret. Secrets of tokens for scripts also have the exported keys.
+// Keys of a session's Secret. Secrets of script tokens also have the exported keys.
 const (
 	KeyUID     = "uid"
 	KeyBegun   = "begun"
@@ -175,7 +175,7 @@ func (s Session) Direct() time.Time { return TimeOf(s.Secret, KeyDirect) }
 // session.
 func (s Session) Ends() time.Time { return Ends(s.Secret) }
 
-// Ends returns the time when a session or a token for scripts ends, or the zero time if its Secret does not have it.
+// Ends returns the time when a session or a script token ends, or the zero time if its Secret does not have it.
 func Ends(secret *corev1.Secret) time.Time {
 	ends, direct := TimeOf(secret, KeyEnds), TimeOf(secret, KeyDirect)
 	if ends.Before(direct) {
