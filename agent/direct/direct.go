@@ -181,7 +181,8 @@ func (e *Endpoint) stands(k known) error {
 		return errOff
 	}
 	now := e.options.Now()
-	if !now.Before(k.Expiry.Time()) { // the list contains the session only until then, so the request could not be ended later
+	if !now.Before(k.Expiry.Time()) {
+		// the list contains the session only until then, so the request could not be ended later
 		return fmt.Errorf("%w: it has expired", token.ErrToken)
 	}
 	return current.stands(k, now)

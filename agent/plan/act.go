@@ -182,7 +182,8 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 		}
 		switch {
 		case err == nil:
-			if conflicts = 0; c.taken.record(*d.Step) { // the previous step may have changed nothing, if this is the same step again
+			if conflicts = 0; c.taken.record(*d.Step) {
+				// the previous step may have changed nothing, if this is the same step again
 				c.steps = backoff{}
 			}
 			continue

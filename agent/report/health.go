@@ -57,7 +57,8 @@ func (v *healthState) observe(problem string, now time.Time) (again time.Duratio
 // same between probes as long as the cause is the same.
 func interpret(ctx context.Context, code int, body []byte, err error) string {
 	switch {
-	case code == http.StatusOK, code == http.StatusForbidden: // the API server is serving; the agent is just not permitted to see more
+	case code == http.StatusOK, code == http.StatusForbidden:
+		// the API server is serving; the agent is just not permitted to see more
 		return ""
 	case code == http.StatusUnauthorized:
 		return "the API server does not accept the agent's credentials"

@@ -279,7 +279,8 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	}
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)
-		if f.nodes.synced || f.nodes.failed { // some distributions are visible only on nodes, so the distribution is unknown until nodes have been read
+		if f.nodes.synced || f.nodes.failed {
+			// some distributions are visible only on nodes, so the distribution is unknown until nodes have been read
 			report.Distribution = cmp.Or(report.Distribution, distribution, distributionPlain)
 		}
 	}

@@ -19,7 +19,8 @@ import (
 // writeStatus writes the facts about the host into its status.
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
-	if report != nil && in.state.Clones == nil { // if two machines share the identity, it is not known which of them sent the report
+	if report != nil && in.state.Clones == nil {
+		// if two machines share the identity, it is not known which of them sent the report
 		s.Machine, s.Plan = machine(report.Machine), progressStatus(report)
 		s.AgentVersion, s.ReportedTo = in.state.Report.AgentVersion, in.term
 	}

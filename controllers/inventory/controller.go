@@ -57,7 +57,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.taken(ctx, cluster, other)
 	}
 	err := r.write(ctx, desired(cluster, settings, found.Status.Conditions), found)
-	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // the kind or the profile has just been removed, which is not an error
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		// the kind or the profile has just been removed, which is not an error
 		return ctrl.Result{RequeueAfter: LookEvery}, nil
 	}
 	return ctrl.Result{}, err

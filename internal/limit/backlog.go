@@ -211,7 +211,8 @@ func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.D
 		if age := now.Sub(f.since); age < b.bounds.Grace && !exceeds(f.member.bytes, 2*b.bounds.Member) &&
 			!exceeds(b.held, 2*b.bounds.All) {
 			if later == 0 {
-				later = b.bounds.Grace - age // the next writes are more recent, but may come from a member that exceeds its limit by more
+				// the next writes are more recent, but may come from a member that exceeds its limit by more
+				later = b.bounds.Grace - age
 			}
 			continue
 		}

@@ -130,7 +130,8 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 	case member.forgotten: // its Cluster was deleted
 	case connected && !now:
 		m.table.losses.lost(m.table.now())
-	case !now && !lost && record != nil && record.recent(m.table.now()): // the member was lost before this replica knew of it
+	case !now && !lost && record != nil && record.recent(m.table.now()):
+		// the member was lost before this replica knew of it
 		m.table.losses.lost(m.table.now())
 	case !connected && now && lost:
 		m.table.losses.returned()

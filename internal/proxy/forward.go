@@ -97,7 +97,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	if c == nil {
 		return // callTransport refuses the request
 	}
-	out.URL.RawQuery = p.In.URL.RawQuery // httputil drops parts that it cannot parse; the API server decides how to handle them
+	// httputil drops parts that it cannot parse; the API server decides how to handle them
+	out.URL.RawQuery = p.In.URL.RawQuery
 	out.Host, out.Trailer = "", nil
 	c.target.write(out.URL, c.base)
 	clean(out.Header, c.target.local)

@@ -75,7 +75,8 @@ func StatusOf(s *v1.PlanStatus) *Status {
 	if c := meta.FindStatusCondition(s.Conditions, v1.ConditionComplete); c != nil {
 		out.Reason = c.Reason
 	}
-	if n := s.Nodes; n != nil { // stuck nodes are listed as applying but counted as failed, because nothing is happening on them
+	if n := s.Nodes; n != nil {
+		// stuck nodes are listed as applying but counted as failed, because nothing is happening on them
 		out.Busy, out.Counted, out.Complete = n.Applying > 0, true, int(n.Complete)
 	}
 	return out

@@ -255,7 +255,8 @@ func (v *view) approach(n *Node, c Claim) *Step {
 // enter cordons and drains a prepared node and starts its upgrade.
 func (v *view) enter(n *Node, c Claim) *Step {
 	if !c.Prepared && v.taint(n) != "" {
-		return write(VerbRelease, n, c, nil) // the Job's pod would not be scheduled, so the node must not be cordoned or drained
+		// the Job's pod would not be scheduled, so the node must not be cordoned or drained
+		return write(VerbRelease, n, c, nil)
 	}
 	drains := v.plan.Spec.Drain != nil
 	drain := v.Drains[n.Name]

@@ -68,7 +68,8 @@ type Runner struct {
 	journal journal
 	wake    chan struct{} // has room for one element; signals that the instructions have changed
 
-	setting sync.Mutex // held while instructions are stored and replaced, so that the stored instructions are the ones that are carried out
+	// held while instructions are stored and replaced, so that the stored instructions are carried out
+	setting sync.Mutex
 
 	mu       sync.Mutex // guards the fields below
 	order    *order     // nil if there is none

@@ -40,7 +40,8 @@ func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 		return err
 	}
 	holding := w.Restores
-	if w.Active() != nil && in.decide.Restore.Problem != "" { // the restore is refused, and the objects that it refers to no longer exist
+	if w.Active() != nil && in.decide.Restore.Problem != "" {
+		// the restore is refused, and the objects that it refers to no longer exist
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)

@@ -192,7 +192,8 @@ func isAtWork(host *v1.Host) bool {
 // setTasksSucceeded summarizes the tasks of a machine in a condition, which is present while there are tasks.
 func setTasksSucceeded(machine *infrav1.DroverMachine) {
 	condition := metav1.Condition{Type: infrav1.ConditionTasksSucceeded, Status: metav1.ConditionTrue, Reason: infrav1.ReasonTasksSucceeded, Message: "all tasks have succeeded", ObservedGeneration: machine.Generation}
-	for _, task := range slices.Backward(machine.Status.Tasks) { // if several tasks have failed, the message names the first one
+	for _, task := range slices.Backward(machine.Status.Tasks) {
+		// if several tasks have failed, the message names the first one
 		switch {
 		case task.State == infrav1.TaskFailed:
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonTaskFailed, fmt.Sprintf("task %s failed and is not repeated: %s", task.ID, task.Message)

@@ -142,7 +142,8 @@ func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName)
 	}
 	if who, some := a.bound[name.Namespace]; some {
 		id := a.id
-		id.Groups = who.Groups // a user may have thousands of groups, and groups without a binding in the workspace change nothing
+		// a user may have thousands of groups, and groups without a binding in the workspace change nothing
+		id.Groups = who.Groups
 		open, err := a.Bound(ctx, id, name)
 		if open && err == nil {
 			return true

@@ -79,7 +79,8 @@ func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedNa
 		return false
 	}
 	id := st.id
-	id.Groups = who.Groups // a user may have thousands of groups, and groups without a binding in the workspace change nothing
+	// a user may have thousands of groups, and groups without a binding in the workspace change nothing
+	id.Groups = who.Groups
 	open, err := st.Reach.Bound(ctx, id, name)
 	if err != nil {
 		r.unknown, r.incomplete = true, r.incomplete || !known
@@ -111,7 +112,8 @@ func (st *stream) view(ctx context.Context, k *watched, o object) view {
 	if k.reach.look(ctx, k.feed.kind, st.asReview, o.Namespace, scope{}) {
 		return viewPart
 	}
-	if !k.feed.current(o) { // a message about the current Cluster with this name follows; the user may reach that Cluster but not the previous one
+	if !k.feed.current(o) {
+		// a message about the current Cluster with this name follows; the user may not have reached the previous one
 		return viewNothing
 	}
 	shown, was := k.reach.names[o.NamespacedName]

@@ -152,7 +152,8 @@ func render(text string, instance Instance) (string, error) {
 		return text, nil
 	}
 	values := map[string]string{"instance_id": instance.ID, "local_hostname": instance.Hostname, "hostname": instance.Hostname}
-	if len(variable.FindAllStringIndex(text, maxVariables+1)) > maxVariables { // each variable may become a name of 250 bytes
+	if len(variable.FindAllStringIndex(text, maxVariables+1)) > maxVariables {
+		// each variable may become a name of 250 bytes
 		return "", fmt.Errorf("the bootstrap data is a Jinja template with more than %d variables", maxVariables)
 	}
 	var err error

@@ -145,7 +145,8 @@ func (s *Server) take(
 			return of, "", err
 		}
 	}
-	if err := s.Sessions.Save(ctx, of); err != nil { // this fails with a conflict if the session has been written in the meantime
+	if err := s.Sessions.Save(ctx, of); err != nil {
+		// this fails with a conflict if the session has been written in the meantime
 		return of, "", fmt.Errorf("write session %s: %w", id, err)
 	}
 	return of, first, nil

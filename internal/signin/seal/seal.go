@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// Max is the maximum length of a sealed value, in bytes. A code has up to 6 KiB of groups and 4 KiB of a provider's
-// state.
+// Max is the maximum length of a sealed value, in bytes. A code contains up to 6 KiB of groups and 4 KiB of a
+// provider's state.
 const Max = 24 << 10
 
-// ErrSealed means that a value was not sealed with one of the keys for this purpose, or was changed.
+// ErrSealed means that a value was not sealed with one of the keys for this purpose, or that it has been changed.
 var ErrSealed = errors.New("the value was not sealed by this hub")
 
 // Sealer seals values. Create one with New. It is safe for concurrent use.
@@ -49,7 +49,7 @@ func New(keys ...[]byte) (*Sealer, error) {
 	return s, nil
 }
 
-// Seal encrypts a value for a purpose. It cannot be opened for another purpose.
+// Seal encrypts a value for a purpose. The value cannot be opened for any other purpose.
 func (s *Sealer) Seal(purpose string, value any) (string, error) {
 	plain, err := json.Marshal(value)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Sealer) Seal(purpose string, value any) (string, error) {
 
 // Open decrypts a value that Seal returned.
 func (s *Sealer) Open(purpose, sealed string, into any) error {
-	if len(sealed) > Max || strings.ContainsAny(sealed, "\r\n") { // the decoder would ignore these characters
+	if len(sealed) > Max || strings.ContainsAny(sealed, "\r\n") { // otherwise the decoder would ignore these characters
 		return ErrSealed
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
