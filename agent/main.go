@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover-agent connects the cluster that it runs in to a Drover hub.
+// Command drover-agent connects the cluster in which it runs to a Drover hub.
 package main
 
 import (
@@ -37,7 +37,7 @@ func setRuntime(getenv func(string) string) {
 		debug.SetGCPercent(50) // saves 7 MiB with 20,000 pods, and costs hardly any time
 	}
 	if getenv("GOMAXPROCS") == "" {
-		// One thread takes a fifth less CPU for each request, because no request moves between threads; see
+		// With a single thread, each request takes a fifth less CPU time, because no request moves between threads. See
 		// docs/design/0060-garbage.md.
 		runtime.GOMAXPROCS(1)
 	}
@@ -60,8 +60,8 @@ func command() *cobra.Command {
 		Long: "Settings come from the environment, see docs/operations/agents.md.",
 		Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
-	// This does not use cobra's own flag, because its template links text/template, with which the linker keeps every
-	// exported method of every type.
+	// This does not use cobra's own flag, because the flag's template links text/template, which makes the linker keep
+	// every exported method of every type.
 	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
 	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "",
 		"kubeconfig of the cluster, for an agent that runs outside of it")

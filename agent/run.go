@@ -19,13 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
-// flushTimeout bounds the time to send the last spans when the agent stops.
+// flushTimeout is the maximum time for sending the last spans when the agent stops.
 const flushTimeout = 2 * time.Second
 
 // environ reads settings.
 type environ func(lookup func(string) (string, bool)) (daemon.Environ, error)
 
-// run runs the agent, or another part of it, with the settings of the environment.
+// run runs the agent, or another part of it, with the settings from the environment.
 func run(ctx context.Context, kubeconfig string, read environ, work func(context.Context, daemon.Options) error) error {
 	env, err := read(os.LookupEnv)
 	if err != nil {

@@ -49,7 +49,8 @@ func authorities(s shared) []wiring.Controller {
 				wiring.OnChange(&corev1.Secret{}, wiring.Named(keeper.Secret)),
 				wiring.RequestOnStart(keeper.Secret),
 				wiring.RequestOnCall(keeper.Secret, s.Trust.OnChange, 0),
-				// The removal of an old authority may be waiting only for a member that now confirms or is lost.
+				// The removal of an old authority may be waiting only for this member, which has now confirmed the new
+				// one or is lost.
 				wiring.RequestOnCall(keeper.Secret, wiring.WithoutName(s.Members.OnChange), time.Second),
 			},
 		},

@@ -51,7 +51,8 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Name: revocation, Reconciler: revoker, EveryReplica: true,
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
-				// The event of an agent that was revoked just before its tunnel opened has already been processed.
+				// If an agent was revoked just before its tunnel opened, the event for the revocation has already been
+				// processed.
 				wiring.OnCall(s.Members.OnOpen, 0),
 			},
 		},
@@ -60,7 +61,8 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
 				wiring.OnOtherChange(&v1.Cluster{}, reconciler.Places.Handler()), wiring.OnStart(reconciler.Lead),
-				// An agent that connects usually reports within 50 ms, so no status needs to say that its report is awaited.
+				// An agent that connects usually reports within 50 ms, so the status does not need to say that the
+				// report is awaited.
 				wiring.OnCall(s.Members.OnChange, 50*time.Millisecond),
 				onOutcome(deliveries, 50*time.Millisecond, set.Guards, set.Direct),
 				wiring.RequestAllOnCall(s.clusterNames, s.Trust.OnChange), wiring.OnCall(upgrades.OnTurn, 0),

@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// leaving reports whether a Cluster is being deleted or gone. It reads the controllers' cache, so that both see the
-// same.
+// leaving reports whether a Cluster is being deleted or is gone. It reads the controllers' cache, so it sees the same
+// state as the controllers.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -30,7 +30,7 @@ func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool
 	}
 }
 
-// readOnly reports whether a Cluster's spec has the profile ReadOnly. It reads the same cache.
+// readOnly reports whether a Cluster's spec has the ReadOnly profile. It reads the same cache.
 func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bool, error) {
 	return func(ctx context.Context, name types.NamespacedName) (bool, error) {
 		cluster := &v1.Cluster{}
@@ -40,7 +40,7 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 }
 
 // counter runs the delivery store. When its manager becomes the leader, it counts the objects on the hub, because no
-// set may be removed as unwanted until all objects have been reconciled.
+// set may be removed as superfluous until all objects have been reconciled.
 type counter struct {
 	*delivery.Store
 	hub client.Reader
@@ -75,7 +75,7 @@ func (c counter) Start(ctx context.Context) error {
 	return c.Store.Start(ctx)
 }
 
-// awaits notifies the observer of the owners for which the store is waiting.
+// awaits tells the observer which owners the store is waiting for.
 func (c counter) awaits() {
 	if c.Observer.Awaited != nil {
 		c.Observer.Awaited(c.Awaited())

@@ -133,7 +133,7 @@ func (w *world) reads(name string, check func(*v1.PlanStatus) bool) *v1.PlanStat
 	return &p.Status
 }
 
-// becomes waits until a Plan's condition Complete has the reason.
+// becomes waits until a Plan's Complete condition has the reason.
 func (w *world) becomes(name, reason string) *v1.PlanStatus {
 	w.t.Helper()
 	return w.reads(name, func(s *v1.PlanStatus) bool { return reasonOf(s) == reason })

@@ -132,7 +132,7 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Names of the objects of random acts. The namespaces "home-…" are always in their projects; "listed-…" occur only in
-// specs, and "moved-…" are only labelled in the member.
+// specs, and "moved-…" are only labeled in the member.
 var (
 	people = []person{
 		{"github:alice", []string{"github:dev"}}, {"github:bob", []string{"github:dev", "github:ops"}}, {"github:carol", nil},

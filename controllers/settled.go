@@ -15,18 +15,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// returnTime returns how long an agent that lost the hub may need to connect again after a manager's start: the longest
-// wait of an agent, and then the time in which the hub admits all of them. Before that, a wave does not continue
-// without an agent, and no Plan begins if the agent may know better about it.
+// returnTime returns how long an agent that lost the hub may need to reconnect after the manager started. It consists
+// of the longest wait of an agent and the time in which the hub admits all agents. Until then, a wave does not continue
+// without an agent, and no Plan starts if the agent may have newer information about it.
 func returnTime(clusters int) time.Duration {
 	return protocol.LongestReturn + members.AdmissionTime(clusters)
 }
 
-// since returns a function that returns the time.
+// since returns a function that returns the given time.
 func since(at time.Time) func() time.Time { return func() time.Time { return at } }
 
-// firstConnected returns a function that returns when this manager knew of the first connected agent, on whatever
-// replica. It returns zero before that.
+// firstConnected returns a function that returns when this manager learned of the first connected agent, on any
+// replica. The function returns zero before that.
 func firstConnected(states *members.States, notices *members.Notices) func() time.Time {
 	var first atomic.Pointer[time.Time]
 	look := func(member types.NamespacedName) {
@@ -44,8 +44,8 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 	}
 }
 
-// settled returns a function that reports whether agents have had time to come back since a time. It reports false
-// while that time is zero.
+// settled returns a function that reports whether agents have had time to reconnect since the given time. The function
+// reports false while that time is zero.
 func (s shared) settled(from func() time.Time) func() bool {
 	var returned atomic.Bool // once true, it stays true
 	return func() bool {

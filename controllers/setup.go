@@ -30,20 +30,21 @@ import (
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=events,verbs=create;patch
 
-// Options are what the controllers share with the hub's server.
+// Options are the dependencies that the controllers share with the hub's server.
 type Options struct {
 	Config  config.Config
 	Members *members.Registry
 	Trust   *trust.Holder
 	// Deliveries observes the sets that are sent to members.
 	Deliveries delivery.Observer
-	// Checkpoints are sent along with sets. If it is nil, a restore of etcd is not noticed.
+	// Checkpoints are sent along with sets. If it is nil, a restore of etcd is not detected.
 	Checkpoints *checkpoint.Recorder
 	// Issuer signs users' tokens. If it is nil, users do not sign in to the hub.
 	Issuer *issuer.Server
-	// Synced reports whether the members of the other replicas are known. If it is nil, they always are.
+	// Synced reports whether the members of the other replicas are known. If it is nil, they are always known.
 	Synced func() bool
-	// Started is the time when this manager started to accept tunnels. If it is zero, the time of Setup counts.
+	// Started is the time when this manager started to accept tunnels. If it is zero, the time when Setup is called is
+	// used.
 	Started time.Time
 }
 
@@ -63,11 +64,11 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	return wiring.Add(mgr, all)
 }
 
-// shared has the dependencies of all groups of controllers.
+// shared holds the dependencies of all groups of controllers.
 type shared struct {
 	Options
 	mgr ctrl.Manager
-	// client reads from the cache and writes; live reads from the API server.
+	// client writes objects and reads them from the cache. live reads from the API server.
 	client client.Client
 	live   client.Reader
 	// settings returns the settings that agents should have.

@@ -19,12 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// onAffecting requests the objects that a change of another object affects.
+// onAffecting requests the objects that are affected by a change to another object.
 func (s shared) onAffecting(object client.Object, affected index.Lookup) wiring.Trigger {
 	return wiring.OnOtherChange(object, index.Enqueue(s.client, affected), builder.WithPredicates(index.Changed))
 }
 
-// onSecret requests the objects that a change of a Secret affects. A Secret has no generation.
+// onSecret requests the objects that are affected by a change to a Secret. Unlike other objects, a Secret has no
+// generation.
 func (s shared) onSecret(secrets cache.Cache, affected index.Lookup) wiring.Trigger {
 	return wiring.OnSource(source.Kind(
 		secrets, client.Object(&corev1.Secret{}), index.Enqueue(s.client, affected),
@@ -36,7 +37,7 @@ func onOutcome(deliveries *delivery.Store, delay time.Duration, kinds ...string)
 	return wiring.OnCall(ownersOf(deliveries, kinds...), delay)
 }
 
-// ownersOf calls back with the names of the owners of sets whose outcome changed.
+// ownersOf calls the given function with the names of the owners of sets whose outcome changed.
 func ownersOf(deliveries *delivery.Store, kinds ...string) func(func(types.NamespacedName)) {
 	return func(request func(types.NamespacedName)) {
 		for _, kind := range kinds {

@@ -33,14 +33,14 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// workspaces has the controllers that deliver to members: they hand sets to the delivery store.
+// workspaces holds the controllers that deliver objects to members by handing sets to the delivery store.
 type workspaces struct {
 	shared
 	deliveries *delivery.Store
 	guards     *project.Guards
 	progress   *plan.Progress
 	poller     *release.Poller
-	// Caches of the Secrets that users label for projects and plans.
+	// Caches for the Secrets that users label for projects and plans.
 	projectSecrets, planSecrets cache.Cache
 }
 
@@ -73,7 +73,7 @@ func newWorkspaces(s shared) (*workspaces, error) {
 	return w, err
 }
 
-// runnables run beside the controllers.
+// runnables returns the runnables that run in addition to the controllers.
 func (w *workspaces) runnables() []manager.Runnable {
 	return []manager.Runnable{
 		w.projectSecrets, w.planSecrets, counter{Store: w.deliveries, hub: w.client}, w.progress, w.poller,
@@ -85,11 +85,11 @@ func (w *workspaces) runnables() []manager.Runnable {
 	}
 }
 
-// controllers lists the controllers. Changes of many members are gathered for a moment, so that an object is reconciled
-// once for many results, and many objects are sent before the first status is written.
+// controllers lists the controllers. Changes to many members are collected for a short time, so that an object is
+// reconciled once for many results, and so that many objects are sent before the first status is written.
 //
-// The kind of each controller is watched without a predicate: a status that was computed from an outdated cache is
-// corrected on the event of its own write.
+// The kind of each controller is watched without a predicate, so that a status that was computed from an outdated cache
+// is corrected by the event of its own write.
 func (w *workspaces) controllers() []wiring.Controller {
 	return append([]wiring.Controller{
 		{Name: set.Guards, Reconciler: w.guards, Triggers: []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}},
@@ -97,8 +97,8 @@ func (w *workspaces) controllers() []wiring.Controller {
 	}, w.bindings()...)
 }
 
-// direct returns the controller for the data with which agents verify users' tokens. It reconciles all Clusters with
-// direct access when a user or session has ended, or other keys are published.
+// direct returns the controller for the data that agents need to verify users' tokens. It reconciles all Clusters with
+// direct access when a user or session has ended, or when new keys are published.
 func (w *workspaces) direct() wiring.Controller {
 	reconciler := &direct.Reconciler{Client: w.client, Deliveries: w.deliveries, Issuer: w.Issuer, Now: time.Now}
 	triggers := []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}
@@ -199,8 +199,8 @@ func (w *workspaces) plans() wiring.Controller {
 	}
 }
 
-// labelledSecrets returns a cache of the Secrets with a label, without their content. The manager's own cache has the
-// Secrets that Drover made, and one cache accepts one selector.
+// labelledSecrets returns a cache of the Secrets with a given label, without their content. A separate cache is needed
+// because the manager's own cache contains the Secrets that Drover created, and a cache accepts only one selector.
 func labelledSecrets(
 	mgr ctrl.Manager, label string, operator selection.Operator, values ...string,
 ) (cache.Cache, error) {
@@ -216,7 +216,8 @@ func labelledSecrets(
 	})
 }
 
-// plansOfMember lists the plans for a member. A plan that is gone, or not known yet, is requested by its own event.
+// plansOfMember lists the plans for a member. A plan that is gone or not known yet triggers a reconcile with its own
+// event.
 func (w *workspaces) plansOfMember(ctx context.Context, member types.NamespacedName) ([]types.NamespacedName, error) {
 	object := &v1.Cluster{}
 	if err := w.client.Get(ctx, member, object, client.UnsafeDisableDeepCopy); err != nil {
@@ -226,7 +227,7 @@ func (w *workspaces) plansOfMember(ctx context.Context, member types.NamespacedN
 	return index.ClusterToPlans(ctx, w.client, object)
 }
 
-// projectsOfMember lists the projects for a member.
+// projectsOfMember lists the projects that apply to a member.
 func (w *workspaces) projectsOfMember(
 	ctx context.Context, member types.NamespacedName,
 ) ([]types.NamespacedName, error) {
@@ -237,7 +238,7 @@ func (w *workspaces) projectsOfMember(
 	return index.ClusterTo[*v1.Project](ctx, w.client, object)
 }
 
-// plansOfChannel lists the plans that read a release channel.
+// plansOfChannel lists the plans that use a release channel.
 func (w *workspaces) plansOfChannel(ctx context.Context, url string) ([]types.NamespacedName, error) {
 	return index.ChannelToPlans(ctx, w.client, url)
 }

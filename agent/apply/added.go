@@ -14,9 +14,8 @@ import (
 )
 
 // added returns the path of a field that another field manager has added to the object, and the name of that manager.
-// It returns "" if there is no such field. Metadata and status do not count. Applying does not remove such a field, and
-// the field can defeat the object's purpose, for example by limiting a quota's scopes or adding a condition to a
-// policy.
+// It returns "" if there is no such field. Metadata and status do not count. An apply does not remove such a field. The
+// field can defeat the object's purpose, for example by limiting a quota's scopes or adding a condition to a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {
@@ -48,8 +47,8 @@ func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
 	return fields
 }
 
-// beside returns the path of a field that is in theirs but not in ours. It omits the keys of lists, because they can
-// contain values.
+// beside returns the path of a field that is in "theirs" but not in "ours". It omits the keys of lists, because they
+// can contain values.
 func beside(theirs, ours map[string]any) string {
 	for _, key := range slices.Sorted(maps.Keys(theirs)) {
 		if key == "." {

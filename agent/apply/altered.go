@@ -16,7 +16,7 @@ import (
 const rbacGroup = "rbac.authorization.k8s.io"
 
 // alteredField returns the path of a field that the API server stored differently from how it was applied, or "" if
-// there is none. The member's admission may change an object without any trace in the field managers.
+// there is none. The member's admission may change an object without leaving a trace in the field managers.
 //
 // Added labels and annotations do not count, and neither do the status and the API server's defaults. The path contains
 // no index and no key of a Secret's data.
@@ -37,7 +37,7 @@ func alteredField(kind string, body, answer []byte) (string, error) {
 			}
 		}
 	}
-	if kind == kindNamespace { // joined, not owned
+	if kind == kindNamespace { // the set only joins this object and does not own it
 		return "", nil
 	}
 	setDefaults(kind, sent)
@@ -61,7 +61,7 @@ func below(object map[string]any, path ...string) any {
 // comparison compares an object as it was applied with the same object as it was stored.
 type comparison struct{ kind string }
 
-// evolves reports whether the kind has different fields in other versions of the API server.
+// evolves reports whether the fields of the kind differ between versions of the API server.
 func (c comparison) evolves() bool {
 	return c.kind == kindPlan || c.kind == "ValidatingAdmissionPolicy" || c.kind == "ValidatingAdmissionPolicyBinding"
 }

@@ -28,22 +28,22 @@ type Options struct {
 	// Client sends requests to the API server. It decodes metadata only.
 	Client  rest.Interface
 	Objects *kube.Objects
-	Secrets *kube.Secrets // of the agent's namespace
+	Secrets *kube.Secrets // Secrets in the agent's namespace
 	// Topic is where the states of sets are published.
 	Topic *stream.Topic
-	// ReadOnly makes the Applier accept no sets and write nothing.
+	// ReadOnly makes the Applier refuse all sets and write nothing.
 	ReadOnly bool
 	// LeftChanged is called when Applier.Left or Applier.Unclaimed has changed. It may be nil.
 	LeftChanged func()
-	// Await blocks until a leader may start. It returns false if ctx ends first. Nil means that a leader may start
+	// Await blocks until a leader may start. It returns false if ctx ends first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool
-	// Now is the clock. Nil means time.Now.
+	// Now is the clock. It defaults to time.Now.
 	Now func() time.Time
 	Log logr.Logger
 }
 
-// Applier keeps sets applied while its replica leads. It is the http.Handler below protocol.PathSets.
+// Applier keeps sets applied while its replica leads. It is the http.Handler for paths below protocol.PathSets.
 type Applier struct {
 	options    Options
 	leadership atomic.Pointer[leadership] // nil while another replica leads
@@ -161,7 +161,7 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 }
 
 // do responds with the state that f returns. If f takes longer than protocol.SetTimeout, do responds with pending, and
-// the request stays queued. An error of f means that the replica no longer leads or that the hub has disconnected.
+// the request stays queued. An error from f means that the replica no longer leads or that the hub has disconnected.
 func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState,
 	f func(context.Context) (protocol.SetState, error)) {
 	ctx, cancel := context.WithTimeout(r.Context(), protocol.SetTimeout)

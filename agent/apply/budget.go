@@ -5,7 +5,7 @@ package apply
 
 import "time"
 
-// The limits on repairs of one object. Beyond the budget, each further repair waits longer, so a fight with another
+// Limits on repairs of one object. Beyond the budget, each further repair waits longer, so a fight with another
 // controller costs little.
 const (
 	budgetSpan    = time.Minute
@@ -19,7 +19,7 @@ const (
 type budget struct {
 	repairs []time.Time // times of the last repairs, at most budgetRepairs
 	penalty time.Duration
-	cause   string // explains why the last repair was needed, because the repaired object does not show this
+	cause   string // why the last repair was needed, which the repaired object no longer shows
 }
 
 // wait returns the delay before the next repair.
@@ -66,7 +66,8 @@ func (b *budget) fighting(now time.Time) bool {
 	return n >= fightRepairs && b.repairs[n-1].Sub(b.repairs[n-fightRepairs]) < budgetSpan
 }
 
-// cooldown returns how long until the budget resets if there is no further repair; 0 or less if it has reset.
+// cooldown returns the time until the budget resets if there is no further repair. The result is 0 or less if the
+// budget has already been reset.
 func (b *budget) cooldown(now time.Time) time.Duration {
 	if b == nil || len(b.repairs) == 0 {
 		return 0

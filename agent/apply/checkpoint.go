@@ -30,7 +30,8 @@ type hubHistory struct {
 	secret *corev1.Secret // the stored Secret without its data; nil if none is known. Only the queue's goroutine uses it.
 }
 
-// reached records the checkpoint that came with a set. It is stored a moment later, so that no set waits for the write.
+// reached records the checkpoint that came with a set. It is stored a little later, so that no set has to wait for the
+// write.
 func (l *leadership) reached(query url.Values) {
 	checkpoint := query.Get(protocol.QueryCheckpoint)
 	if !protocol.ValidCheckpoint(checkpoint) || !l.hub.set(checkpoint) {
@@ -92,7 +93,7 @@ func (l *leadership) loadHistory(ctx context.Context) error {
 // saveCheckpoint stores the checkpoint.
 func (l *leadership) saveCheckpoint(ctx context.Context) {
 	value := l.hub.get()
-	if value == "" { // everything was removed in the meantime
+	if value == "" { // everything has been removed in the meantime
 		return
 	}
 	stored, err := l.store.write(ctx, secretOf(checkpointSecret, map[string][]byte{keyCheckpoint: []byte(value)}),

@@ -3,7 +3,7 @@
 
 package apply
 
-// claim makes the set the owner of an object. It returns false, and the owner, if another set owns the object.
+// claim makes the set the owner of an object. If another set owns the object, claim returns false and that owner.
 func (l *leadership) claim(r ref, s *localSet) (owner string, ok bool) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -20,7 +20,7 @@ func (l *leadership) claim(r ref, s *localSet) (owner string, ok bool) {
 	return s.id, true
 }
 
-// unclaim gives up the objects that the set no longer wants, and returns them.
+// unclaim gives up the objects that the set no longer contains, and returns them.
 func (l *leadership) unclaim(s *localSet, wanted map[ref]bool) (given []ref) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

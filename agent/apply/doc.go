@@ -4,6 +4,6 @@
 // Package apply keeps sets applied in the member.
 //
 // The hub sends sets. The agent stores each set as a Secret, applies its objects, and removes objects that are no
-// longer in it. It continues without the hub: it acts when namespaces come and go, when an object drifts, and when a
+// longer in it. It also works without the hub: it reacts when namespaces come and go, when an object drifts, and when a
 // set expires. docs/design/0015-how-the-agent-applies.md explains the reasons.
 package apply

@@ -24,7 +24,7 @@ type item struct {
 	body []byte
 	hash [sha256.Size]byte
 	uid  types.UID           // required UID of the object; empty for any
-	hard corev1.ResourceList // of a quota that Drover owns, nil for any other object
+	hard corev1.ResourceList // the limits of a quota that Drover owns; nil for any other object
 	role string              // the ClusterRole that it binds; empty for other objects
 }
 
@@ -41,8 +41,8 @@ func newItem(r ref, o *unstructured.Unstructured) (item, error) {
 	return it, err
 }
 
-// noVersion is a resource version that no object has. The API server creates an object that is applied with it, but
-// does not change an existing one.
+// noVersion is a resource version that no object has. With this version, the API server creates a new object but does
+// not change an existing one.
 const noVersion = "1"
 
 // bodyWith returns the body with one more metadata field, which the API server treats as a precondition.
@@ -78,8 +78,8 @@ func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
 }
 
 // phases groups the objects in the order in which they are applied: namespaces, other objects, quotas that shrink, and
-// quotas that grow. This way, an amount that moves between namespaces is never granted twice. A quota that both shrinks
-// and grows is applied twice, and the amounts that shrink are applied first.
+// quotas that grow. As a result, an amount that moves between namespaces is never granted twice. A quota that both
+// shrinks and grows is applied twice, and the amounts that shrink are applied first.
 func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
 	var out [4][]item
 	for _, it := range items {
@@ -124,7 +124,7 @@ func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	return shrinks, grows
 }
 
-// lesser returns a quota with the smaller of the held and the wanted amount of each resource.
+// lesser returns a quota with the smaller of the current and the desired amount of each resource.
 func (it item) lesser(held corev1.ResourceList) (item, error) {
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(it.body); err != nil {

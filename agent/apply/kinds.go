@@ -40,7 +40,7 @@ func newCatalogue() catalogue {
 // ref identifies an object.
 type ref struct{ kind, namespace, name string }
 
-// String returns the name of the object in a state.
+// String returns the name of the object as it appears in a state.
 func (r ref) String() string {
 	if r.namespace == "" {
 		return r.kind + " " + r.name
@@ -66,7 +66,7 @@ func (c catalogue) path(r ref) string {
 	return collection(c[r.kind], r.namespace) + "/" + r.name
 }
 
-// collection returns the API path of all objects of a kind, or of the objects of the kind in one namespace.
+// collection returns the API path of all objects of a kind, or of the objects in one namespace.
 func collection(k protocol.ObjectKind, namespace string) string {
 	root := "/apis/" + k.APIVersion
 	if k.APIVersion == "v1" {

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// quickLane bounds the writes in flight that are not overdue, and slowLane bounds the overdue ones. API servers count
-	// both against the agent.
+	// quickLane limits the number of writes in flight that are not overdue, and slowLane limits the number of overdue
+	// writes. API servers count both against the agent's limit.
 	quickLane = 16
 	slowLane  = 48
-	// probeLane limits the share of the slow lane that writes to hanging places may use.
+	// probeLane limits the share of the slow lane that writes to places that hang may use.
 	probeLane = 32
 	// overdue is how long a write may stay in the quick lane.
 	overdue = 200 * time.Millisecond
-	// hangTime is how long a write may stay unanswered before its place counts as hanging.
+	// hangTime is how long a write may wait for a response before its place counts as hanging.
 	hangTime = 2 * time.Second
-	// writeTimeout bounds a write. An admission webhook that fails open after its default timeout of 10 s leaves enough
-	// time for the write.
+	// writeTimeout is the timeout of a write. It leaves enough time for the write even if an admission webhook fails
+	// open after its default timeout of 10 s.
 	writeTimeout = 15 * time.Second
 	// troubleMemory is how long a hanging place is remembered after the last write to it.
 	troubleMemory = 10 * time.Minute
 )
 
-// place returns where a write goes: a namespace, or an object that is in no namespace. Admission webhooks may hang for
+// place returns the destination of a write: a namespace, or a cluster-scoped object. Admission webhooks may hang for
 // some places and not for others.
 func (r ref) place() string {
 	switch {
@@ -49,14 +49,15 @@ func (e *hangingError) Error() string {
 		e.place)
 }
 
-// lanes admits writes, so that hanging writes do not delay writes to other places.
+// lanes admits writes, so that writes that hang do not delay writes to other places.
 //
-// A write begins in the quick lane. When it is overdue, it moves to the slow lane. If the slow lane is full, the write
-// is canceled. Other writes to the same place wait until it is answered. If that takes hangTime, the place hangs.
-// Writes to a hanging place are refused, except for one at a time, which checks whether the place still hangs.
+// A write starts in the quick lane. When it is overdue, it moves to the slow lane. If the slow lane is full, the write
+// is canceled. Other writes to the same place wait for the response to an overdue write. If there is none after
+// hangTime, the place counts as hanging. Writes to such a place are refused, except for one at a time, which probes
+// whether the place still hangs.
 type lanes struct {
 	quick, slow chan struct{}
-	// recovered is called when a place answers again, with the IDs of the sets whose writes to it were refused.
+	// recovered is called when a place responds again, with the IDs of the sets whose writes to it were refused.
 	recovered func(ids []string)
 
 	mu      sync.Mutex // guards the fields below
@@ -70,7 +71,7 @@ type trouble struct {
 	hangs   bool
 	again   time.Time       // when the next write may check whether the place still hangs
 	refused map[string]bool // set IDs
-	changed chan struct{}   // closed when the place hangs or answers
+	changed chan struct{}   // closed when the place hangs or responds
 }
 
 func newLanes(recovered func(ids []string)) *lanes {
@@ -93,7 +94,8 @@ type admitted struct {
 	timer   *time.Timer
 }
 
-// do runs a write to a place for a set as soon as the lanes admit it. The error is a hangingError if the place hangs.
+// do runs a write to a place for a set as soon as the lanes admit the write. The error is a hangingError if the place
+// hangs.
 func (l *lanes) do(ctx context.Context, place, id string, write func(context.Context) error) error {
 	for {
 		probe, wait, err := l.admit(place, id)
@@ -122,7 +124,7 @@ func (l *lanes) do(ctx context.Context, place, id string, write func(context.Con
 	}
 }
 
-// admit decides whether a write to a place begins as a probe, waits, or is refused. If all results are nil, the write
+// admit decides whether a write to a place starts as a probe, waits, or is refused. If all results are nil, the write
 // may start in the quick lane.
 func (l *lanes) admit(place, id string) (probe *admitted, wait <-chan struct{}, err error) {
 	l.mu.Lock()
@@ -154,7 +156,7 @@ func (l *lanes) troubled(place string) bool {
 	return l.trouble[place] != nil
 }
 
-// run runs a write that has a place in a lane.
+// run runs a write that a lane has admitted.
 func (l *lanes) run(ctx context.Context, w *admitted, write func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -218,8 +220,8 @@ func (t *trouble) hang(again time.Time) {
 	}
 }
 
-// end takes a write out of its lane. Its place hangs if the write failed after hangTime or was canceled by delay.
-// stopped says that the caller's context has ended.
+// end takes a write out of its lane. The place counts as hanging if the write failed after hangTime or was canceled by
+// delay. stopped says that the caller's context has ended.
 func (l *lanes) end(w *admitted, err error, stopped bool) {
 	l.mu.Lock()
 	w.ended = true
@@ -234,7 +236,7 @@ func (l *lanes) end(w *admitted, err error, stopped bool) {
 	if t := w.trouble; t != nil {
 		t.running--
 		switch took := time.Since(w.began); {
-		case l.trouble[w.place] != t: // the place has answered another write
+		case l.trouble[w.place] != t: // the place has responded to another write
 		case !stopped && err != nil && (w.given || took >= hangTime):
 			t.hang(time.Now().Add(max(took, hangTime)))
 		case stopped && (t.hangs || t.running > 0):

@@ -25,13 +25,13 @@ const (
 	// doubles with each pass.
 	firstRetry = time.Second
 	maxRetry   = 5 * time.Minute
-	// share bounds the objects of one set that are written at the same time.
+	// share is the maximum number of objects of one set that are written at the same time.
 	share = 8
-	// parallelSaves bounds how many sets are being stored in parallel. When many sets arrive together, most are applied
-	// before they are stored.
+	// parallelSaves is the maximum number of sets that are stored in parallel. When many sets arrive together, most of
+	// them are applied before they are stored.
 	parallelSaves = 4
-	// settle is the delay between an event and the pass, so one pass can handle several events. The agent's own writes
-	// cause events, too.
+	// settle is the delay between an event and the pass, so that one pass can handle several events. The agent's own
+	// writes also cause events.
 	settle = 10 * time.Millisecond
 	// loadRetry is the wait after an error before the stored sets are read again.
 	loadRetry = time.Second
@@ -53,7 +53,7 @@ type leadership struct {
 	publisher publisher
 	queue     workqueue.TypedRateLimitingInterface[string] // set IDs
 	lanes     *lanes                                       // admits writes of objects
-	saves     chan struct{}                                // bounds the sets that are being stored
+	saves     chan struct{}                                // limits the number of sets that are being stored
 	ctx       context.Context                              // ends when the leadership ends
 	// ready is closed when the stored sets and the objects in the member are known.
 	ready     chan struct{}
@@ -66,16 +66,16 @@ type leadership struct {
 type state struct {
 	mu        sync.Mutex // guards the fields below
 	sets      map[string]*localSet
-	asked     map[string]request         // requests by set ID that no pass has started to handle
-	ids       map[string]string          // set IDs by label
+	asked     map[string]request         // by set ID, requests that no pass has started to handle
+	ids       map[string]string          // by label, set IDs
 	project   map[string]map[string]bool // by project, the IDs of sets that depend on its namespaces
 	owners    map[ref]string             // ID of the set that owns the object
 	waiting   map[ref]map[string]bool    // IDs of other sets that contain the object
 	applied   map[ref]applied
 	roles     roleSets
-	found     map[string]time.Time // ClusterRoles of no set, by name, with the time when each was last found
+	found     map[string]time.Time // by name, ClusterRoles that belong to no set, with the time when each was last found
 	unclaimed bool                 // set if the last check found unclaimed objects
-	unseen    map[string]bool      // IDs of stored sets without a pass since this replica leads
+	unseen    map[string]bool      // IDs of stored sets that have had no pass since this replica became the leader
 }
 
 func newLeadership(ctx context.Context, o Options) *leadership {
@@ -143,9 +143,9 @@ func (l *leadership) work() {
 	}
 }
 
-// collection describes the objects of a kind to watch. If the API server does not have the kind or forbids reading it,
-// no object of the kind was delivered. The agent watches all namespaces, because a namespace that leaves a project no
-// longer has a label.
+// collection describes the objects of a kind to watch. If the API server does not serve the kind or forbids reading it,
+// no object of the kind has been delivered. The agent watches all namespaces, because a namespace that leaves a project
+// no longer has a label.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
 		Log: l.options.Log}
@@ -242,7 +242,7 @@ func (l *leadership) forget(s *localSet) {
 	l.publisher.Delete(s.id)
 }
 
-// changed queues the sets that the change of an object affects.
+// changed queues the sets that are affected by a change to an object.
 func (l *leadership) changed(r ref, before, now *object) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -276,8 +276,8 @@ func movedBetween(before, now *object) map[string]bool {
 	return projects
 }
 
-// drifted returns the ID of the set that needs a pass because of an object, or "" if there is none. The caller must
-// hold state.mu.
+// drifted returns the ID of the set that needs a pass because of a changed object, or "" if there is none. The caller
+// must hold state.mu.
 func (l *leadership) drifted(r ref, now *object) string {
 	id, wanted := l.state.owners[r]
 	switch last := l.state.applied[r]; {
@@ -292,7 +292,7 @@ func (l *leadership) drifted(r ref, now *object) string {
 	return l.state.ids[now.set]
 }
 
-// reconcile changes a set as the hub requested, and runs a pass.
+// reconcile changes a set as requested by the hub, and runs a pass.
 func (l *leadership) reconcile(id string) {
 	if l.reconcileOther(id) {
 		return
@@ -327,7 +327,7 @@ func (l *leadership) take(s *localSet, r request) {
 		brought, _ := rolesOf(s)
 		s.deleting = true
 		l.follow(s)
-		l.wakeBinders(brought...) // the bindings must be gone before another client creates a role with this name
+		l.wakeBinders(brought...) // the bindings must be gone before another client can create a role with this name
 	case s.wanted.Digest != r.wanted.Digest || s.deleting:
 		s.want(r.wanted, r.content)
 		s.kept.unsaved, s.deleting = r.wanted, false
@@ -350,7 +350,7 @@ func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, 
 }
 
 // ask queues a request and waits for the result. The request replaces an earlier request for the same set if no pass
-// has started to handle that. The error is errEnded or the error of ctx.
+// has started to handle that request. The error is errEnded or the error of ctx.
 func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.SetState, error) {
 	result := make(chan protocol.SetState, 1)
 	l.state.mu.Lock()
@@ -368,7 +368,7 @@ func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.Se
 	}
 }
 
-// all returns all sets, guards last.
+// all returns all sets, with the guards last.
 func (l *leadership) all() []*localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// leftPrefix begins the substitute IDs of an earlier agent's sets whose label is a hash, which hides the real ID.
+// leftPrefix is the prefix of substitute IDs. They identify an earlier agent's sets whose label is a hash, which hides
+// the real ID.
 const leftPrefix = "left/"
 
 // labelOf returns the label of the set with an ID.
@@ -21,7 +22,7 @@ func labelOf(id string) string {
 	return set.Label(id)
 }
 
-// leftID returns the ID of the set that a label names, or a substitute ID if the label is a hash.
+// leftID returns the ID of the set that a label refers to, or a substitute ID if the label is a hash.
 func leftID(label string) string {
 	if id := strings.Replace(label, ".", "/", 1); set.ValidID(id) && set.Label(id) == label {
 		return id
@@ -51,7 +52,7 @@ func (l *leadership) offerLeft() {
 }
 
 // taken reports whether the label of a set belongs to another set. If so, the hub has sent the real set, and a
-// substitute leaves the objects alone.
+// substitute does not touch the objects.
 func (l *leadership) taken(s *localSet) bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

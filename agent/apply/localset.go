@@ -29,8 +29,8 @@ type quotas struct {
 	held map[string]corev1.ResourceList
 }
 
-// want replaces the wanted content. All objects that Drover owns entirely get the labels of the set. The labels
-// identify objects that are no longer in it.
+// want replaces the desired content. All objects that Drover owns entirely get the labels of the set. With these
+// labels, the agent finds objects that are no longer in the set.
 func (s *localSet) want(wanted *set.Set, content set.Content) {
 	s.wanted, s.content = set.Set{ID: wanted.ID, Digest: wanted.Digest, ExpiresAt: wanted.ExpiresAt}, content
 	labels := set.Labels(wanted.ID)

@@ -27,11 +27,11 @@ type object struct {
 	uid     types.UID
 	version string
 	set     string // value of the set label; empty if the labels do not say that Drover manages the object
-	// mark identifies the fields that the field manager drover owns, and since when. It is 0 if drover owns none. When
-	// another client changes one of these fields, the API server makes that client the owner. Other changes, such as a
-	// change of a quota's status, are not drift.
+	// mark identifies the fields that the field manager "drover" owns, and since when. It is 0 if that manager owns
+	// none. When another client changes one of these fields, the API server makes that client the owner. Other changes,
+	// such as a change of a quota's status, are not drift.
 	mark     uint64
-	other    string // the other field manager that wrote last
+	other    string // the last field manager, other than drover, that wrote the object
 	added    string // a field that another field manager has added, see added; always empty for a Namespace
 	deleting bool
 	project  string      // project of a Namespace
@@ -41,7 +41,7 @@ type object struct {
 // readObject returns the relevant part of an object's metadata.
 func readObject(r ref, meta *metav1.ObjectMeta) object {
 	o := object{uid: meta.UID, version: meta.ResourceVersion, deleting: meta.DeletionTimestamp != nil}
-	// A Namespace is joined and not owned, which is why it does not have the label managed-by.
+	// A set only joins a Namespace and does not own it, so a Namespace does not have the managed-by label.
 	o.set = meta.Labels[v1.LabelSet]
 	var latest time.Time
 	for i := range meta.ManagedFields {
@@ -82,8 +82,8 @@ type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 // projects, and objects that the agent has just written.
 type objectCache map[string]*objectStore // by kind
 
-// newObjectCache returns a cache that calls changed for each object that changes, with its former and its current
-// state. Either is nil if the object did not exist at that time.
+// newObjectCache returns a cache that calls changed for each object that changes, with the former and the current
+// state. Either of them is nil if the object did not exist at that time.
 func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 	c := objectCache{}
 	for _, k := range protocol.SetKinds() {
@@ -108,7 +108,7 @@ func (c objectCache) get(r ref) (object, bool) { return c[r.kind].Get(r.nameInKi
 // wrote stores the API server's response to a write.
 func (c objectCache) wrote(r ref, meta *metav1.PartialObjectMetadata) { c[r.kind].Wrote(meta) }
 
-// gone removes the deleted object that had that UID.
+// gone removes the deleted object with the given UID.
 func (c objectCache) gone(r ref, uid types.UID) {
 	c[r.kind].Drop(r.nameInKind(), func(o object) bool { return o.uid == uid })
 }
@@ -125,8 +125,8 @@ func (c objectCache) of(set string) []ref {
 	return all
 }
 
-// ours returns all objects with fields that the field manager drover owns, and the sets in their labels. A user's copy
-// of an object does not count, even if it carries our labels.
+// ours returns all objects with fields that the field manager "drover" owns, and the sets in their labels. A user's
+// copy of an object does not count, even if it carries our labels.
 func (c objectCache) ours() (all []ref, sets []string) {
 	for kind, objects := range c {
 		objects.Each(func(n watch.Name, o object) {

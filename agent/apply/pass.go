@@ -33,7 +33,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	case gone && l.taken(s):
 	case gone:
 		p.removeObjects(ctx)
-	// an expiring set is stored before it is applied, because its objects could otherwise remain if the agent exits
+	// a set that expires is stored before it is applied, because otherwise its objects could remain if the agent exits
 	case s.wanted.ExpiresAt == nil || saved():
 		p.keep(ctx, &state)
 	}
@@ -99,7 +99,7 @@ type pass struct {
 	mu       sync.Mutex // guards the fields below, and again, while objects are applied
 	problems map[ref]protocol.SetObject
 	writing  map[ref]bool   // objects that are being written
-	altered  map[ref]string // for each object, the field that was not stored as it was applied; empty for none
+	altered  map[ref]string // for each object, the field that was not stored as it was applied; empty if there is none
 }
 
 func (p *pass) expired() bool {
@@ -123,7 +123,7 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
 }
 
-// save stores the set, unless it is stored already, and reports whether it is stored.
+// save stores the set, unless it is already stored, and reports whether it is stored.
 //
 // A set is stored after it is applied, and the response waits for both. If the agent exits in between, the hub gets no
 // response and sends the set again. Until then, the next agent applies the stored version, which is the previous one.
@@ -159,14 +159,14 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	if p.allWell(ordered[2]) {
 		p.applyAll(ctx, ordered[3])
 	}
-	if !p.waits() { // a binding is removed only after its replacement is applied
+	if !p.waits() { // a binding is removed only after its replacement has been applied
 		p.prune(ctx)
 	}
 	p.reportMissingRoles(ctx, ordered[1])
 }
 
 // expand applies the Namespaces of the set, and returns its other objects in the order in which to apply them.
-// Namespaces must be in the project before objects are made for each of them.
+// Namespaces must be in the project before objects are created in each of them.
 func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4][]item, err error) {
 	var names []*unstructured.Unstructured
 	for _, o := range p.set.content.Objects {
@@ -222,8 +222,8 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	}
 }
 
-// roleTime is how long the agent relies on having found a ClusterRole before it looks again. When 200 bindings arrive
-// at once, they bind only a few roles.
+// roleTime is how long the agent relies on having found a ClusterRole before it checks again. Even 200 bindings that
+// arrive together bind only a few roles.
 const roleTime = time.Second
 
 // lookForRole returns an error if the ClusterRole does not exist.
@@ -336,7 +336,7 @@ func (p *pass) held() map[string]corev1.ResourceList {
 	return p.set.quotas.held
 }
 
-// recordQuota records the quota that a namespace was given.
+// recordQuota records the quota that a namespace has received.
 func (p *pass) recordQuota(it item) {
 	if it.hard == nil || p.set.quotas == nil {
 		return

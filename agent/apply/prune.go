@@ -12,7 +12,8 @@ import (
 )
 
 // prune removes objects that are no longer in the set: objects that carry its label and that the agent has applied.
-// Namespaces stay, and only lose our fields. Objects in a namespace that is being deleted are deleted with it.
+// Namespaces are kept, and only our fields are removed from them. Objects in a namespace that is being deleted are
+// deleted with it.
 func (p *pass) prune(ctx context.Context) {
 	for _, r := range p.unclaim(p.set, p.wanted) {
 		if r.kind == kindNamespace {
@@ -51,7 +52,7 @@ func (p *pass) releaseNamespace(ctx context.Context, r ref) {
 	}
 }
 
-// maxTries bounds the attempts to delete an object that other clients change at the same time.
+// maxTries is the maximum number of attempts to delete an object that other clients change at the same time.
 const maxTries = 3
 
 // delete deletes an object at its known version. On a conflict it reads the object again.

@@ -19,11 +19,11 @@ func newQueue(now func() time.Time) workqueue.TypedRateLimitingInterface[string]
 }
 
 // timeOfDay is a clock that shows the time of day. A set that expires at a certain time becomes due when the clock is
-// set to that time, because the queue looks every ten seconds.
+// set to that time, because the queue checks every ten seconds.
 type timeOfDay struct {
 	clock.RealClock
 	now func() time.Time
 }
 
-// Now returns the time without the monotonic reading, which ignores that the clock was set.
+// Now returns the time without the monotonic reading, which would ignore changes to the clock.
 func (c timeOfDay) Now() time.Time { return c.now().Round(0) }

@@ -14,11 +14,11 @@ import (
 // before it became read-only.
 const leftAgain = 30 * time.Second
 
-// maxLeft bounds the sets that Left returns.
+// maxLeft is the maximum number of sets that Left returns.
 const maxLeft = 16
 
-// Left returns the labels of the sets that were delivered before the agent became read-only. The agent lacks the rights
-// to repair, expire or remove them.
+// Left returns the labels of the sets that were delivered before the agent became read-only. The agent does not have
+// the rights to repair, expire or remove them.
 func (a *Applier) Left() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,7 +54,7 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 
 func (a *Applier) setLeft(left []string) { a.replace(&a.left, left) }
 
-// Unclaimed returns the names of objects that carry the label of a set but belong to none, and that the agent did not
+// Unclaimed returns the names of objects that carry the label of a set but belong to no set, and that the agent did not
 // apply.
 func (a *Applier) Unclaimed() []string {
 	a.mu.Lock()

@@ -13,12 +13,12 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// orphans is the queue entry for namespaces that left their project while no agent was running. It is not a valid set
-// ID.
+// orphans is the queue entry for namespaces that have left their project while no agent was running. It is not a valid
+// set ID.
 const orphans = "/"
 
-// seen records that a stored set has had its first pass. After the last of these passes, the namespaces that no set
-// wants are known, and seen queues them.
+// seen records that a stored set has had its first pass. After the last of these passes, it is known which namespaces
+// no set needs, and seen queues them.
 func (l *leadership) seen(id string) {
 	l.state.mu.Lock()
 	_, was := l.state.unseen[id]
@@ -30,7 +30,7 @@ func (l *leadership) seen(id string) {
 	}
 }
 
-// releaseOrphans removes our fields from namespaces that no set wants.
+// releaseOrphans removes our fields from namespaces that no set needs.
 func (l *leadership) releaseOrphans(ctx context.Context) {
 	ours, _ := l.cache.ours()
 	for _, r := range ours {
@@ -44,8 +44,8 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 	}
 }
 
-// releaseNamespace removes our fields from a namespace, unless a set wants it. No set can claim the namespace
-// meanwhile.
+// releaseNamespace removes our fields from a namespace, unless a set needs it. Meanwhile no set can claim the
+// namespace.
 func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) error {
 	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
 	if _, free := l.claim(r, guard); !free {
@@ -70,8 +70,8 @@ func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) err
 	return nil
 }
 
-// removeAll removes all sets, guards last, and then all other objects of the agent. It returns the objects that it
-// could not remove.
+// removeAll removes all sets, with the guards last, and then all other objects of the agent. It returns the objects
+// that it could not remove.
 func (l *leadership) removeAll(ctx context.Context) []string {
 	var remaining []string
 	for _, s := range l.all() {

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// patientPasses is how many consecutive passes a binding waits for its role before it counts as failed. Both are
-// delivered at the same time.
+// patientPasses is how many consecutive passes a binding waits for its role before it counts as failed. A binding and
+// its role are delivered at the same time.
 const patientPasses = 4
 
 // roleSets indexes the sets by the names of the ClusterRoles that they contain and bind. state.mu guards it.
@@ -72,7 +72,7 @@ func rolesOf(s *localSet) (bring, bind []string) {
 	return bring, bind
 }
 
-// boundRole returns the ClusterRole that a binding binds, or "" for any other object.
+// boundRole returns the ClusterRole that a binding refers to, or "" for any other object.
 func boundRole(o *unstructured.Unstructured) string {
 	if o.GetKind() != kindClusterRoleBinding && o.GetKind() != kindRoleBinding {
 		return ""
@@ -85,10 +85,10 @@ func boundRole(o *unstructured.Unstructured) string {
 	return name
 }
 
-// ofSet reports whether a role of that name belongs to a set. Other roles are the member's own.
+// ofSet reports whether a role with the given name belongs to a set. Other roles are the member's own.
 func ofSet(role string) bool { return strings.HasPrefix(role, set.RolePrefix) }
 
-// wakeBinders queues the sets that bind any of the roles.
+// wakeBinders queues the sets that bind any of the given roles.
 func (l *leadership) wakeBinders(roles ...string) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -99,10 +99,10 @@ func (l *leadership) wakeBinders(roles ...string) {
 	}
 }
 
-// roleState is the state of a role of a set.
+// roleState is the state of a role that belongs to a set.
 type roleState struct {
-	brought bool                // a set in this member contains it
-	there   bool                // the member has it, as an object of that set
+	brought bool                // a set in this member contains the role
+	there   bool                // the member has the role, as an object of that set
 	problem *protocol.SetObject // the problem in the state of that set; nil if there is none
 }
 
@@ -127,8 +127,9 @@ func (l *leadership) roleState(role string) roleState {
 	return found
 }
 
-// whyNotBound returns why a role must not be bound, or "" if it may be. A role that another client created or keeps
-// changing would grant rights that the hub does not know. away reports whether an existing binding must be removed.
+// whyNotBound returns the reason why a role must not be bound, or "" if it may be bound. A role that another client
+// created or keeps changing would grant rights that the hub does not know. The result away reports whether an existing
+// binding must be removed.
 func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
 	altered := s.problem != nil && (s.problem.Phase == protocol.SetConflict || s.problem.Phase == protocol.SetFighting)
 	switch {
@@ -149,7 +150,7 @@ func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase
 }
 
 // bindable returns the items without the bindings whose role must not be bound. It reports these bindings, and removes
-// the existing ones that must go.
+// existing bindings that must be removed.
 func (p *pass) bindable(ctx context.Context, items []item) []item {
 	known := map[string]roleState{}
 	return slices.DeleteFunc(slices.Clone(items), func(it item) bool {

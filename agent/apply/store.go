@@ -27,7 +27,7 @@ import (
 const (
 	// secretType is the type of the Secrets that hold sets.
 	secretType corev1.SecretType = v1.Group + "/set"
-	// partSize bounds how many bytes of a set one Secret holds.
+	// partSize is the maximum number of bytes of a set that one Secret holds.
 	partSize = 900_000
 	// plainSize is the size in bytes up to which a set is stored uncompressed, because compression would save little.
 	plainSize = 4 << 10
@@ -38,7 +38,7 @@ const (
 )
 
 // store stores sets as Secrets. It writes the first part last. This part holds the digest of the whole set, so there is
-// always one complete version.
+// always a complete version.
 type store struct{ secrets *kube.Secrets }
 
 func firstName(id string) string { return "set." + set.Label(id) }
@@ -51,10 +51,10 @@ func partName(id, digest string, part int) string {
 type kept struct {
 	first   *corev1.Secret // the first part, without its data
 	parts   []string       // names of the other parts
-	unsaved *set.Set       // the set to store next; nil if the stored version is current
+	unsaved *set.Set       // the set to store next; nil if the stored version is up to date
 }
 
-// save stores a set and replaces the former version.
+// save stores a set, replacing the former version.
 func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, error) {
 	raw, err := pack(wanted.JSON())
 	if err != nil {
@@ -93,7 +93,7 @@ func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// write creates or replaces a Secret. before is the former version, or nil if none is known.
+// write creates or replaces a Secret. The parameter before is the former version, or nil if none is known.
 func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev1.Secret, error) {
 	var after *corev1.Secret
 	var err error
@@ -136,7 +136,7 @@ type saved struct {
 	kept    kept
 }
 
-// load reads all sets. It leaves out a set that it cannot read, and returns the error. The hub sends that set again.
+// load reads all sets. It skips a set that it cannot read, and returns the error. The hub sends that set again.
 func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	secrets, err := s.secrets.List(ctx, secretType)
 	if err != nil {
@@ -194,7 +194,7 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	if raw, err = unpack(raw); err != nil {
 		return saved{}, err
 	}
-	// this fails if the Secret was changed in the member: the digest would not show that to the hub
+	// this fails if the Secret was changed in the member, which the digest alone would not show to the hub
 	s, content, err := set.Parse(raw)
 	if err != nil {
 		return saved{}, err

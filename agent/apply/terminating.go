@@ -40,8 +40,7 @@ func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	}
 }
 
-// whyTerminating returns a message with the time since which a namespace has been terminating, and the reason for the
-// delay.
+// whyTerminating returns a message that says since when a namespace has been terminating, and what delays its deletion.
 func whyTerminating(ns *corev1.Namespace) string {
 	var causes []string
 	for _, c := range ns.Status.Conditions {

@@ -14,15 +14,15 @@ import (
 // ID.
 const unclaimedEntry = "///"
 
-// unclaimedSettle is how long the agent waits after such an object appears before it looks for others: a backup is
-// restored object by object.
+// unclaimedSettle is how long the agent waits after such an object appears before it looks for others, because a backup
+// is restored object by object.
 const unclaimedSettle = time.Second
 
-// maxUnclaimed bounds how many unclaimed objects are reported.
+// maxUnclaimed is the maximum number of unclaimed objects that are reported.
 const maxUnclaimed = 16
 
-// mayBeUnclaimed reports whether an object carries the label of an unknown set, or of any set although this field
-// manager has not applied the object. The caller must hold state.mu.
+// mayBeUnclaimed reports whether an object carries the label of an unknown set, or of any set if this field manager has
+// not applied the object. The caller must hold state.mu.
 func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	if now == nil || now.set == "" || now.deleting {
 		return false
@@ -34,7 +34,7 @@ func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 
 // reviewUnclaimed offers to the hub the sets of objects that appeared without their sets, for example when a backup was
 // restored. The hub then deletes the sets that it does not know. Objects that this field manager has not applied are
-// reported and stay, because any user with write access to an object can label it.
+// reported but kept, because any user with write access to an object can label it.
 func (l *leadership) reviewUnclaimed() {
 	select {
 	case <-l.ready:

@@ -25,12 +25,12 @@ type applied struct {
 	hash  [sha256.Size]byte
 	mark  uint64
 	uid   types.UID
-	added string // a field that another field manager added, as it was reported
+	added string // a field that another field manager added, as it has been reported
 	// altered is the path of a field that the member's admission has changed, or "" if there is none.
 	altered string
 }
 
-// applyOne applies an object unless it is still as it was last applied.
+// applyOne applies an object unless it has not changed since the last apply.
 func (p *pass) applyOne(ctx context.Context, it item) {
 	r := it.ref
 	if p.failed(r) {
@@ -56,7 +56,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	meta, err := p.write(ctx, it, now, known, last)
 	p.setWriting(r, false)
 	switch {
-	case err == nil && meta == nil: // the object is gone, and an event follows
+	case err == nil && meta == nil: // the object is gone, and an event will follow
 	case err == nil:
 		answer := readObject(r, &meta.ObjectMeta)
 		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added, altered: p.alteredIn(r)})
@@ -72,7 +72,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	}
 }
 
-// note remembers the result of a write, and reports a field of the object that something else has changed.
+// note remembers the result of a write, and reports any field of the object that something else has changed.
 func (p *pass) note(r ref, last applied) {
 	p.state.mu.Lock()
 	p.state.applied[r] = last
@@ -133,7 +133,7 @@ func fightMessage(now object, known bool) string {
 		"that delivers it"
 }
 
-// watchBudget reports a fight until the budget has reset, and schedules a pass for that time.
+// watchBudget reports a fight until the budget has been reset, and schedules a pass for that time.
 func (p *pass) watchBudget(r ref) {
 	p.mu.Lock()
 	b := p.set.budgets[r]
@@ -160,10 +160,10 @@ type foreignError struct{ message string }
 
 func (f *foreignError) Error() string { return f.message }
 
-// write applies an object. It returns nil if the object must have a certain UID but is gone.
+// write applies an object. It returns nil if the object must have a specific UID but is gone.
 func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata,
 	error) {
-	if it.ref.kind == kindNamespace { // joined and not owned: the fields of other managers stay
+	if it.ref.kind == kindNamespace { // the set only joins this object, so the fields of other managers are kept
 		meta, err := p.send(ctx, it.ref, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
 			return nil, nil
@@ -224,7 +224,7 @@ func (p *pass) alteredIn(r ref) string {
 	return p.altered[r]
 }
 
-// create creates an object. If an object of that name exists, it stays as it is, and the error is a conflict.
+// create creates an object. If an object with that name exists, it is not changed, and the error is a conflict.
 func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("resourceVersion", noVersion)
 	if err != nil {
@@ -233,7 +233,8 @@ func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetada
 	return p.send(ctx, it.ref, false, body)
 }
 
-// update applies an object of ours. It changes only the object with that UID, not another object of the same name.
+// update applies an object that belongs to us. It changes only the object with the given UID, not another object with
+// the same name.
 func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("uid", string(uid))
 	if err != nil {
@@ -246,8 +247,8 @@ func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.Part
 	return meta, err
 }
 
-// replaced reports whether an update did not find the object with its UID, because it is gone or another object has its
-// name.
+// replaced reports whether an update did not find the object with its UID, because the object is gone or another object
+// has its name.
 func replaced(err error) bool {
 	var status apierrors.APIStatus
 	if apierrors.IsConflict(err) {
@@ -271,7 +272,7 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 	switch now := readObject(r, &meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return now.uid, nil
-	// Its labels were removed. managedFields prove nothing, because any client can write them.
+	// The object's labels were removed. managedFields do not prove ownership, because any client can write them.
 	case now.set == "" && last.uid != "" && last.uid == now.uid:
 		return now.uid, nil
 	case now.set != "":
@@ -305,13 +306,13 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// bare returns the object with that UID without any fields. Applying it removes our fields.
+// bare returns the object with the given UID without any other fields. Applying it removes our fields.
 func (c catalogue) bare(r ref, uid types.UID) []byte {
 	raw, err := json.Marshal(map[string]any{
 		"apiVersion": c[r.kind].APIVersion, "kind": r.kind,
 		"metadata": map[string]any{"name": r.name, "namespace": r.namespace, "uid": uid},
 	})
-	if err != nil { // strings always marshal
+	if err != nil { // strings can always be marshaled
 		panic(err)
 	}
 	return raw
@@ -334,8 +335,8 @@ func rivals(err error) []string {
 	return names
 }
 
-// explain returns the phase and the message for an error. An API server's error can repeat values that the agent sent,
-// so the message names only the fields.
+// explain returns the phase and the message for an error. An error from the API server can repeat values that the agent
+// sent, so the message contains only field names.
 func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message

@@ -44,27 +44,27 @@ const (
 	// asked to stop. The hub closes the tunnels when no request is in progress, so an idle agent exits immediately.
 	StopTimeout = 2 * time.Minute
 
-	watchTimeout   = 5 * time.Second // the hub itself ends watches between two events, unless the hub is an old version
+	watchTimeout   = 5 * time.Second // the hub itself ends watches between two events, unless the hub has an old version
 	goodbyeTimeout = time.Second     // for requests that are still open after StopTimeout
 )
 
-// uidRetry is the wait before asking an API server again after it did not answer.
+// uidRetry is the wait before the next request to an API server that did not respond.
 const uidRetry = time.Second
 
 // Options configure Run.
 type Options struct {
-	// Kubeconfig is the path of a kubeconfig file. If it is empty, the agent uses the cluster that its pod runs in.
+	// Kubeconfig is the path of a kubeconfig file. If it is empty, the agent uses the cluster in which its pod runs.
 	Kubeconfig string
-	// Environ has the settings from the manifest.
+	// Environ holds the settings from the manifest.
 	Environ Environ
 	// Version is the version of the agent.
 	Version string
 	Log     logr.Logger
 	// Level is the level of Log.
 	Level zap.AtomicLevel
-	// Stop overrides StopTimeout if it is not 0.
+	// Stop overrides StopTimeout unless it is 0.
 	Stop time.Duration
-	// Tracer traces requests. Nil disables tracing.
+	// Tracer traces requests. If it is nil, nothing is traced.
 	Tracer *tracing.Tracer
 }
 
@@ -85,7 +85,7 @@ func Run(ctx context.Context, o Options) error {
 	defer cancel()
 	running.Go(func() { a.serveLevel(ctx) })
 	running.Go(func() { memory.ReturnWhenCalm(ctx) })
-	// While the agent drains, it is alive but not ready.
+	// While the agent is draining, it is alive but not ready.
 	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopProbes()
 	probing := make(chan error, 1)
@@ -99,12 +99,12 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // restorePause is how long the agent pauses after its cluster was restored. Meanwhile the other replicas, which read
-// the Lease every 2 s, notice that it comes from a backup.
+// the Lease every 2 s, notice that the Lease comes from a backup.
 const restorePause = 5 * time.Second
 
 // runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because everything that the
-// agent has read is then stale. The process does not exit, because not every agent has a kubelet that restarts it, and
-// a restart would take time. Users' requests in progress continue in the former tunnel.
+// agent has read is then out of date. The process does not exit, because not every agent has a kubelet that restarts
+// it, and a restart would take time. Users' requests that are in progress continue in the former tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
 	for a.run(ctx) {
@@ -127,11 +127,11 @@ type agent struct {
 	transport http.RoundTripper
 	reported  atomic.Pointer[stream.Topic]    // set before link
 	direct    atomic.Pointer[direct.Endpoint] // set before link
-	link      atomic.Pointer[link.Link]       // nil until the cluster's UID was read
+	link      atomic.Pointer[link.Link]       // nil until the cluster's UID has been read
 
-	// The fields below outlast a restore of the cluster.
+	// The fields below keep their values when the cluster is restored.
 	links    sync.WaitGroup   // waits until the hub has closed their tunnels
-	restored time.Time        // when a restore was last noticed; zero if never
+	restored time.Time        // when a restore was last detected; zero if never
 	uid      string           // UID of the cluster
 	name     string           // name of this process in the Lease
 	identity *identity.Keeper // identity that the agent last ran with; nil before the first run
@@ -157,8 +157,8 @@ func newAgent(o Options) (*agent, error) {
 // errRestored cancels the agent's work because its cluster was restored from a backup.
 var errRestored = errors.New("the cluster was restored from a backup")
 
-// run sends reports and maintains the link until ctx ends, the agent is uninstalled, or the cluster was restored. It
-// reports whether the cluster was restored.
+// run sends reports and maintains the link until ctx ends, the agent is uninstalled, or the cluster has been restored.
+// It reports whether the cluster was restored.
 func (a *agent) run(ctx context.Context) (restored bool) {
 	uid, ok := a.awaitUID(ctx)
 	if !ok {
@@ -208,7 +208,7 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 	return errors.Is(context.Cause(ctx), errRestored)
 }
 
-// term returns the handler for the current term of the leader among the replicas.
+// term returns the handler for the current leadership term among the replicas.
 func (a *agent) term() http.Handler {
 	lease := a.client.Lease(a.options.Environ.Namespace, protocol.LeaderLease)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -241,15 +241,15 @@ func (a *agent) newLink(keeper *identity.Keeper, nodeAgent bool, h http.Handler)
 	})
 }
 
-// whileWatched returns the context of forwarded watches. It ends watchTimeout after ctx.
+// whileWatched returns the context of forwarded watches. That context ends watchTimeout after ctx.
 func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
 	watches, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, end) })
 	return watches, func() { stop(); end() }
 }
 
-// forward returns the handler that serves the API: to each user as that user, or, in a read-only agent, to all users as
-// one user.
+// forward returns the handler that serves the API. Each user's requests are sent as that user. In a read-only agent,
+// the requests of all users are sent as one user.
 func (a *agent) forward(watches context.Context) *forward.Handler {
 	log := a.options.Log.WithName("forward")
 	if a.options.Environ.Profile == v1.ProfileReadOnly {
@@ -277,7 +277,7 @@ func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	return uid, err == nil
 }
 
-// serveLevel serves the log level. If it cannot, the agent runs without it.
+// serveLevel serves the log level. If that fails, the agent runs without it.
 func (a *agent) serveLevel(ctx context.Context) {
 	listener, err := listenSocket(ctx, a.options.Environ.Socket)
 	if err == nil {
@@ -288,7 +288,7 @@ func (a *agent) serveLevel(ctx context.Context) {
 	}
 }
 
-// serveMetrics serves the metrics of direct access. There are none until the cluster's UID was read, and none in a
+// serveMetrics serves the metrics of direct access. There are none until the cluster's UID has been read, and none in a
 // read-only agent.
 func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if e := a.direct.Load(); e != nil {
@@ -296,15 +296,15 @@ func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// alive reports whether the link is alive. Until there is a link, the agent waits for its API server and counts as
+// alive reports whether the link is alive. Until there is a link, the agent is waiting for its API server and counts as
 // alive.
 func (a *agent) alive() bool {
 	l := a.link.Load()
 	return l == nil || l.Alive()
 }
 
-// ready reports whether another replica may stop, because the hub reaches the member through this replica and has read
-// its report.
+// ready reports whether the hub reaches the member through this replica and has read its report. Once it does, another
+// replica may stop.
 func (a *agent) ready() bool {
 	l := a.link.Load()
 	if l == nil || !l.Connected() {

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/memory"
 )
 
-// RunDirect serves the API server of a node until ctx ends. It does not know the hub, and may read two Secrets: the one
-// that the hub delivers for direct access, and the one with the CA that the agent has made.
+// RunDirect serves the API server of a node until ctx ends. It does not know the hub, and can read only two Secrets:
+// the Secret that the hub delivers for direct access, and the Secret with the CA that the agent has created.
 func RunDirect(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {

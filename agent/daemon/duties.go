@@ -21,7 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// duties are the agent's tasks for its member: reporting, and, on the leader, the tasks for a single replica.
+// duties are the agent's tasks for its member. Every replica reports, and the leader also carries out the tasks that
+// only one replica may carry out.
 type duties struct {
 	stream     *stream.Stream
 	reporter   *report.Reporter
@@ -81,7 +82,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 	return d
 }
 
-// run sends reports until ctx ends, and leads whenever this replica is elected.
+// run sends reports until ctx ends, and carries out the leader's tasks whenever this replica is elected.
 func (d *duties) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -104,12 +105,12 @@ func (d *duties) lead(ctx context.Context) {
 	}
 }
 
-// reportFirst bounds how long sets and plans wait until the hub has read a report.
+// reportFirst is the maximum time that sets and plans wait for the hub to read a report.
 const reportFirst = 5 * time.Second
 
 // awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. When
-// many agents start at the same time on the same machines, sets and plans cause most of their requests. Each member
-// becomes Ready before these requests use the CPU.
+// many agents start at the same time on the same machines, sets and plans cause most of their requests. With this wait,
+// each member becomes Ready before these requests use the CPU.
 func (d *duties) awaitReport(ctx context.Context) bool {
 	waited, cancel := context.WithTimeout(ctx, reportFirst)
 	defer cancel()
@@ -120,8 +121,8 @@ func (d *duties) awaitReport(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// removeDelivered is deployment.UninstallOptions.Sets. It removes the plans last: a plan that remains then belongs to a
-// user.
+// removeDelivered is deployment.UninstallOptions.Sets. It removes plans last. A plan that still exists at that point
+// belongs to a user.
 func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	remaining, err := d.sets.RemoveAll(ctx)
 	if err == nil && len(remaining) == 0 && d.plans != nil {

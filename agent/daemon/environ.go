@@ -17,16 +17,16 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultListen is the address of the probes, and defaultDirectListen the address for users who do not go through the
-// hub. Both kinds of clients are outside the pod, so neither address is on the loopback interface.
+// defaultListen is the address for probes, and defaultDirectListen is the address for users who do not connect through
+// the hub. Both kinds of clients are outside the pod, so neither address is on the loopback interface.
 const (
 	defaultListen       = ":8080"
 	defaultDirectListen = ":6443"
 )
 
-// Environ has the settings that the manifest gives the agent.
+// Environ holds the agent's settings from the manifest.
 type Environ struct {
-	// Servers are the hub's base URLs without a trailing slash, the preferred one first. There is at least one.
+	// Servers are the hub's base URLs without a trailing slash, with the preferred one first. There is at least one.
 	Servers []string
 	// Checksums are the checksums of the CA certificates to trust.
 	Checksums []string
@@ -40,15 +40,15 @@ type Environ struct {
 	TunnelDataDebug bool
 	// Namespace is the namespace of the agent.
 	Namespace string
-	// Listen is the address of the probes.
+	// Listen is the address for probes.
 	Listen string
-	// DirectListen is the address for users who do not go through the hub, if the Cluster allows direct access.
+	// DirectListen is the address for users who do not connect through the hub, if the Cluster allows direct access.
 	DirectListen string
 	// Socket is the path of the Unix socket for changing the log level.
 	Socket string
 }
 
-// aliases returns the variable names that are used with Rancher. A DROVER_ name takes precedence.
+// aliases returns the variable names that Rancher uses. A DROVER_ name takes precedence over its alias.
 func aliases() map[string]string {
 	return map[string]string{
 		protocol.EnvServer:          "CATTLE_SERVER",
@@ -58,7 +58,7 @@ func aliases() map[string]string {
 	}
 }
 
-// Socket returns only the path of the log level's socket, for the command that is its client.
+// Socket returns only the path of the log level's socket, for the command that connects to it.
 func Socket(lookup func(string) (string, bool)) string {
 	r := reader{lookup: lookup}
 	return r.text(protocol.EnvSocket, filepath.Join(os.TempDir(), "drover-agent.sock"))
@@ -85,8 +85,8 @@ func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	return env, nil
 }
 
-// ReadDirectEnviron reads the settings of the program that answers API servers about users' tokens. None of them
-// concern the hub.
+// ReadDirectEnviron reads the settings of the process that reviews users' tokens for API servers. None of them concern
+// the hub.
 func ReadDirectEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	r := &reader{lookup: lookup}
 	env := Environ{
@@ -111,7 +111,8 @@ type reader struct {
 	errs   []error
 }
 
-// value returns the value of a variable, or of its alias if it is not set, and the name under which it was found.
+// value returns the value of a variable, or of its alias if the variable is not set, and the name under which the value
+// was found.
 func (r *reader) value(name string) (found, value string) {
 	if v, ok := r.lookup(name); ok && strings.TrimSpace(v) != "" {
 		return name, strings.TrimSpace(v)
@@ -143,8 +144,7 @@ func (r *reader) boolean(name string) bool {
 	return b
 }
 
-// oneOf returns the value of a variable that allows two values. It returns the first of them if the variable is not
-// set.
+// oneOf returns the value of a variable that allows two values. It returns the first value if the variable is not set.
 func oneOf[T ~string](r *reader, name string, standard, other T) T {
 	value := T(r.text(name, string(standard)))
 	if value != standard && value != other {
@@ -187,7 +187,7 @@ func (r *reader) fail(format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf(format, args...))
 }
 
-// list splits at commas and drops empty elements.
+// list splits a value at commas and drops empty elements.
 func list(v string) []string {
 	var out []string
 	for entry := range strings.SplitSeq(v, ",") {

@@ -25,14 +25,15 @@ type levelBody struct {
 	Error string `json:"error,omitempty"`
 }
 
-// listenSocket creates the socket for changing the log level, which only the agent's own user may open. It replaces a
-// socket that a crashed agent left at the path. If a running agent listens there, it returns an error.
+// listenSocket creates the socket for changing the log level, which only the agent's own user can open. It replaces a
+// socket that a crashed agent has left at that path. If a running agent is listening there, it returns an error.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := (&net.Dialer{Timeout: exchangeTimeout}).DialContext(ctx, "unix", path); err == nil {
-		_ = conn.Close() // the connection only shows that an agent listens
+		_ = conn.Close() // the connection only shows that an agent is listening
 		return nil, fmt.Errorf("listen at %s: another agent already listens there: set DROVER_SOCKET to another path", path)
 	}
-	// The socket is created under another name and moved once it has its mode, so other users can open it at no time.
+	// The socket is created under another name and is renamed once its mode has been set, so other users can never open
+	// it.
 	draft := fmt.Sprintf("%s.%d", path, os.Getpid())
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", draft)
 	if err != nil {
@@ -51,7 +52,7 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveLevel serves requests on a listener from listenSocket until ctx ends, and then removes the socket.
+// serveLevel serves requests on the listener that listenSocket returned until ctx ends, and then removes the socket.
 func serveLevel(ctx context.Context, listener net.Listener, path string, level zap.AtomicLevel) error {
 	err := serve(ctx, listener, level)
 	if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
@@ -63,7 +64,7 @@ func serveLevel(ctx context.Context, listener net.Listener, path string, level z
 	return nil
 }
 
-// SetLogLevel sets the log level of the agent that listens at a socket, and returns the new level.
+// SetLogLevel sets the log level of the agent that is listening on a socket, and returns the new level.
 func SetLogLevel(ctx context.Context, path, level string) (string, error) {
 	if level != "debug" && level != "info" {
 		return "", fmt.Errorf("set log level: %q is not a level: use debug or info", level)

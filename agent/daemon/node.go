@@ -19,8 +19,8 @@ import (
 
 // RunNode runs a node agent until ctx ends. While no replica of the agent is connected, one of the member's node agents
 // opens a tunnel under the identity of the replicas. It serves the API, reports the API server's health, and takes the
-// hub's settings. The tasks of a leader wait until a replica is connected. A node agent listens on no port, because
-// that would be a port of the node.
+// hub's settings. The leader's tasks wait until a replica is connected. A node agent listens on no port, because that
+// port would be open on the node itself.
 func RunNode(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -49,7 +49,7 @@ func RunNode(ctx context.Context, o Options) error {
 	return nil
 }
 
-// serveAsNode keeps a tunnel to the hub until ctx ends.
+// serveAsNode keeps a tunnel to the hub open until ctx ends.
 func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Keeper) {
 	watches, endWatches := whileWatched(ctx)
 	defer endWatches()

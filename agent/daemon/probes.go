@@ -44,7 +44,7 @@ func serveProbes(ctx context.Context, listener net.Listener, h http.Handler) err
 	return nil
 }
 
-// serve handles small requests at a listener until ctx ends.
+// serve handles small requests on a listener until ctx ends.
 func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: exchangeTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout,
@@ -53,7 +53,7 @@ func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	stop := context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
-		_ = server.Shutdown(ctx) // connections that are still open are closed with the process
+		_ = server.Shutdown(ctx) // connections that are still open are closed when the process exits
 	})
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -30,9 +30,9 @@ const (
 	maxGracePeriod = 3600 // seconds
 	maxDeadline    = 3600 // seconds
 
-	imageUser = 65532 // user of the agent's image
+	imageUser = 65532 // the user in the agent's image
 
-	minDigest, maxDigest = 16, 64 // bytes; the digest is compared and shown
+	minDigest, maxDigest = 16, 64 // in bytes; the digest is compared and shown
 )
 
 // Decode reads a Deployment strictly, because the agent cannot judge a field that it does not know.
@@ -49,7 +49,7 @@ func Decode(raw []byte) (*appsv1.Deployment, error) {
 	return d, nil
 }
 
-// Setup has the properties of an agent that only a manifest can change, and not the hub.
+// Setup contains the properties of an agent that only a manifest can change, not the hub.
 type Setup struct {
 	// Namespace is the namespace of the agent.
 	Namespace string
@@ -108,9 +108,9 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	return same(rest, own(setup.Namespace))
 }
 
-// checkEnv returns an error if an environment is not allowed. It refuses each variable that is not known to be
-// harmless. Other variables could make the agent mistake another program for its API server or for the hub, or write
-// its token into its log.
+// checkEnv returns an error if an environment is not allowed. It refuses every variable that is not known to be
+// harmless. Other variables could make the agent mistake another server for its API server or for the hub, or write its
+// token into its log.
 func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	values := make(map[string]string, len(env))
 	for i := range env {
@@ -139,7 +139,7 @@ func checkEnv(env []corev1.EnvVar, setup Setup) error {
 }
 
 // fromEnvironmentSecret reports whether a variable gets its value from the Secret for environment variables. The
-// agent's other Secrets have its key and its token.
+// agent's other Secrets contain its key and its token.
 func fromEnvironmentSecret(from *corev1.EnvVarSource) bool {
 	ref := from.SecretKeyRef
 	return ref != nil && ref.Name == protocol.EnvironmentSecret && ref.Optional == nil &&
@@ -164,13 +164,14 @@ func blank(d *appsv1.Deployment) {
 	d.Spec.Replicas, d.Spec.ProgressDeadlineSeconds = nil, nil
 	pod := &d.Spec.Template.Spec
 	copyHubFields(pod, &corev1.PodSpec{Containers: []corev1.Container{{Name: pod.Containers[0].Name}}})
-	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser { // as earlier hubs set it
+	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser {
+		// as earlier versions of the hub set it
 		s.RunAsUser = nil
 	}
 }
 
-// copyHubFields copies the fields of a pod that the hub decides on. A field that is added here is accepted by Check and
-// applies to the pods beside the agent, too.
+// copyHubFields copies the fields of a pod that the hub decides on. When a field is added here, Check also accepts it,
+// and it also applies to the pods that run beside the agent.
 func copyHubFields(to, from *corev1.PodSpec) {
 	to.Tolerations, to.Affinity, to.NodeSelector = from.Tolerations, from.Affinity, from.NodeSelector
 	to.PriorityClassName, to.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
@@ -183,7 +184,7 @@ func copyHubFields(to, from *corev1.PodSpec) {
 	}
 }
 
-// own returns the agent's Deployment as the manifest has it, without the fields that the hub decides on.
+// own returns the agent's Deployment as it is in the manifest, without the fields that the hub decides on.
 func own(namespace string) *appsv1.Deployment {
 	surge, unavailable := intstr.FromInt32(1), intstr.FromInt32(0)
 	return &appsv1.Deployment{
@@ -248,7 +249,7 @@ func same(got, want *appsv1.Deployment) error {
 	return nil
 }
 
-// difference returns the path of the first field that differs, in JSON. An empty map equals a missing one.
+// difference returns the path of the first field that differs, in JSON. An empty map counts as equal to a missing one.
 func difference(a, b any) (string, bool) {
 	x, isMap := a.(map[string]any)
 	y, too := b.(map[string]any)

@@ -12,12 +12,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxBody is the maximum size of a Deployment, in bytes. The agent's own Deployment has a twentieth of this size.
+// maxBody is the maximum size of a Deployment, in bytes. The agent's own Deployment has about a twentieth of this size.
 const maxBody = 128 << 10
 
 // Handler is the http.Handler of protocol.PathDeployment.
 type Handler struct {
-	// Secrets accesses the Secrets of the agent's namespace.
+	// Secrets accesses the Secrets in the agent's namespace.
 	Secrets *kube.Secrets
 	// Setup is the setup of the agent.
 	Setup Setup

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deployment changes the agent's own Deployment as the hub asks, restores the previous one if the new one does
-// not become ready, and removes the agent.
+// Package deployment changes the agent's own Deployment as the hub requests, restores the previous one if the new one
+// does not become ready, and removes the agent.
 package deployment
 
 import (
@@ -33,11 +33,11 @@ const (
 	unmanagedAfter = time.Minute // how often to check again while there is no Deployment that the agent may change
 	rewatchAfter   = 5 * time.Second
 	callTimeout    = 10 * time.Second
-	maxMessage     = 512 // bytes of a message in a report
+	maxMessage     = 512 // the maximum size of a message in a report, in bytes
 )
 
-// Limits on writes. A change takes five writes. If another controller reverts the Deployment, or Drover has a bug,
-// there are more. These limits protect the API server from them.
+// Limits on writes. A change takes five writes. There can be more if another controller reverts the Deployment, or if
+// Drover has a bug. These limits protect the API server in such cases.
 const (
 	writesAtOnce = 60
 	writeEvery   = 10 * time.Second
@@ -48,22 +48,23 @@ type Options struct {
 	Deployment *kube.Deployment // the agent's own Deployment
 	DaemonSet  *kube.DaemonSet  // DaemonSet of the node agents
 	NodeLease  *kube.Lease      // the Lease with which node agents elect a leader
-	Direct     *kube.DaemonSet  // DaemonSet of the pods that answer API servers about users' tokens
-	Secrets    *kube.Secrets    // of the agent's namespace
-	// Nodes returns the number of the member's nodes, and whether it is known. Call Keeper.Wake when it changes.
+	Direct     *kube.DaemonSet  // DaemonSet of the pods that review users' tokens for API servers
+	Secrets    *kube.Secrets    // Secrets in the agent's namespace
+	// Nodes returns the number of nodes in the member, and whether it is known. Call Keeper.Wake when the number
+	// changes.
 	Nodes func() (int32, bool)
 	// Changed is called when Keeper.Report has changed.
 	Changed func()
 	Log     logr.Logger
 }
 
-// Keeper changes the agent's Deployment as requested by the hub, while this replica leads.
+// Keeper changes the agent's Deployment as requested by the hub, while this replica is the leader.
 type Keeper struct {
 	options Options
 	store   store
 	wake    chan struct{}
 	writes  *rate.Limiter
-	retry   wait.Backoff // only for the leading goroutine, as are nodes and direct
+	retry   wait.Backoff // used only by the goroutine that leads, like nodes and direct
 	nodes   daemonSetKeeper
 	direct  daemonSetKeeper
 
@@ -93,7 +94,7 @@ func (k *Keeper) Report() *protocol.Deployment {
 	return k.report
 }
 
-// Wake makes the Keeper look again.
+// Wake makes the Keeper check again.
 func (k *Keeper) Wake() {
 	select {
 	case k.wake <- struct{}{}:
@@ -101,11 +102,11 @@ func (k *Keeper) Wake() {
 	}
 }
 
-// Lead keeps the Deployment as the hub wants it until ctx ends.
+// Lead keeps the Deployment in the state that the hub requested until ctx ends.
 func (k *Keeper) Lead(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	k.nodes.kept, k.direct.kept = kept{}, kept{} // another replica may have led in between
+	k.nodes.kept, k.direct.kept = kept{}, kept{} // another replica may have been the leader in between
 	running.Go(func() { k.follow(ctx, k.options.Deployment.Watch) })
 	running.Go(func() {
 		k.follow(ctx, func(ctx context.Context) (watch.Interface, error) {
@@ -150,13 +151,14 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// settle takes steps until it has to wait. It returns the time until the next check, or 0 to wait for the next change.
+// settle takes steps until it has to wait. It returns the time until the next check, or 0 if only a change can require
+// another step.
 func (k *Keeper) settle(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		again, err := k.step(ctx)
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-			continue // another client wrote in between: look again. k.writes bounds how often
+			continue // another client wrote in between, so check again; k.writes limits how often
 		case err != nil && ctx.Err() == nil:
 			pause := k.retry.Step()
 			k.options.Log.Error(err, "cannot change the deployment; retrying", "after", pause.Round(time.Second).String())
@@ -205,7 +207,7 @@ func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 			}
 		}
 		current.NodeAgents, current.Direct = k.nodes.problem, k.direct.problem
-		k.setReport(current) // the report does not depend on the DaemonSets
+		k.setReport(current) // comes first, because the report does not depend on the DaemonSets
 		return &s.again, err
 	}
 	current.NodeAgents, current.Direct = k.nodes.problem, k.direct.problem
@@ -255,13 +257,13 @@ func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Sec
 	return nil
 }
 
-// whyNotReady returns why the pods of a digest are not ready.
+// whyNotReady returns the reason why the pods with the given digest are not ready.
 func (k *Keeper) whyNotReady(ctx context.Context, digest string) (string, error) {
 	pods, err := k.options.Deployment.Pods(ctx)
 	return protocol.Cut(whyNotReady(pods, digest), maxMessage), err
 }
 
-// apply applies the wanted Deployment, or records that the API server rejects it.
+// apply applies the desired Deployment, or records that the API server rejects it.
 func (k *Keeper) apply(ctx context.Context, o observed, secret *corev1.Secret) error {
 	err := k.change(ctx, o, o.record.Wanted)
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {

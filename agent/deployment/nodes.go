@@ -26,16 +26,16 @@ import (
 // nodeAgentsOn is the value of v1.AnnotationNodeAgent if there are node agents.
 const nodeAgentsOn = "true"
 
-// nodesEvery is how often a DaemonSet is applied again to repair it.
+// nodesEvery is the interval at which a DaemonSet is applied again to repair it.
 const nodesEvery = time.Minute
 
-// nodesReadyWithin is how long it may take after a change until one of the DaemonSet's pods is ready.
+// nodesReadyWithin is how long after a change one of the DaemonSet's pods must become ready.
 const nodesReadyWithin = 5 * time.Minute
 
-// daemonSet returns the DaemonSet of node agents beside a Deployment of the agent. The fields that the hub decides on
-// are as in the Deployment. The other fields are as the agent has them, except for the network, which is the node's.
-// Node agents run on every node that the Deployment may use, whatever its taints. A nodeSelector, or an affinity that
-// requires certain nodes, can keep the agent's rights away from other users' nodes.
+// daemonSet returns the DaemonSet of node agents that accompanies the agent's Deployment. Fields that the hub decides
+// on are copied from the Deployment. Other fields are the same as for the agent, except that the pods use the node's
+// network. Node agents run on every node that the Deployment may use, regardless of the node's taints. A nodeSelector,
+// or an affinity that requires certain nodes, can keep the agent's rights away from other users' nodes.
 func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	from, pod := d.Spec.Template.Spec, podBeside(d, "node")
 	maps.Copy(pod.NodeSelector, from.NodeSelector)
@@ -49,8 +49,8 @@ func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	return beside(d, protocol.NodeAgentName, pod)
 }
 
-// podBeside returns a pod that runs a command of the agent's program in the network of its node, on any Linux node. The
-// other fields that the hub decides on are as in the Deployment.
+// podBeside returns a pod that runs a command of the agent's binary in its node's network, on any Linux node. The other
+// fields that the hub decides on are copied from the Deployment.
 func podBeside(d *appsv1.Deployment, command string) corev1.PodSpec {
 	pod := ownPod()
 	copyHubFields(&pod, &d.Spec.Template.Spec)
@@ -59,11 +59,11 @@ func podBeside(d *appsv1.Deployment, command string) corev1.PodSpec {
 	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"} // the image exists only for Linux
 	main := &pod.Containers[0]
 	main.Command = append(main.Command, command)
-	main.Ports, main.LivenessProbe, main.ReadinessProbe = nil, nil, nil // a port would be a port of the node
+	main.Ports, main.LivenessProbe, main.ReadinessProbe = nil, nil, nil // any port would be open on the node itself
 	return pod
 }
 
-// beside returns a DaemonSet of pods that accompany a Deployment of the agent but do not belong to it.
+// beside returns a DaemonSet of pods that accompany the agent's Deployment but do not belong to it.
 func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.DaemonSet {
 	few := intstr.FromString("10%")
 	return &appsv1.DaemonSet{
@@ -86,16 +86,16 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 	}
 }
 
-// nodesEnd is how long pods have to stop after their DaemonSet was deleted. Node agents are notified immediately, and
-// take part in no election from then on.
+// nodesEnd is how long pods have to stop after their DaemonSet has been deleted. Node agents are notified immediately,
+// and do not take part in elections from then on.
 const nodesEnd = time.Minute
 
-// daemonSetKeeper keeps one DaemonSet beside the agent's Deployment, while this replica leads.
+// daemonSetKeeper maintains one DaemonSet beside the agent's Deployment, while this replica is the leader.
 type daemonSetKeeper struct {
-	// wanted returns the DaemonSet beside a Deployment, or nil if there should be none.
+	// wanted returns the DaemonSet that should accompany a Deployment, or nil if there should be none.
 	wanted func(*appsv1.Deployment) *appsv1.DaemonSet
 	client *kube.DaemonSet
-	lease  *kube.Lease // with which its pods elect a leader; nil if they elect none
+	lease  *kube.Lease // the Lease with which its pods elect a leader; nil if they elect none
 	// nowhere is the problem to report if no node matches the DaemonSet, or "" if that is not a problem.
 	nowhere string
 
@@ -105,15 +105,15 @@ type daemonSetKeeper struct {
 // kept is the leader's record of a DaemonSet.
 type kept struct {
 	removed bool      // neither it nor the Lease of its pods exists
-	ending  time.Time // until when pods of a deleted DaemonSet may run
+	ending  time.Time // when pods of a deleted DaemonSet will have stopped
 	applied []byte    // the DaemonSet that was last applied, as JSON
-	taken   bool      // whether the API server accepted it
+	taken   bool      // whether the API server has accepted it
 	at      time.Time // when it was last applied
 	since   time.Time // when it was first applied
-	problem string    // why there are no pods although there should be some
+	problem string    // why there are no pods even though there should be some
 }
 
-// nodeAgents returns the DaemonSet of node agents, or nil if the Deployment asks for none.
+// nodeAgents returns the DaemonSet of node agents, or nil if the Deployment requests none.
 func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationNodeAgent] != nodeAgentsOn {
 		return nil
@@ -121,8 +121,9 @@ func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	return daemonSet(live)
 }
 
-// keep makes the DaemonSet follow the agent's Deployment once that is rolled out, so its pods never run a version that
-// has not shown that it connects. It returns when to look again, or 0 to wait for the next change.
+// keep makes the DaemonSet follow the agent's Deployment once the Deployment has been rolled out. As a result, its pods
+// never run a version that has not proved that it can connect. keep returns the time until the next check, or 0 to wait
+// for the next change.
 func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
 	set := n.wanted(live)
 	if set == nil {
@@ -146,7 +147,7 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
 		return 0, err // retried immediately
 	case err != nil:
-		if !errors.Is(err, context.Canceled) { // otherwise this replica no longer leads
+		if !errors.Is(err, context.Canceled) { // otherwise this replica is no longer the leader
 			n.problem = protocol.Cut(err.Error(), maxMessage)
 		}
 		return 0, err
@@ -155,7 +156,7 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 			stored.Status.DesiredNumberScheduled == 0 {
 			n.problem = n.nowhere
 		}
-	default: // a new DaemonSet has no pods for a moment
+	default: // a new DaemonSet briefly has no pods
 		n.problem = ""
 	}
 	n.removed, n.ending, n.applied, n.taken, n.at = false, time.Time{}, want, err == nil, now
@@ -181,10 +182,10 @@ func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 		s.DesiredNumberScheduled)
 }
 
-// remove removes the DaemonSet, once for each time that this replica leads, and then the Lease with which its pods
-// elect a leader. The order matters, because pods that still run would create the Lease again. It returns when to check
-// again, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet. In that case, neither
-// the DaemonSet nor the Lease exists.
+// remove removes the DaemonSet, once each time that this replica becomes the leader, and then the Lease with which its
+// pods elect a leader. The order matters, because pods that are still running would create the Lease again. It returns
+// when to check again, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet. In that
+// case, neither the DaemonSet nor the Lease exists.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil

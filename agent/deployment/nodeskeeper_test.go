@@ -73,7 +73,7 @@ func testNodeAgents(t *testing.T, m *fixture, leadAgain func()) {
 	give("drover:v5", false)
 	m.awaitNodeAgents(t, "")
 
-	// A DaemonSet remains when another replica begins to lead, for example because the manifest was applied by hand.
+	// A DaemonSet remains when another replica begins to lead, for example because the manifest was applied manually.
 	m.stop()
 	labels := map[string]string{"a": "b"}
 	left := &appsv1.DaemonSet{}

@@ -16,15 +16,15 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// stuckMargin is how much longer than the deadlines of all replicas a change may take if no Deployment controller
-// reports progress.
+// stuckMargin is added to the sum of the deadlines of all replicas. A change may take that long if no Deployment
+// controller reports progress.
 const stuckMargin = 30 * time.Second
 
 // observed is the state that a step depends on.
 type observed struct {
 	record record
 	live   *appsv1.Deployment
-	// nodes is the number of the member's nodes, or 0 if it is unknown.
+	// nodes is the number of nodes in the member, or 0 if it is unknown.
 	nodes int32
 	now   time.Time
 }
@@ -49,8 +49,8 @@ type step struct {
 	again    time.Duration // when the step changes without another event; 0 if it does not
 }
 
-// next decides on the next step. It is pure, and its input is stored in the member, so any replica can continue where
-// another stopped.
+// next decides on the next step. It has no side effects, and its input is stored in the member, so any replica can
+// continue where another stopped.
 func next(o observed) step {
 	r, live := o.record, digestOf(o.live)
 	to := func(p phase) step {
@@ -63,7 +63,7 @@ func next(o observed) step {
 	switch r.Phase {
 	case pending:
 		if live == r.Digest && r.Previous == nil {
-			return to(done) // a manifest was applied by hand in between
+			return to(done) // a manifest was applied manually in between
 		}
 		begun := r
 		begun.Phase, begun.From, begun.Started = applying, live, o.now
@@ -77,18 +77,18 @@ func next(o observed) step {
 		before := r.previousDigest()
 		switch {
 		case live == r.Digest && live == before:
-			return to(done) // the change was reverted, and there is no other Deployment to restore
+			return to(done) // the change was reverted, and there is no previous Deployment to restore
 		case live == r.Digest, live == r.From && live != before:
 			return step{act: restore}
 		}
 		return to(undone)
 	case undone, rejected:
 		if live == r.Digest {
-			return to(done) // a user has applied another Deployment, which stays
+			return to(done) // a user has applied another Deployment, which is kept
 		}
 	}
-	// A Deployment that a user has scaled to 0 stays at 0, as under a HorizontalPodAutoscaler. The leader would otherwise
-	// undo that in its last moments.
+	// A Deployment that a user has scaled to 0 stays at 0, as with a HorizontalPodAutoscaler. Otherwise the leader
+	// would undo the change just before it stops.
 	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want && replicasOf(o.live) != 0 {
 		return step{act: scale, replicas: want}
 	}
@@ -115,7 +115,7 @@ func nextApplying(o observed, to func(phase) step) step {
 	return step{again: left}
 }
 
-// replicas returns how many replicas a Deployment should have, and whether this number is determined by the agent.
+// replicas returns how many replicas a Deployment should have, and whether the agent determines this number.
 func (o observed) replicas(d *appsv1.Deployment) (want int32, known bool) {
 	if d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || o.nodes == 0 {
 		return 0, false
@@ -131,7 +131,7 @@ func replicasOf(d *appsv1.Deployment) int32 {
 	return *d.Spec.Replicas
 }
 
-// rolledOut reports whether all pods are of this generation of the Deployment, and ready.
+// rolledOut reports whether all pods belong to this generation of the Deployment and are ready.
 func rolledOut(d *appsv1.Deployment) bool {
 	want, s := replicasOf(d), d.Status
 	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.Replicas == want &&
@@ -154,7 +154,7 @@ func deadlineExceeded(d *appsv1.Deployment) bool {
 
 // progressDeadline returns how long a change may take if no controller reports progress.
 func progressDeadline(d *appsv1.Deployment) time.Duration {
-	deadline := int32(600) // the default of Kubernetes
+	deadline := int32(600) // the Kubernetes default
 	if d.Spec.ProgressDeadlineSeconds != nil {
 		deadline = *d.Spec.ProgressDeadlineSeconds
 	}
@@ -175,8 +175,8 @@ func snapshot(d *appsv1.Deployment) []byte {
 	return raw
 }
 
-// setAnnotations returns a copy of all, with the hub's annotations from the Deployment from. It leaves out annotations
-// that only the hub sets if from does not have them.
+// setAnnotations returns a copy of the annotations in "all", with the hub's annotations taken from the Deployment
+// "from". It leaves out annotations that only the hub sets if "from" does not have them.
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)
@@ -199,7 +199,8 @@ func report(o observed) *protocol.Deployment {
 	return out
 }
 
-// whyNotReady returns why the pods of a digest are not ready, as far as their status shows the reason.
+// whyNotReady returns the reason why the pods with the given digest are not ready, as far as their status shows the
+// reason.
 func whyNotReady(pods []corev1.Pod, digest string) string {
 	const unconnected = "its pods did not become ready: the agent in them did not connect to the hub in time"
 	none := true

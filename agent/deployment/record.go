@@ -19,26 +19,26 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// phase is the progress of a change of the Deployment.
+// phase is the progress of a change to the Deployment.
 type phase string
 
 const (
-	// pending: the hub has sent a Deployment, and the leader has not started.
+	// pending: the hub has sent a Deployment, but the leader has not started the change.
 	pending phase = "pending"
 	// applying: the previous Deployment is stored. The Deployment is about to be changed, or was changed and is being
 	// watched.
 	applying phase = "applying"
-	// done: the change is rolled out, or another client has changed the Deployment since.
+	// done: the change has been rolled out, or another client has changed the Deployment since.
 	done phase = "done"
-	// failed: the change did not become ready, and the previous Deployment is to be restored.
+	// failed: the change did not become ready, and the previous Deployment will be restored.
 	failed phase = "failed"
-	// undone: the change failed, and the previous Deployment is restored.
+	// undone: the change failed, and the previous Deployment has been restored.
 	undone phase = "undone"
 	// rejected: the API server rejected the change.
 	rejected phase = "rejected"
 )
 
-// Keys of the Secret.
+// Keys in the Secret.
 const (
 	keyPhase    = "phase"
 	keyDigest   = "digest"
@@ -49,18 +49,19 @@ const (
 	keyMessage  = "message"
 )
 
-// record is the content of the Secret: a change of the Deployment, which any replica that leads can continue.
+// record is the content of the Secret. It describes a change to the Deployment, which any replica can continue when it
+// becomes the leader.
 type record struct {
 	Phase phase
-	// Digest is the digest of Wanted, and Wanted is the Deployment that the hub sent, as JSON.
+	// Wanted is the Deployment that the hub sent, as JSON, and Digest is its digest.
 	Digest string
 	Wanted []byte
-	// From is the digest of the Deployment when the change began. If the Deployment has another digest than From and
-	// Digest, another client wrote it.
+	// From is the digest of the Deployment when the change started. If the Deployment's digest is neither From nor
+	// Digest, another client wrote the Deployment.
 	From string
 	// Previous is the Deployment to restore if the change fails, as JSON.
 	Previous []byte
-	// Started is when the change began, by the clock of the replica that led at that time.
+	// Started is when the change started, according to the clock of the replica that was the leader at that time.
 	Started time.Time
 	// Message explains why the change failed.
 	Message string
@@ -137,11 +138,11 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 	return nil
 }
 
-// maxConflicts is how often a write is tried while other replicas write at the same time.
+// maxConflicts is the number of times that a write is tried while other replicas write at the same time.
 const maxConflicts = 10
 
-// want stores a Deployment that the hub has sent. It replaces a change in progress, and restores the same previous
-// Deployment if it fails.
+// want stores a Deployment that the hub has sent. The new change replaces a change in progress. If the new change
+// fails, the same previous Deployment is restored.
 func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 	for range maxConflicts {
 		r, secret, err := s.read(ctx)

@@ -36,15 +36,18 @@ type UninstallOptions struct {
 	Client rest.Interface
 	// Namespace is the namespace of the agent.
 	Namespace string
-	// Sets removes the delivered objects, and returns the objects that it could not remove. Nil if there are none.
+	// Sets removes the delivered objects, and returns the objects that it could not remove. It is nil if nothing is
+	// delivered.
 	Sets func(context.Context) ([]string, error)
 	Log  logr.Logger
 }
 
-// Uninstaller is the http.Handler of protocol.PathUninstall. It removes everything that Drover put into the member.
+// Uninstaller is the http.Handler of protocol.PathUninstall. It removes everything that Drover has created in the
+// member.
 //
-// The agent cannot wait for its own end, because its rights go with its namespace. So it makes the cluster-scoped
-// objects belong to the namespace, and deletes the namespace. Kubernetes' garbage collector then removes the rest.
+// The agent cannot wait for its own removal, because it loses its rights together with its namespace. It therefore
+// makes the namespace the owner of the cluster-scoped objects, and deletes the namespace. The Kubernetes garbage
+// collector then removes the rest.
 type Uninstaller struct {
 	client    rest.Interface
 	namespace string
@@ -62,12 +65,12 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 	return &Uninstaller{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
 }
 
-// Done is closed when everything is removed or being removed and the hub has the result. The agent then has nothing
-// left to do.
+// Done is closed when everything has been or is being removed and the hub has received the result. The agent then has
+// nothing left to do.
 func (h *Uninstaller) Done() <-chan struct{} { return h.done }
 
 // ServeHTTP responds to POST with the objects that could not be removed, or with 421 if the hub must send the request
-// to another replica. If no objects remain, the agent exits. Otherwise the hub may repeat the request.
+// to another replica. If no objects remain, the agent exits. Otherwise the hub can repeat the request.
 func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -83,7 +86,7 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case err != nil:
 		result.Remaining = []string{err.Error()}
-	case len(remaining) > 0: // only the agent can remove them
+	case len(remaining) > 0: // only the agent can remove these objects
 		result.Remaining = remaining
 	default:
 		result.Stale = h.stale(r.Context())
@@ -96,7 +99,7 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body) // the agent ends even if the hub does not read the result
+	_, _ = w.Write(body) // the agent exits even if the hub does not read the result
 	h.log.Info("uninstalled", "remaining", result.Remaining)
 	if len(result.Remaining) == 0 {
 		h.once.Do(func() { close(h.done) })
@@ -106,8 +109,8 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // discoveryV2 requests all API groups in one response, which also shows which groups are stale.
 const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// stale returns the groups of the API whose server does not answer. Kubernetes does not finish the deletion of a
-// namespace while it cannot list its objects. Older API servers do not report stale groups.
+// stale returns the API groups whose server does not respond. Kubernetes does not finish deleting a namespace while it
+// cannot list all objects in it. Older API servers do not report stale groups.
 func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	raw, err := h.client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
 	if err != nil {
@@ -157,7 +160,7 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
 	for _, name := range []string{protocol.NodeAgentName, protocol.DirectName} {
-		// As above.
+		// The same applies to this object.
 		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) {
 			failed("DaemonSet "+h.namespace+"/"+name, err)
 		}
@@ -178,8 +181,8 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	return remaining
 }
 
-// anchor returns the object that owns the others: the agent's namespace, or the binding. It is the binding if the
-// namespace is gone, or if an operator chose the namespace and may use it for other things.
+// anchor returns the object that becomes the owner of the others. It is usually the agent's namespace. It is the
+// binding if the namespace is gone, or if an operator chose the namespace and may use it for other things.
 func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error) {
 	if h.namespace == protocol.AgentNamespace {
 		ns := &corev1.Namespace{}
@@ -206,7 +209,7 @@ func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error)
 }
 
 // release makes the anchor the owner of an object. If there is no anchor, it deletes the object. The patch changes only
-// the owner reference, so the API server does not check whether the agent may grant what the role grants.
+// the owner reference, so the API server does not check whether the agent may grant the role's rights.
 func (h *Uninstaller) release(ctx context.Context, path string, anchor metav1.OwnerReference) error {
 	if anchor.UID == "" {
 		return h.delete(ctx, path)

@@ -24,14 +24,14 @@ import (
 const (
 	// maxAccess bounds the hub's delivery, in bytes.
 	maxAccess = 1 << 20
-	// maxVerified bounds the tokens whose verified signature is remembered.
+	// maxVerified is the maximum number of tokens whose verified signature is remembered.
 	maxVerified = 1024
-	// maxGroups bounds the groups of a user, because each of them becomes a header. The issuer puts at most 6 KiB of
-	// groups into a token, and the shortest group takes six bytes there.
+	// maxGroups is the maximum number of groups of a user, because each group becomes a header. The issuer puts at most
+	// 6 KiB of groups into a token, and the shortest group takes up six bytes of that.
 	maxGroups = 1024
 )
 
-// Reasons to refuse every token, whatever its content.
+// Reasons for refusing every token, regardless of its content.
 var (
 	errOff    = errors.New("the cluster has no direct access")
 	errTooOld = errors.New("this cluster's keys and its list of ended sessions are too old, because its agent did not " +
@@ -39,22 +39,22 @@ var (
 	errAll = errors.New("the hub has ended more sessions than the list has room for: use the hub's address instead")
 )
 
-// access has the data with which tokens are verified. It does not change.
+// access holds the data that is used to verify tokens. It is immutable.
 type access struct {
 	protocol.DirectAccess
 	keys   token.Published
 	denied map[string]struct{}
-	// values of type known by the digest of the token; new keys or a new list start with an empty cache
+	// values of type known, by the digest of the token; new keys or a new list start with an empty cache
 	verified *cache.LRUExpireCache
 }
 
-// known is a token whose signature was verified.
+// known is a token whose signature has been verified.
 type known struct {
 	token.Claims
 	key string
 }
 
-// parse reads the hub's delivery. Its errors contain nothing of it.
+// parse reads the hub's delivery. Its errors do not reveal the content.
 func parse(secret *corev1.Secret) (*access, error) {
 	a := &access{denied: map[string]struct{}{}, verified: cache.NewLRUExpireCache(maxVerified)}
 	raw := secret.Data[protocol.DirectKey]
@@ -84,7 +84,7 @@ func parse(secret *corev1.Secret) (*access, error) {
 // byAPIServer reports whether users connect to the member's own API server.
 func (a *access) byAPIServer() bool { return a.Mode != "" }
 
-// usable returns why no token at all is accepted at a time, or nil if tokens may be accepted.
+// usable returns the reason why no tokens at all are accepted at the given time, or nil if tokens may be accepted.
 func (a *access) usable(now time.Time) error {
 	switch {
 	case !now.Before(a.ValidUntil):
@@ -95,14 +95,15 @@ func (a *access) usable(now time.Time) error {
 	return nil
 }
 
-// unusable reports whether a token was refused because of the data for its verification, and not because of the token
+// unusable reports whether a token was refused because of the verification data rather than because of the token
 // itself.
 func unusable(err error) bool {
 	return errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff)
 }
 
-// stands returns why a verified token is not accepted at a time, or nil if it is. It fails if no token is accepted at
-// all, if the token's key is not an issuer's key, or if the session was ended.
+// stands returns the reason why a verified token is not accepted at the given time, or nil if it is accepted. A token
+// is refused if no tokens are accepted at all, if the token's key is not an issuer's key, or if the session has been
+// ended.
 func (a *access) stands(k known, now time.Time) error {
 	_, published := a.keys.Public(k.key)
 	_, denied := a.denied[k.Session]
@@ -118,7 +119,7 @@ func (a *access) stands(k known, now time.Time) error {
 	return nil
 }
 
-// verify returns the claims of a token if it is valid at a time.
+// verify returns the claims of a token if it is valid at the given time.
 func (a *access) verify(raw string, now time.Time) (known, error) {
 	if err := a.usable(now); err != nil {
 		return known{}, err
@@ -126,7 +127,7 @@ func (a *access) verify(raw string, now time.Time) (known, error) {
 	sum := sha256.Sum256([]byte(raw))
 	k, before := known{}, false
 	if found, ok := a.verified.Get(sum); ok {
-		k, before = found.(known), true // the cache only has values of type known
+		k, before = found.(known), true // the cache contains only values of type known
 	}
 	if !before {
 		claims, key, err := token.Verify(raw, a.keys, a.Issuer, a.lifetime)
@@ -157,8 +158,8 @@ func (a *access) lifetime(audience string) time.Duration {
 	return time.Duration(a.Lifetime) * time.Second
 }
 
-// principal checks the names in a token as the hub did. The hub signs no token with a user or group of another form,
-// and the agent could impersonate any user.
+// principal checks the names in a token in the same way as the hub. The hub signs no tokens with other forms of user or
+// group names, but the check is repeated because the agent can impersonate any user.
 func principal(c token.Claims) error {
 	provider, user, found := strings.Cut(c.Subject, ":")
 	of := func(group string) bool {
@@ -176,7 +177,7 @@ func principal(c token.Claims) error {
 	return nil
 }
 
-// plain reports whether a name arrives unchanged as the value of a header.
+// plain reports whether a name is transmitted unchanged as a header value.
 func plain(name string) bool {
 	return name != "" && name == strings.TrimSpace(name) &&
 		!strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })

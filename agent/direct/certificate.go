@@ -28,7 +28,7 @@ import (
 const (
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 	servingLifetime   = 30 * 24 * time.Hour
-	// backdate allows for clocks that differ.
+	// backdate allows for clock skew.
 	backdate = time.Hour
 )
 
@@ -36,7 +36,7 @@ const (
 type certificate struct {
 	tls.Certificate
 	host  string
-	given string // the Secret that it comes from; empty for a certificate that the agent has made
+	given string // the Secret that the certificate comes from; empty for a certificate that the agent has created
 	renew time.Time
 }
 
@@ -45,7 +45,7 @@ func (c *certificate) due(host, given string, now time.Time) bool {
 	return c == nil || c.host != host || c.given != given || !now.Before(c.renew)
 }
 
-// certify returns the certificate for the hub's delivery, and the CA if the agent makes the certificate.
+// certify returns the certificate for the hub's delivery, and the CA if the agent creates the certificate.
 func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string, error) {
 	now := e.options.Now()
 	if a.TLSSecret != "" && !e.options.APIServer {
@@ -71,7 +71,8 @@ func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string
 	return serving, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate[0]})), nil
 }
 
-// authority returns the CA that the agent's replicas share. It creates a CA if there is none or if it will expire soon.
+// authority returns the CA that the agent's replicas share. It creates a CA if there is none or if the current one will
+// expire soon.
 func (e *Endpoint) authority(ctx context.Context, now time.Time) (*tls.Certificate, error) {
 	secret, err := e.options.Secrets.Get(ctx, protocol.DirectAuthority)
 	if apierrors.IsNotFound(err) && !e.options.APIServer {
@@ -118,7 +119,7 @@ func newAuthority(now time.Time) (*corev1.Secret, error) {
 	}, nil
 }
 
-// issue issues a certificate for a host. Its key stays in memory.
+// issue issues a certificate for a host. The key is kept only in memory.
 func issue(authority *tls.Certificate, host string, now time.Time) (*certificate, error) {
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "Drover agent"}, NotBefore: now.Add(-backdate), NotAfter: now.Add(servingLifetime),

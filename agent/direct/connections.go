@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// Bounds on users' connections.
+// Limits on users' connections.
 const (
-	// maxConnections is the maximum number of connections of all clients, and maxClient is the maximum for one address.
-	// At least eight addresses are needed to use all connections.
+	// maxConnections is the maximum number of connections from all clients, and maxClient is the maximum from one
+	// address. At least eight addresses are needed to use all connections.
 	maxConnections, maxClient = 1024, 128
 	// provenWithin is how long a connection may stay open without a request whose token was accepted.
 	provenWithin = 30 * time.Second
 )
 
-// connections is a listener that bounds how many connections clients hold. It closes a connection beyond a bound. If
-// the connection waited instead, it would keep other clients waiting too.
+// connections is a listener that limits how many connections clients hold. It closes connections beyond a limit. If
+// such a connection waited instead, it would delay other clients, too.
 type connections struct {
 	net.Listener
 	all, ofClient int           // bounds
@@ -34,7 +34,7 @@ type connections struct {
 	clients map[netip.Prefix]int
 }
 
-// Accept waits for a connection for which there is room.
+// Accept waits for a connection that is within the limits.
 func (l *connections) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -58,8 +58,8 @@ func (l *connections) Accept() (net.Conn, error) {
 	}
 }
 
-// clientOf returns the part of an address that identifies one client: an IPv4 address, or the network of an IPv6
-// address, because a machine can use any address of its IPv6 network.
+// clientOf returns the part of an address that identifies one client: an IPv4 address or an IPv6 network, because a
+// machine can use any address in its IPv6 network.
 func clientOf(a net.Addr) netip.Prefix {
 	from, err := netip.ParseAddrPort(a.String())
 	if err != nil {
@@ -103,14 +103,14 @@ func (l *connections) leave(client netip.Prefix) {
 	l.metrics.connections.Add(-1)
 }
 
-// connection is counted until it is closed.
+// connection is a connection that is counted until it is closed.
 type connection struct {
 	net.Conn
 	leave    func()
-	unproven *time.Timer // closes the connection; nil if it need not prove anything
+	unproven *time.Timer // closes the connection; nil if the connection does not have to prove anything
 }
 
-// Close closes the connection and ends its count.
+// Close closes the connection, which is no longer counted.
 func (c *connection) Close() error {
 	if c.unproven != nil {
 		c.unproven.Stop()
@@ -119,10 +119,10 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// connectionKey is the key of the connection in the context of its requests.
+// connectionKey is the key for the connection in the context of its requests.
 type connectionKey struct{}
 
-// withConnection is http.Server.ConnContext.
+// withConnection is used as http.Server.ConnContext.
 func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secure.NetConn()
@@ -130,7 +130,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
 }
 
-// proven keeps the connection of a request open, because the request's token was accepted.
+// proven marks the connection of a request to be kept open, because the request's token was accepted.
 func proven(r *http.Request) {
 	if c, ok := r.Context().Value(connectionKey{}).(*connection); ok && c.unproven != nil {
 		c.unproven.Stop()

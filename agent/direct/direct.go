@@ -3,9 +3,10 @@
 
 // Package direct serves users who connect to the member without going through the hub.
 //
-// Their tokens were signed by the hub's issuer for this cluster. The agent either serves the users itself, or it runs
-// beside each of the member's API servers and reviews tokens for them. The data to verify tokens with is an ordinary
-// set of the hub: a Secret, which each replica of the agent watches. No request causes a request to the hub.
+// Their tokens were signed by the hub's issuer for this cluster. The agent either serves the users itself, or runs
+// beside each of the member's API servers and reviews tokens for them. The data for verifying tokens is an ordinary set
+// from the hub. It consists of a Secret, which each replica of the agent watches. Users' requests cause no requests to
+// the hub.
 package direct
 
 import (
@@ -33,13 +34,14 @@ import (
 )
 
 const (
-	// again is the wait before a Secret is watched again, or before the endpoint listens again at a port that was in use.
+	// again is the wait before a Secret is watched again, or before the endpoint tries again to listen on a port that
+	// was in use.
 	again = 2 * time.Second
-	// reviewEvery is how often open requests are reviewed and the certificate is checked.
+	// reviewEvery is the interval at which open requests are reviewed and the certificate is checked.
 	reviewEvery = 15 * time.Second
 	// given is how long a certificate from a user's Secret is used before the Secret is read again.
 	given = time.Minute
-	// headerTimeout is the timeout for a handshake and for reading a request's header. idleTimeout is how long a
+	// headerTimeout is the timeout for a handshake and for reading the headers of a request. idleTimeout is how long a
 	// connection may stay open without a request.
 	headerTimeout, idleTimeout = 10 * time.Second, 90 * time.Second
 	maxHeader                  = 64 << 10
@@ -51,13 +53,13 @@ const (
 // Options configure an Endpoint. All fields are required, but an Endpoint for an API server does not use Kubernetes and
 // Changed.
 type Options struct {
-	// APIServer makes the endpoint serve the node's API server, if the hub wants that, and no users.
+	// APIServer makes the endpoint serve the node's API server, if the hub requests this, instead of serving users.
 	APIServer bool
-	// Secrets accesses the Secrets of the agent's namespace.
+	// Secrets accesses the Secrets in the agent's namespace.
 	Secrets *kube.Secrets
-	// Listen is the address to listen at while the hub wants direct access.
+	// Listen is the address to listen on while the hub requests direct access.
 	Listen string
-	// Kubernetes serves protocol.PathKubernetes as the user that a request names.
+	// Kubernetes serves protocol.PathKubernetes as the user in the request.
 	Kubernetes http.Handler
 	// Changed is called when Authority has changed.
 	Changed func()
@@ -74,10 +76,10 @@ type Endpoint struct {
 	open       open
 	metrics    metrics
 	complaints rate.Sometimes
-	soon       *time.Timer              // only for Run: the time of the next look
+	soon       *time.Timer              // used only by Run: the time of the next check
 	reviewing  chan struct{}            // has an element for each review in progress
 	looks      chan struct{}            // a message means that another access or certificate may be needed
-	address    atomic.Pointer[net.Addr] // where the endpoint listens; nil while it does not
+	address    atomic.Pointer[net.Addr] // the address on which the endpoint is listening; nil while it is not listening
 }
 
 // New returns an Endpoint.
@@ -86,7 +88,7 @@ func New(o Options) *Endpoint {
 		looks: make(chan struct{}, 1), reviewing: make(chan struct{}, maxReviews)}
 }
 
-// Authority returns the CA of the agent's own certificate in PEM. It is empty if the agent has made none.
+// Authority returns the CA of the agent's own certificate in PEM. It is empty if the agent has not created one.
 func (e *Endpoint) Authority() string {
 	if ca := e.published.Load(); ca != nil {
 		return *ca
@@ -99,7 +101,7 @@ func (e *Endpoint) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() {
-		// The poll ends with ctx.
+		// The poll ends when ctx ends.
 		_ = wait.PollUntilContextCancel(ctx, again, true,
 			func(ctx context.Context) (bool, error) { e.watch(ctx); return false, nil })
 	})
@@ -164,7 +166,7 @@ func (e *Endpoint) set(secret *corev1.Secret) {
 	e.look()
 }
 
-// look makes Run check whether users should be served.
+// look makes Run check again whether users should be served.
 func (e *Endpoint) look() {
 	select {
 	case e.looks <- struct{}{}:
@@ -172,14 +174,15 @@ func (e *Endpoint) look() {
 	}
 }
 
-// stands returns why a request in progress must end, or nil if it may continue.
+// stands returns the reason why a request in progress must end, or nil if it may continue.
 func (e *Endpoint) stands(k known) error {
 	current := e.access.Load()
 	if current == nil {
 		return errOff
 	}
 	now := e.options.Now()
-	if !now.Before(k.Expiry.Time()) { // the list contains the session only until then, so it could not be ended later
+	if !now.Before(k.Expiry.Time()) {
+		// the list contains the session only until then, so the request could not be ended later
 		return fmt.Errorf("%w: it has expired", token.ErrToken)
 	}
 	return current.stands(k, now)
@@ -199,7 +202,7 @@ func (e *Endpoint) prepare(ctx context.Context) bool {
 	next, authority, err := e.certify(ctx, current)
 	if err != nil {
 		e.options.Log.Error(err, "cannot renew the certificate of direct access")
-		if e.soon != nil { // one timer is enough, whatever caused the look
+		if e.soon != nil { // one timer is enough, regardless of what caused the check
 			e.soon.Stop()
 		}
 		if e.options.APIServer && apierrors.IsNotFound(err) { // the agent has not created the CA yet
@@ -244,7 +247,7 @@ func (e *Endpoint) serve(ctx context.Context) {
 	})
 }
 
-// serveAt serves at a listener until ctx ends.
+// serveAt serves on a listener until ctx ends.
 func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: e, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
@@ -252,7 +255,7 @@ func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(e.options.Log.V(1)), slog.LevelInfo),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate,
 			error) {
-			return &e.serving.Load().Certificate, nil // it is set before the endpoint listens
+			return &e.serving.Load().Certificate, nil // this is set before the endpoint listens
 		}},
 	}
 	bounded := &connections{Listener: listener, all: maxConnections, ofClient: maxClient, within: provenWithin,

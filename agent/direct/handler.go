@@ -17,20 +17,20 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// Bounds on users' requests.
+// Limits on users' requests.
 const (
-	// maxOpen bounds the requests in progress, and maxOpenUser the requests in progress of one user.
+	// maxOpen is the maximum number of requests in progress, and maxOpenUser is the maximum for one user.
 	maxOpen, maxOpenUser = 512, 128
-	// maxBody bounds the body of a request, in bytes. API servers accept 3 MiB.
+	// maxBody is the maximum size of a request body, in bytes. API servers accept 3 MiB.
 	maxBody = 64 << 20
 )
 
 const impersonateUser = "Impersonate-User"
 
-// bearerProtocol is the prefix of a token among the subprotocols of a WebSocket, which API servers read.
+// bearerProtocol is the prefix of a token among a WebSocket's subprotocols, where API servers look for tokens.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
-// open tracks the requests in progress. Its zero value has none.
+// open tracks the requests in progress. Its zero value is ready to use.
 type open struct {
 	mu       sync.Mutex // guards the fields below
 	requests map[*opened]struct{}
@@ -43,7 +43,7 @@ type opened struct {
 	end context.CancelCauseFunc
 }
 
-// enter adds a request, and reports whether there is room for it.
+// enter adds a request, unless a limit has been reached, and reports whether it was added.
 func (o *open) enter(r *opened) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,7 +67,7 @@ func (o *open) leave(r *opened) {
 	}
 }
 
-// review ends the requests that would be refused now.
+// review ends requests in progress that would now be refused.
 func (o *open) review(stands func(known) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,7 +78,7 @@ func (o *open) review(stands func(known) error) {
 	}
 }
 
-// ServeHTTP serves a user's request for the member's API as the user that the token names.
+// ServeHTTP serves a user's request for the member's API as the user in the token.
 func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user, err := e.authenticate(r)
 	if err != nil {
@@ -87,7 +87,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			code, count = http.StatusServiceUnavailable, &e.metrics.refusedAll
 		}
 		count.Add(1)
-		w.Header().Set("Connection", "close") // a client without an accepted token holds no connection
+		w.Header().Set("Connection", "close") // a client without an accepted token cannot keep its connection
 		e.complaints.Do(func() { e.options.Log.Info("request refused", "code", code, "reason", err.Error()) })
 		forward.WriteStatus(w, code, err.Error())
 		return
@@ -139,8 +139,8 @@ func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 	return current.verify(raw, e.options.Now())
 }
 
-// admissible returns why an authenticated request is not served, or the code 0 if it is served. It refuses headers that
-// name a user, and does not just drop them, because the sender means to act as another user.
+// admissible returns the reason why an authenticated request is not served, or the code 0 if it is served. It refuses
+// impersonation headers instead of dropping them, because the sender intends to act as another user.
 func admissible(r *http.Request) (code int, message string) {
 	for name, values := range r.Header {
 		if len(name) < len("Impersonate-") || !strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
@@ -163,7 +163,7 @@ func admissible(r *http.Request) (code int, message string) {
 	return 0, ""
 }
 
-// as returns the request as the hub would send it on behalf of a user.
+// as returns the request in the form in which the hub would send it on behalf of a user.
 func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
 	request.IgnoreUpgrade(out.Header)

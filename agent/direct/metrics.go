@@ -9,15 +9,15 @@ import (
 	"sync/atomic"
 )
 
-// metrics counts the work of an Endpoint. Its zero value is ready to use.
+// metrics counts the requests and connections of an Endpoint. Its zero value is ready to use.
 type metrics struct {
 	served, refusedToken, refusedAll, refusedRequest, refusedPlace atomic.Int64
 	reviewAccepted, reviewRefused, reviewUnknown                   atomic.Int64
 	connections, tooMany, tooManyOfClient, unproven                atomic.Int64
 }
 
-// Metrics serves the metrics in Prometheus' text format. They contain neither users nor tokens. client_golang would be
-// larger than everything else that this package links.
+// Metrics serves the metrics in the Prometheus text format. They contain neither users nor tokens. client_golang is not
+// used, because it would be larger than everything else that this package links.
 func (e *Endpoint) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

@@ -28,9 +28,10 @@ const (
 )
 
 const (
-	// maxReview bounds the body of a review, in bytes: a token, and the audiences of the API server.
+	// maxReview is the maximum size of the body of a review, in bytes. The body contains a token and the API server's
+	// audiences.
 	maxReview = 64 << 10
-	// maxReviews is the maximum number of reviews in progress. Each of them verifies a signature.
+	// maxReviews is the maximum number of reviews in progress. Each review verifies a signature.
 	maxReviews = 64
 )
 
@@ -47,8 +48,8 @@ type discovery struct {
 }
 
 // reviews returns the handler for the node's API server. It serves the issuer's keys, for --authentication-config, and
-// reviews of tokens, for --authentication-token-webhook-config-file. A client learns only the issuer's public data, and
-// the user of a token that the client already has.
+// token reviews, for --authentication-token-webhook-config-file. A client learns only the issuer's public data and the
+// user of a token that the client already has.
 func (e *Endpoint) reviews() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)
@@ -77,8 +78,8 @@ func (e *Endpoint) discover(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// publish serves the keys. While every token is refused, it serves none, and an API server that reads them then forgets
-// its former keys.
+// publish serves the keys. While every token is refused, it serves an empty key set, so that an API server that reads
+// it forgets its former keys.
 func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	current := e.access.Load()
 	if current == nil {
@@ -92,8 +93,8 @@ func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	answer(w, keys)
 }
 
-// review responds to a TokenReview. A refused token is not an error. A token that cannot be judged is an error, which
-// the API server logs.
+// review responds to a TokenReview. A refused token is not an error. If a token cannot be checked, the response is an
+// error, which the API server logs.
 func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	select {
 	case e.reviewing <- struct{}{}:
@@ -132,7 +133,7 @@ func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	answer(w, out)
 }
 
-// readReview reads a TokenReview of either version. Both have the same fields. Its errors contain nothing of the
+// readReview reads a TokenReview of either version. Both have the same fields. Its errors contain nothing from the
 // review.
 func readReview(body io.Reader) (*authenticationv1.TokenReview, error) {
 	raw, err := io.ReadAll(body)

@@ -17,9 +17,10 @@ import (
 // reviewTimeout is the timeout for reviewing whether a user may impersonate a ServiceAccount.
 const reviewTimeout = 8 * time.Second
 
-// asAccount returns a request as the ServiceAccount that its user wants to impersonate, if the member's RBAC allows the
-// user to impersonate exactly this account. The agent reviews this for each request, regardless of any earlier decision
-// of the hub. Neither the hub alone nor an earlier review can turn a user into another one.
+// asAccount returns a request that acts as the ServiceAccount that its user wants to impersonate, if the member's RBAC
+// allows the user to impersonate exactly this account. The agent reviews this for each request, regardless of any
+// earlier decision by the hub. Therefore neither the hub alone nor an earlier review can let a user act as another
+// user.
 func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *denial) {
 	if h.reads {
 		return nil, deny(http.StatusForbidden,

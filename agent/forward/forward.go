@@ -26,14 +26,14 @@ type Handler struct {
 	proxy *httputil.ReverseProxy
 	base  *url.URL
 	log   logr.Logger
-	// Namespace is the agent's own namespace. No user can act as its ServiceAccounts.
+	// Namespace is the agent's own namespace. No user can act as a ServiceAccount in that namespace.
 	Namespace string
 	// reads makes the Handler send only reads, as protocol.Viewer.
 	reads bool
 }
 
-// NewReadOnly returns a Handler that sends only reads, as protocol.Viewer for every user. It is for an agent that may
-// not impersonate other users. The member's RBAC decides what the viewer may see.
+// NewReadOnly returns a Handler that sends only reads, as protocol.Viewer for every user. It is used in agents that may
+// not impersonate other users. The member's RBAC decides what the viewer can see.
 func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := New(ctx, base, transport, log)
 	h.reads = true
@@ -41,7 +41,7 @@ func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper
 }
 
 // New returns a Handler for the API server at base. The transport adds the agent's own credentials, and must not change
-// requests otherwise. When ctx ends, watches end between two events, and other requests continue.
+// requests in any other way. When ctx ends, watches end between two events, and other requests continue.
 func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := &Handler{base: base, log: log}
 	h.proxy = &httputil.ReverseProxy{
@@ -64,7 +64,7 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 }
 
 // ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write of a
-// stream, such as a watch or a log, and saves frames for small responses.
+// stream, such as a watch or a log, and small responses need fewer frames.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
 		WriteStatus(w, d.status, d.message)
@@ -92,8 +92,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // checkPath makes sure that a request stays below the root of the API server. If that is the root of its host, no path
-// can leave it, so paths are forwarded unchanged and the API server judges them. If the API server has a base path, two
-// dots could leave it.
+// can escape from it, so paths are forwarded unchanged and the API server evaluates them. If the API server has a base
+// path, two dots could escape from it.
 func (h *Handler) checkPath(u *url.URL) *denial {
 	path := u.EscapedPath()
 	if u.Opaque != "" || !strings.HasPrefix(path, protocol.PathKubernetes+"/") {
@@ -110,8 +110,8 @@ func (h *Handler) checkPath(u *url.URL) *denial {
 	return nil
 }
 
-// rewrite turns an incoming request into a request for the API server. It cannot refuse a request, so ServeHTTP has
-// checked it before. ReverseProxy has removed hop-by-hop headers.
+// rewrite turns an incoming request into a request for the API server. It cannot refuse a request, so ServeHTTP checks
+// the request first. ReverseProxy has removed hop-by-hop headers.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	base := strings.TrimRight(h.base.Path, "/")
@@ -142,7 +142,7 @@ func notForwarded(name string) bool {
 	return strings.HasPrefix(name, "X-Remote-")
 }
 
-// failed responds to a request that the API server did not answer.
+// failed responds to a request to which the API server did not respond.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // the hub has canceled the request
 		WriteStatus(w, http.StatusServiceUnavailable, "the request was canceled")

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Headers of Kubernetes' impersonation.
+// Kubernetes impersonation headers.
 const (
 	impersonatePrefix = "Impersonate-"
 	impersonateUser   = "Impersonate-User"
@@ -22,7 +22,7 @@ const (
 
 	groupAuthenticated = "system:authenticated"
 	systemPrefix       = "system:"
-	kubeadmPrefix      = "kubeadm:" // kubeadm:cluster-admins has the role cluster-admin
+	kubeadmPrefix      = "kubeadm:" // kubeadm:cluster-admins has the cluster-admin role
 )
 
 // denial is the reason why a request is not forwarded.
@@ -37,8 +37,8 @@ func deny(status int, format string, args ...any) *denial {
 
 // check is the second line of defense: it denies requests that a correct hub never sends. The agent may impersonate any
 // user. A request without a user would run as the agent itself, and a request as a system user would have more rights
-// than Drover ever grants. Values must arrive as they were checked, so check denies values that would be trimmed on the
-// way to the API server.
+// than Drover ever grants. Values must arrive exactly as they were checked, so check denies values that would be
+// trimmed on the way to the API server.
 func check(h http.Header) *denial {
 	if d := checkConnection(h); d != nil {
 		return d
@@ -100,7 +100,7 @@ func known(name string) bool {
 	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)
 }
 
-// checkRead denies everything but reads, for a read-only agent. An upgraded connection could carry anything.
+// checkRead denies everything except reads, for a read-only agent. An upgraded connection could carry anything.
 func checkRead(r *http.Request) *denial {
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {
 		return nil

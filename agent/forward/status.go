@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// WriteStatus responds as an API server does, so kubectl prints the message well.
+// WriteStatus responds in the same way as an API server, so kubectl prints the message properly.
 func WriteStatus(w http.ResponseWriter, code int, message string) {
 	body, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
@@ -22,7 +22,7 @@ func WriteStatus(w http.ResponseWriter, code int, message string) {
 		Reason:   apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false).ErrStatus.Reason,
 		Message:  message,
 	})
-	if err != nil { // the Status holds only strings and a number
+	if err != nil { // the Status contains only strings and a number
 		http.Error(w, message, code)
 		return
 	}

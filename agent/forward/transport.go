@@ -15,13 +15,13 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// idleConns bounds the idle connections to the API server that are kept for later requests.
+// idleConns is the maximum number of idle connections to the API server that are kept for later requests.
 const idleConns = 64
 
 // Transport returns a transport to the API server with the agent's credentials and a pool of HTTP/1.1 connections.
-// Upgrades need HTTP/1.1. With it, a stalled reader delays no other request, and costs one socket buffer instead of an
-// HTTP/2 window. HTTP/2 is no faster for small requests: measured with 1 and 16 concurrent requests at a
-// kube-apiserver, the two differ by no more than noise. A token file is read again when it changes.
+// Upgrades need HTTP/1.1. With HTTP/1.1, a stalled reader does not delay other requests, and costs one socket buffer
+// instead of an HTTP/2 window. HTTP/2 is no faster for small requests: in measurements with 1 and 16 concurrent
+// requests to a kube-apiserver, the two did not differ by more than noise. A token file is read again when it changes.
 func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 	tc, err := cfg.TransportConfig()
 	if err != nil {
@@ -40,7 +40,7 @@ func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 		Proxy:               tc.Proxy,
 		TLSClientConfig:     tlsConfig,
 		TLSHandshakeTimeout: 10 * time.Second,
-		DisableCompression:  true, // bodies are passed on unchanged
+		DisableCompression:  true, // bodies are forwarded unchanged
 		MaxIdleConnsPerHost: idleConns,
 		IdleConnTimeout:     90 * time.Second,
 		WriteBufferSize:     16 << 10,
@@ -57,11 +57,11 @@ func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 	return rt, nil
 }
 
-// errNoUser is returned for a request that would have reached the API server as the agent.
+// errNoUser is returned for a request that would have reached the API server under the agent's identity.
 var errNoUser = errors.New("a request that names no user is not forwarded: it would have the rights of the agent")
 
-// asUser is the last line of defense. It sends only requests that name exactly one user, in the way in which the API
-// server reads them. The transport adds the agent's own credentials, which grant far more rights than any user has.
+// asUser is the last line of defense. It sends only requests with exactly one user, as the API server would interpret
+// the headers. The transport adds the agent's own credentials, which grant far more rights than any user has.
 type asUser struct{ http.RoundTripper }
 
 // RoundTrip sends a request, or fails with errNoUser.

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is the agent of a machine: it joins the hub as a Host, keeps a tunnel to it, accepts instructions and
-// reports their progress.
+// Package host implements the agent on a machine. The agent joins the hub as a Host, keeps a tunnel to it, accepts
+// instructions and reports their progress.
 package host
 
 import (
@@ -31,14 +31,14 @@ import (
 )
 
 const (
-	// inspectEvery is the time between two inspections of the machine, and reportEvery the shortest time between two
+	// inspectEvery is the interval at which the machine is inspected, and reportEvery is the shortest time between two
 	// reports.
 	inspectEvery = 5 * time.Minute
 	reportEvery  = 200 * time.Millisecond
 	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop. Hosts have no user
 	// sessions.
 	drainTimeout = 2 * time.Second
-	// linger is how long an agent that removes itself waits for its answer to arrive.
+	// linger is how long an agent that removes itself waits for its response to arrive.
 	linger = time.Second
 )
 
@@ -48,13 +48,13 @@ type Options struct {
 	ConfigDir string
 	// Root is a prefix for the paths of files. It is empty on a real machine.
 	Root string
-	// Supervisor returns the command that supervises an instruction, see instructions.Options.
+	// Supervisor returns the command that supervises an instruction. See instructions.Options.
 	Supervisor func(entry string) *exec.Cmd
 	Version    string
 	Log        logr.Logger
 }
 
-// agent has the parts of the agent that depend on each other.
+// agent holds the parts of the agent that depend on each other.
 type agent struct {
 	options Options
 	config  Config
@@ -62,13 +62,13 @@ type agent struct {
 	keeper  *identity.Keeper
 	runner  *instructions.Runner
 	stream  *stream.Stream
-	uid     string        // names this installation, as the UID of the namespace kube-system names a cluster
+	uid     string        // identifies this installation, as the UID of the kube-system namespace identifies a cluster
 	changed chan struct{} // has room for one element; signals that there is something to report
 	left    chan struct{} // closed when the agent has removed itself
 	leave   sync.Once
 }
 
-// Run runs the agent until ctx ends or the hub has removed the agent. Neither is an error.
+// Run runs the agent until ctx ends or the hub has removed the agent. Neither case is an error.
 func Run(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {
@@ -114,8 +114,8 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// installation returns a name for this installation of the agent. Copies of the machine's image do not have this name
-// if they were made before the agent ran first.
+// installation returns a name for this installation of the agent. Copies of the machine's image do not share this name
+// if they were made before the agent ran for the first time.
 func installation(dir string) (string, error) {
 	path := filepath.Join(dir, "installation")
 	raw, err := os.ReadFile(path)
@@ -128,7 +128,7 @@ func installation(dir string) (string, error) {
 	return uid, instructions.WriteDurably(path, []byte(uid+"\n"))
 }
 
-// touch makes the agent report.
+// touch makes the agent send a report.
 func (a *agent) touch() {
 	select {
 	case a.changed <- struct{}{}:
@@ -136,7 +136,7 @@ func (a *agent) touch() {
 	}
 }
 
-// report publishes the host's report after each change, and when the machine has changed, until ctx ends.
+// report publishes the host's report after each change in progress or in the machine, until ctx ends.
 func (a *agent) report(ctx context.Context) {
 	topic := a.stream.Topic(protocol.SubjectReport)
 	machine, look := inspect(a.config), time.NewTicker(inspectEvery)
@@ -171,7 +171,7 @@ func (a *agent) handler() http.Handler {
 	mux.Handle(protocol.PathReport, a.stream)
 	mux.Handle(protocol.PathSettings, a.keeper.Settings(a.touch))
 	mux.HandleFunc("GET "+protocol.PathTerm, func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(protocol.Term{Term: a.keeper.Instance()}) // the hub notices an incomplete answer
+		_ = json.NewEncoder(w).Encode(protocol.Term{Term: a.keeper.Instance()}) // the hub notices an incomplete response
 	})
 	mux.HandleFunc("PUT "+protocol.PathHostInstructions, a.serveInstructions)
 	mux.HandleFunc("DELETE "+protocol.PathHostInstructions, a.serveClean)
@@ -216,7 +216,7 @@ func (a *agent) answer(w http.ResponseWriter, err error) {
 	}
 }
 
-// serveUninstall removes the agent's identity and configuration once the host is clean, and ends the agent.
+// serveUninstall removes the agent's identity and configuration once the host is clean, and stops the agent.
 func (a *agent) serveUninstall(w http.ResponseWriter, _ *http.Request) {
 	if a.runner.Progress().Version != "" {
 		http.Error(w, "the host has instructions: take them away first", http.StatusConflict)

@@ -23,8 +23,8 @@ import (
 
 // Environment variables of the agent.
 const (
-	// EnvConfigDir is the directory with the agent's configuration, and EnvRancherConfigDir is its name in Rancher's
-	// system agent.
+	// EnvConfigDir is the directory with the agent's configuration, and EnvRancherConfigDir is the corresponding
+	// variable of Rancher's system agent.
 	EnvConfigDir        = "DROVER_AGENT_CONFIG_DIR"
 	EnvRancherConfigDir = "RANCHER_SYSTEM_AGENT_CONFIG_DIR"
 	// DefaultConfigDir is the default directory.
@@ -33,7 +33,7 @@ const (
 
 const (
 	fileConfig  = "config.json"
-	folderState = "state" // beside the directory with the configuration
+	folderState = "state" // next to the directory with the configuration
 )
 
 // ConfigDir returns the directory with the agent's configuration.
@@ -41,21 +41,21 @@ func ConfigDir(env func(string) string) string {
 	return cmp.Or(env(EnvConfigDir), env(EnvRancherConfigDir), DefaultConfigDir)
 }
 
-// Config has the facts about the hub and the machine from the join command.
+// Config holds the data about the hub and the machine from the join command.
 type Config struct {
 	// Servers are the hub's base URLs.
 	Servers []string `json:"servers"`
-	// Trust is Pinned, or System for a hub with a certificate of a public CA.
+	// Trust is Pinned, or System for a hub whose certificate was issued by a public CA.
 	Trust v1.Trust `json:"trust"`
-	// Checksums pin the hub's CA, in the form of protocol.CertificateChecksums.
+	// Checksums pin the hub's CA, in the format of protocol.CertificateChecksums.
 	Checksums []string `json:"checksums,omitempty"`
-	// Roles, Labels and Taints are for the machine's node.
+	// Roles, Labels and Taints apply to the machine's node.
 	Roles  []string `json:"roles,omitempty"`
 	Labels []string `json:"labels,omitempty"`
 	Taints []string `json:"taints,omitempty"`
 }
 
-// Roles that a machine may offer.
+// Roles that a machine can offer.
 var roles = []string{"etcd", "control-plane", "worker"}
 
 var (
@@ -99,7 +99,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join writes the configuration of an agent, with its join token. The agent reads it when it starts next.
+// Join writes the configuration of an agent, with its join token. The agent reads it at its next start.
 func Join(dir string, config Config, token string) error {
 	if err := config.check(); err != nil {
 		return err

@@ -18,10 +18,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// osReleases are the files that name the operating system of a machine.
+// osReleases are the files that contain the name of a machine's operating system.
 var osReleases = []string{"/etc/os-release", "/usr/lib/os-release"}
 
-// inspect returns the facts about the machine. Facts that cannot be found out are left out.
+// inspect returns the facts about the machine. Facts that cannot be determined are left out.
 func inspect(config Config) protocol.HostMachine {
 	m := protocol.HostMachine{
 		OS: osName(), Architecture: runtime.GOARCH, CPUs: int32(runtime.NumCPU()), Addresses: addresses(),
@@ -65,10 +65,10 @@ func memory() int64 {
 	return 0
 }
 
-// addresses returns the addresses at which others may reach the machine, IPv4 first. In each family, the address with
-// which the machine reaches others comes first. Bridges of container runtimes and virtual machines are left out,
-// because they have the same address on every machine. A bridge is included if the default route uses it, or if there
-// is no other interface.
+// addresses returns the addresses at which others may reach the machine, with IPv4 addresses first. In each family, the
+// address from which the machine connects to others comes first. Bridges of container runtimes and virtual machines are
+// left out, because they have the same address on every machine. A bridge is included if the default route uses it, or
+// if there is no other interface.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -96,8 +96,8 @@ type address struct {
 	bridge bool
 }
 
-// order sorts addresses from the addresses of the interfaces and the source addresses of the default routes, which may
-// be nil. It is pure.
+// order selects and sorts addresses, given the addresses of the interfaces and the source addresses of the default
+// routes. The source addresses may be nil. It has no side effects.
 func order(found []address, sources ...net.IP) []string {
 	isSource := func(ip net.IP) bool { return slices.ContainsFunc(sources, ip.Equal) }
 	useful := slices.DeleteFunc(slices.Clone(found), func(a address) bool { return a.bridge && !isSource(a.ip) })
@@ -119,7 +119,8 @@ func order(found []address, sources ...net.IP) []string {
 	return texts
 }
 
-// source returns the address from which the machine would reach another one, or nil if it cannot. Nothing is sent.
+// source returns the address from which this machine would connect to another machine, or nil if it could not connect.
+// No packets are sent.
 func source(network, to string) net.IP {
 	conn, err := (&net.Dialer{}).DialContext(context.Background(), network, to)
 	if err != nil {

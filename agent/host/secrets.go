@@ -24,11 +24,11 @@ import (
 	"github.com/drover-dev/drover/agent/host/instructions"
 )
 
-// secrets keeps the data that the agent of a cluster keeps in Secrets in files that only root can read. It is an
-// identity.Secrets.
+// secrets stores data in files that only root can read. The agent of a cluster stores the same data in Secrets. It
+// implements identity.Secrets.
 type secrets struct {
 	folder string
-	mu     sync.Mutex // held while a file is read and written
+	mu     sync.Mutex // held while a file is being read and written
 }
 
 func (s *secrets) path(name string) string { return filepath.Join(s.folder, name+".json") }
@@ -77,8 +77,8 @@ func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// Watch sends one event for an existing Secret, because the agent is restarted whenever a file is changed. This way, an
-// agent whose identity is refused finds the token of a join command that was run since.
+// Watch sends one event for an existing Secret, which is enough because the agent is restarted whenever a file is
+// changed. As a result, an agent whose identity has been refused finds the token of a join command that was run later.
 func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	w := watch.NewFakeWithChanSize(1, false)
 	if secret, err := s.Get(ctx, name); err == nil {
@@ -87,7 +87,7 @@ func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, erro
 	return w, nil
 }
 
-// same reports whether a Secret exists with this data.
+// same reports whether a Secret with this data exists.
 func (s *secrets) same(name string, data map[string][]byte) bool {
 	secret, err := s.Get(context.Background(), name)
 	return err == nil && maps.EqualFunc(secret.Data, data, bytes.Equal)

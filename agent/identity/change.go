@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxRetry bounds the wait before a join token is tried again that may work later.
+// maxRetry is the maximum wait before the agent tries a join token again that may work later.
 const maxRetry = 5 * time.Minute
 
 // Changed returns when the registration Secret holds a join token that has not been tried yet, when the agent's key
@@ -37,8 +37,8 @@ func (k *Keeper) Changed(ctx context.Context) {
 }
 
 // Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key, and
-// restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which it does when it
-// knows the new key. Only one replica may run Follow at a time.
+// restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which it does as soon
+// as it knows the new key. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -54,7 +54,7 @@ func (k *Keeper) Follow(ctx context.Context) {
 	}
 }
 
-// repeat calls do with growing pauses until it succeeds or ctx ends.
+// repeat calls do until it succeeds or ctx ends. The pauses between the calls grow.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -73,7 +73,7 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 // errNotJoined reports that the agent has not joined yet. The link takes care of the first join.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new join token, if any, and a new key. A user who gives a running agent a new token wants a new
+// rejoin joins with a new join token, if any, and a new key. A user who gives a running agent a new token expects a new
 // key.
 func (k *Keeper) rejoin(ctx context.Context) error {
 	k.identityMu.Lock()
@@ -110,7 +110,7 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 }
 
 // restore restores the identity of a running agent. Without it, the agent would have no identity after its next start,
-// because its join token is used up.
+// because its join token has already been used.
 func (k *Keeper) restore(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -147,9 +147,9 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 // succeedTime is the time limit for Succeed.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a Keeper of the same cluster whose Secret may come from a backup by now. In that case, the
-// hub does not accept the former key, and the former CA does not verify the hub. Succeed stores the last valid identity
-// again. If it cannot, the agent uses the stored identity.
+// Succeed takes over from a Keeper of the same cluster after the cluster may have been restored. The Secret may then
+// come from a backup, with a key that the hub does not accept or a CA that does not verify the hub. Succeed stores the
+// last valid identity again. If that fails, the agent uses the stored identity.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {
@@ -175,8 +175,8 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	}
 }
 
-// last returns the identity that the hub accepted last, or nil if there is none or the agent is being uninstalled. The
-// identity that was read last may come from the backup.
+// last returns the identity that the hub most recently accepted, or nil if there is none or the agent is being
+// uninstalled. The identity that was most recently read may come from the backup.
 func (k *Keeper) last() *identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -193,14 +193,14 @@ func (k *Keeper) Leave() {
 	k.leaving = true
 }
 
-// await returns when an event of a Secret satisfies is, or when ctx ends.
+// await returns when an event for a Secret satisfies the condition "is", or when ctx ends.
 func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
-	// The poll ends with ctx.
+	// The poll ends when ctx ends.
 	_ = wait.PollUntilContextCancel(ctx, rewatch, true,
 		func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil })
 }
 
-// watch reports whether an event of a Secret satisfied the condition is before the watch ended.
+// watch reports whether an event for a Secret satisfied the condition "is" before the watch ended.
 func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) bool {
 	w, err := k.options.Secrets.Watch(ctx, name)
 	if err != nil {
@@ -224,15 +224,15 @@ func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType
 }
 
 // newToken reports whether a registration Secret contains a join token that has not been tried yet. It first waits for
-// a join in progress, which tries a token.
+// a join in progress, which itself tries a token.
 func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
 	return event != watch.Deleted && k.untried(tokenOf(secret))
 }
 
-// freshToken is like newToken, but ignores tokens that were refused temporarily. It is for a caller that tries again at
-// once.
+// freshToken is like newToken, but ignores tokens that were refused temporarily. It is for callers that retry
+// immediately.
 func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.mu.Lock()
 	later := k.later
@@ -240,7 +240,7 @@ func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	return k.newToken(event, secret) && tokenDigest(tokenOf(secret)) != later
 }
 
-// anotherKey reports whether the key of an identity differs from that of the last attempt.
+// anotherKey reports whether the key of an identity differs from the key of the last attempt.
 func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	id, err := decode(secret.Data)
 	if err != nil || event == watch.Deleted || !id.Joined() {
@@ -251,7 +251,7 @@ func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	return k.key != "" && keyOf(id.Key) != k.key
 }
 
-// lost reports whether an identity was deleted and must be restored.
+// lost reports whether an identity has been deleted and must be restored.
 func (k *Keeper) lost(event watch.EventType, _ *corev1.Secret) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -291,7 +291,7 @@ func isElsewhere(err error) bool {
 
 // keyOf returns an identifier of a key that does not reveal the key.
 func keyOf(key ed25519.PrivateKey) string {
-	public, _ := key.Public().(ed25519.PublicKey) // the public key of an Ed25519 key has this type
+	public, _ := key.Public().(ed25519.PublicKey) // the public half of an Ed25519 key has this type
 	return string(public)
 }
 

@@ -22,14 +22,14 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// fetchTimeout bounds the request for one server's CA bundle.
+// fetchTimeout is the timeout of the request for one server's CA bundle.
 const fetchTimeout = 15 * time.Second
 
 // errNoPin reports that trust is Pinned but nothing is pinned. There is no trust on first use (CVE-2025-67601).
 var errNoPin = errors.New("nothing to verify the hub's certificate with: set " + protocol.EnvCAChecksum +
 	" to the checksum of the hub's CA, or " + protocol.EnvTrust + " to System for a hub with a certificate of a public CA")
 
-// Manifest is the configuration of the hub by the operator of the member.
+// Manifest is the hub configuration that the member's operator has set.
 type Manifest struct {
 	Mode      v1.Trust
 	Servers   []string
@@ -40,23 +40,23 @@ type Manifest struct {
 func (m Manifest) fingerprint() string {
 	m.Checksums = slices.Sorted(slices.Values(m.Checksums))
 	raw, err := json.Marshal(m)
-	if err != nil { // strings always marshal
+	if err != nil { // strings can always be marshaled
 		panic(err)
 	}
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:])
 }
 
-// Proxy chooses the proxy for a request, as http.ProxyFromEnvironment does.
+// Proxy chooses the proxy for a request. An example is http.ProxyFromEnvironment.
 type Proxy func(*http.Request) (*url.URL, error)
 
 // Endpoint specifies where to connect, through which proxy, and which certificates to accept.
 type Endpoint struct {
 	// Servers are the URLs of the hub in the order in which to try them.
 	Servers []string
-	// Roots verify the hub's certificate. Nil means the system's roots.
+	// Roots verify the hub's certificate. If it is nil, the system's roots are used.
 	Roots *x509.CertPool
-	// Proxy chooses the proxy for connections. Nil means no proxy.
+	// Proxy chooses the proxy for connections. If it is nil, no proxy is used.
 	Proxy Proxy
 }
 
@@ -79,8 +79,8 @@ func newClient(proxy Proxy, config *tls.Config, timeout time.Duration) *http.Cli
 	}
 }
 
-// byProxy returns an error that names the proxy if the proxy refuses a connection. Otherwise its "Unauthorized" would
-// look like a response of the hub.
+// byProxy returns an error that names the proxy if the proxy refuses a connection. Otherwise the proxy's "Unauthorized"
+// would look like a response from the hub.
 func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.Response) error {
 	if response.StatusCode == http.StatusOK {
 		return nil
@@ -88,11 +88,11 @@ func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.
 	return fmt.Errorf("the proxy %s refused the connection with %s: check HTTPS_PROXY", proxy.Host, response.Status)
 }
 
-// bundleSource fetches the CA bundle from a server whose certificate is not verified yet.
+// bundleSource fetches the CA bundle from a server whose certificate has not been verified yet.
 type bundleSource func(ctx context.Context, server string) ([]byte, error)
 
-// fetchBundle fetches PathCACerts from a server without verifying it. It sends nothing secret, and its caller keeps
-// only certificates whose checksum it knows.
+// fetchBundle fetches PathCACerts from a server without verifying it. It sends nothing secret, and the caller keeps
+// only certificates whose checksums it knows.
 func fetchBundle(proxy Proxy) bundleSource {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -132,8 +132,8 @@ func get(ctx context.Context, client *http.Client, target string) ([]byte, error
 }
 
 // resolve returns where to connect. It uses three sources: the manifest with its CA bundle, which may be empty; the
-// settings in force, or nil; and, for a manifest without a CA bundle, the bundle that fetch returns. It keeps only the
-// certificates of that bundle that the manifest's checksums pin.
+// settings in force, or nil; and, for a manifest without a CA bundle, the bundle that fetch returns. From that bundle,
+// it keeps only certificates that the manifest's checksums pin.
 func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.Settings, fetch bundleSource) (Endpoint,
 	error) {
 	hub := Endpoint{Servers: m.Servers}

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity keeps the agent's identity as one Cluster of one hub: its key, the join, and which hub it connects
-// to and trusts.
+// Package identity maintains the agent's identity as one Cluster of one hub. It manages the agent's key, joins the hub,
+// and decides which hub the agent connects to and trusts.
 //
 // The key, the Cluster and the hub's settings are in one Secret that all replicas share. The hub's announced settings
 // stay in force as long as the manifest does not change. When a user applies a manifest with other servers or
@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Keys of the Secret.
+// Keys in the Secret.
 const (
 	keyPrivate    = "key.pem"
 	keyCluster    = "cluster"
@@ -33,7 +33,7 @@ const (
 	keyAfter      = "settings-after"
 )
 
-// errBadKey reports that the Secret holds no usable key. It never contains data of the Secret.
+// errBadKey reports that the Secret holds no usable key. It never contains data from the Secret.
 var errBadKey = errors.New("no usable private key: delete the Secret and apply the manifest of a new join token")
 
 // identity is the agent's key, Cluster and settings.
@@ -46,10 +46,10 @@ type identity struct {
 	Audience string
 	// JoinedWith is the tokenDigest of the join token that the agent joined with.
 	JoinedWith string
-	// Settings are the settings that the hub announced last, or nil.
+	// Settings are the settings that the hub most recently announced, or nil.
 	Settings *protocol.Settings
-	// After is the fingerprint of the manifest that was in force when Settings were announced. Under another manifest they
-	// are void.
+	// After is the fingerprint of the manifest that was in force when Settings were announced. They do not apply under
+	// another manifest.
 	After string
 }
 
@@ -76,7 +76,7 @@ func (i *identity) same(other *identity) bool {
 		digest(i.Settings) == digest(other.Settings) && i.After == other.After
 }
 
-// tokenDigest identifies a join token without containing it.
+// tokenDigest identifies a join token without revealing it.
 func tokenDigest(token string) string {
 	if token == "" {
 		return ""

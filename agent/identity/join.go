@@ -20,23 +20,23 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// requestTimeout bounds one attempt at one server.
+// requestTimeout is the timeout of one attempt with one server.
 const requestTimeout = 20 * time.Second
 
-// maxMessage bounds the part of a hub's message that is kept, in bytes.
+// maxMessage is the maximum size of the part of a hub's message that is kept, in bytes.
 const maxMessage = 512
 
 // refusedError is the hub's refusal to let the agent join. It never contains the token.
 type refusedError struct {
 	// StatusCode is the code of the hub's response, 4xx.
 	StatusCode int
-	// RetryAfter is how long the hub asks the agent to wait, or 0 if it does not specify this.
+	// RetryAfter is how long the hub asks the agent to wait, or 0 if the hub does not specify this.
 	RetryAfter time.Duration
 	// Refusal is the hub's reason, with advice.
 	Refusal protocol.Refusal
 }
 
-// Error returns the reason in the hub's words.
+// Error returns the hub's reason, verbatim.
 func (e *refusedError) Error() string {
 	if e.Refusal.Reason == "" {
 		return fmt.Sprintf("the hub refused to let the agent join: %d %s", e.StatusCode, http.StatusText(e.StatusCode))
@@ -53,7 +53,7 @@ type JoinInput struct {
 	Token string
 	// Key is the agent's key.
 	Key ed25519.PrivateKey
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Current is the Cluster that the agent already belongs to, with CurrentKey. It is zero if there is none.
 	Current    protocol.ClusterRef
@@ -61,7 +61,7 @@ type JoinInput struct {
 }
 
 // Join sends the request to the servers of the hub in turn until one responds. It returns a *refusedError if the hub
-// refuses. The token only travels over connections whose certificate hub.Roots has verified.
+// refuses. The token is sent only over connections whose certificate was verified with hub.Roots.
 func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterResponse, error) {
 	public, ok := in.Key.Public().(ed25519.PublicKey)
 	if !ok {
@@ -91,7 +91,7 @@ func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterRes
 func register(ctx context.Context, client *http.Client, server, token string, body []byte) (protocol.RegisterResponse,
 	error) {
 	var none protocol.RegisterResponse
-	// A token never travels in the clear, wherever the address comes from.
+	// A token is never sent unencrypted, regardless of where the address comes from.
 	if _, err := protocol.ServerURL(server); err != nil {
 		return none, err
 	}
@@ -121,8 +121,8 @@ func register(ctx context.Context, client *http.Client, server, token string, bo
 	return none, fmt.Errorf("%s answered %s: check that %s is the hub's URL", server, resp.Status, protocol.EnvServer)
 }
 
-// refusal reports whether a status refuses this token. Other statuses indicate a problem with the hub or on the way to
-// it.
+// refusal reports whether a status refuses this token. Other statuses indicate a problem with the hub or with the
+// connection to it.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusGone, http.StatusTooManyRequests:
@@ -153,7 +153,7 @@ func readRefusal(raw []byte, token string) protocol.Refusal {
 		return protocol.Refusal{}
 	}
 	clean := func(s string) string {
-		s = strings.ReplaceAll(s, token, "<join token>") // a token that a hub echoes must not reach a log
+		s = strings.ReplaceAll(s, token, "<join token>") // a token that a hub repeats in its response must not reach a log
 		return protocol.Cut(s, maxMessage)
 	}
 	return protocol.Refusal{Reason: clean(r.Reason), Message: clean(r.Message)}
@@ -167,7 +167,8 @@ func retryAfter(value string) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// transportError returns the error and the host, without the query or user that a URL may contain.
+// transportError returns an error that contains the cause and the host, without the query or user that a URL may
+// contain.
 func transportError(err error) error {
 	var failed *url.Error
 	if !errors.As(err, &failed) {

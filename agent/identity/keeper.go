@@ -44,13 +44,14 @@ type Options struct {
 	Secrets   Secrets
 	Namespace string
 	Manifest  Manifest
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Tunnel configures the tunnels.
 	Tunnel tunnel.Config
-	// NodeAgent is set for a node agent. It never joins, but uses the identity that the agent's replicas have joined with.
+	// NodeAgent is set for a node agent. A node agent never joins. It uses the identity with which the agent's replicas
+	// have joined.
 	NodeAgent bool
-	// Proxy chooses the proxy for all connections to the hub. Nil means http.ProxyFromEnvironment.
+	// Proxy chooses the proxy for all connections to the hub. It defaults to http.ProxyFromEnvironment.
 	Proxy Proxy
 	Log   logr.Logger
 }
@@ -65,15 +66,15 @@ type Keeper struct {
 	joined     *identity  // identity that the agent last joined or connected with, or nil. identityMu guards it.
 
 	mu sync.Mutex // guards the fields below
-	// proven is the identity that the hub accepted last, with the settings that the hub has announced since, or nil. It is
-	// replaced, but never changed.
+	// proven is the identity that the hub most recently accepted, with the settings that the hub has announced since,
+	// or nil. It is replaced, but never changed.
 	proven  *identity
-	digest  string // digest of the settings in force
+	digest  string // the digest of the settings in force
 	images  string // registry of the settings in force
-	tried   string // digest of the join token that was last tried
+	tried   string // digest of the join token that was most recently tried
 	later   string // digest of a join token that may work once the agent no longer belongs to its current Cluster
 	key     string // keyOf the key of the last target
-	leaving bool   // set if the agent is being uninstalled
+	leaving bool   // set while the agent is being uninstalled
 }
 
 // New returns a Keeper.
@@ -87,8 +88,8 @@ func New(o Options) *Keeper {
 // Instance names this process to the hub, in connect tokens, and to other replicas, in the Lease of the leader.
 func (k *Keeper) Instance() string { return k.process }
 
-// instance returns a name of this process with which the hub distinguishes the tunnels of replicas. It has the name of
-// the pod, for users, and a random part, because a restarted container keeps the name of the pod.
+// instance returns a name for this process that lets the hub distinguish the tunnels of replicas. It contains the name
+// of the pod, for users, and a random part, because a restarted container keeps the name of its pod.
 func instance() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -108,7 +109,8 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 		return nil, err
 	}
 	if k.options.NodeAgent {
-		// For a refused node agent, a new token is a reason for one more attempt, because a replica may have joined with it.
+		// For a node agent that was refused, a new token is a reason for another attempt, because a replica may have
+		// joined with it.
 		k.try(token)
 		return k.joinedTarget(ctx, bundle)
 	}
@@ -266,7 +268,7 @@ func (k *Keeper) Digest() string {
 	return k.digest
 }
 
-// Registry returns the registry of the settings in force, see protocol.WithRegistry.
+// Registry returns the registry of the settings in force. See protocol.WithRegistry.
 func (k *Keeper) Registry() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -282,7 +284,7 @@ func (k *Keeper) setInForce(s *protocol.Settings) {
 	}
 }
 
-// explain adds the cause of a refusal, if the agent can find it.
+// explain adds the cause of a refusal, if the agent can determine it.
 func (k *Keeper) explain(ctx context.Context, hub Endpoint, url string, err error) error {
 	refused := (*tunnel.HandshakeError)(nil)
 	if !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {

@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// skewTimeout bounds the request for the hub's time.
+// skewTimeout is the timeout of the request for the hub's time.
 const skewTimeout = 5 * time.Second
 
-// tokenOf returns the join token in a registration Secret. It removes a line break at the end, which editors and echo
+// tokenOf returns the join token in a registration Secret. It removes a trailing line break, which editors and echo
 // often add.
 func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
@@ -50,7 +50,7 @@ func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bo
 	return describeSkew(time.Now(), date)
 }
 
-// describeSkew returns by how much the agent's clock differs from the hub's, if that is too much.
+// describeSkew describes how much the agent's clock differs from the hub's, if the difference is too large.
 func describeSkew(ours, hubs time.Time) (string, bool) {
 	skew := ours.Sub(hubs)
 	if skew.Abs() <= protocol.ClockSkew {

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// conflicts bounds how often an update is tried while other replicas write at the same time.
+// conflicts is the maximum number of times that an update is tried while other replicas write at the same time.
 var conflicts = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1, Jitter: 1}
 
 // errReplaced reports that the key in the Secret is no longer the key that the caller knew.
@@ -30,8 +30,8 @@ type store struct {
 	secrets Secrets
 }
 
-// Secrets reads and writes the Secrets with a Keeper's identity and join token. These are Secrets of the agent's
-// namespace, or files on a host. Errors are of the types that an API server returns.
+// Secrets reads and writes the Secrets with a Keeper's identity and join token. These are Secrets in the agent's
+// namespace, or files on a host. Errors have the types that an API server returns.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
@@ -93,8 +93,8 @@ func secretOf(data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// joined stores that the agent with this key has joined as a Cluster. It returns errReplaced if the key was replaced in
-// between.
+// joined stores that the agent with this key has joined as a Cluster. It returns errReplaced if the key has been
+// replaced in the meantime.
 func (s *store) joined(ctx context.Context, joined *identity) error {
 	return s.update(ctx, func(stored *identity) error {
 		if !stored.Key.Equal(joined.Key) {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube has a client for the member's own API server that knows only a few types.
+// Package kube contains a client for the member's own API server that knows only a few types.
 package kube
 
 import (
@@ -46,7 +46,7 @@ func Config(path, userAgent string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// direct sends a request without a proxy. The proxies of the environment are only for connections to the hub. Such a
+// direct sends a request without a proxy. The proxies in the environment are only for connections to the hub. Such a
 // proxy would see the agent's token, or could pose as the API server.
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
@@ -65,7 +65,7 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New returns a client. Its scheme contains the core types, and only those types of other groups that the agent uses. A
+// New returns a client. Its scheme contains the core types, and from other groups only the types that the agent uses. A
 // scheme with all Kubernetes groups would use more memory than the rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
@@ -99,7 +99,7 @@ func New(cfg *rest.Config) (*Client, error) {
 	return &Client{REST: client}, nil
 }
 
-// ClusterUID returns the UID of the namespace kube-system, which identifies the cluster.
+// ClusterUID returns the UID of the kube-system namespace, which identifies the cluster.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	var ns corev1.Namespace
 	if err := c.REST.Get().Resource("namespaces").Name(metav1.NamespaceSystem).Do(ctx).Into(&ns); err != nil {
@@ -108,7 +108,7 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	return string(ns.UID), nil
 }
 
-// object is one object of the member's API.
+// object is a single object in the member's API.
 type object struct {
 	rest                              rest.Interface
 	kind, collection, namespace, name string
@@ -125,7 +125,7 @@ func (o object) wrap(operation string, err error) error {
 	return named(err, operation, o.kind, o.namespace, o.name)
 }
 
-// named adds the operation and the object to an error of the API server.
+// named adds the operation and the object to an error from the API server.
 func named(err error, operation, kind, namespace, name string) error {
 	if err == nil {
 		return nil

@@ -19,17 +19,18 @@ import (
 // metadataJSON requests only the metadata, because the content of an object is not needed, and may be large or secret.
 const metadataJSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// readTimeout bounds a read of one object.
+// readTimeout is the timeout for reading one object.
 const readTimeout = 15 * time.Second
 
-// Objects accesses objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Its errors are those
-// of the API server and name the object.
+// Objects accesses objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Its errors come from
+// the API server and name the object.
 type Objects struct{ client rest.Interface }
 
-// Objects returns access to the objects of the member.
+// Objects returns access to the objects in the member.
 func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
 
-// Apply applies an object with server-side apply under a field manager. force takes fields from other managers.
+// Apply applies an object with server-side apply under a field manager. If force is set, it takes over fields from
+// other managers.
 func (o *Objects) Apply(ctx context.Context, path, manager string, force bool,
 	object []byte) (*metav1.PartialObjectMetadata, error) {
 	return metadata(o.client.Patch(types.ApplyPatchType).AbsPath(path).SetHeader("Accept", metadataJSON).
@@ -71,7 +72,7 @@ func metadata(result rest.Result) (*metav1.PartialObjectMetadata, error) {
 	return meta, nil
 }
 
-// Whole reads an object into out, a pointer to the type of its JSON.
+// Whole reads an object into out, which is a pointer to the type of its JSON.
 func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -86,7 +87,7 @@ func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	return nil
 }
 
-// Delete deletes the object with that UID, unless it has changed since the version.
+// Delete deletes the object with the given UID, unless it has changed since the given version.
 func (o *Objects) Delete(ctx context.Context, path string, uid types.UID, version string) error {
 	return o.client.Delete().AbsPath(path).Body(&metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},

@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// PodUID returns the UID of the pod that this process runs in. The UID is in the ServiceAccount token, which the
-// kubelet has bound to the pod. It is empty without such a token and for a client with a kubeconfig, which several
-// processes can share.
+// PodUID returns the UID of the pod in which this process runs. The UID is in the ServiceAccount token, which the
+// kubelet has bound to the pod. The result is empty without such a token, and for a client with a kubeconfig, which
+// several processes can share.
 func PodUID(cfg *rest.Config, kubeconfig string) string {
 	if kubeconfig != "" || cfg.BearerTokenFile == "" {
 		return ""

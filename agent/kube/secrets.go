@@ -18,7 +18,7 @@ type Secrets struct {
 	namespace string
 }
 
-// Secrets returns access to the Secrets of a namespace.
+// Secrets returns access to the Secrets in a namespace.
 func (c *Client) Secrets(namespace string) *Secrets {
 	return &Secrets{client: c, namespace: namespace}
 }

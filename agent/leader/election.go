@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leader elects one of the agent's replicas with a Lease, for the tasks that only one replica may do.
+// Package leader elects one of the agent's replicas with a Lease, for the tasks that only one replica may carry out.
 //
-// It works as the election of client-go does, but client-go links the clientset of every group of Kubernetes, which
-// takes more memory than the rest of the agent. A replica takes a Lease that its holder has not renewed for the Lease's
-// duration. The replica measures this with its own clock since it saw the last change, so clocks need not agree. A
-// leader that cannot renew stops before another replica starts.
+// It works in the same way as leader election in client-go, but client-go links the clientset of every Kubernetes API
+// group, which takes more memory than the rest of the agent. A replica takes a Lease that its holder has not renewed
+// for the Lease's duration. The replica measures this time with its own clock, starting when it saw the last change, so
+// clocks do not have to agree. A leader that cannot renew stops before another replica starts.
 package leader
 
 import (
@@ -25,17 +25,17 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotLeading is returned for tasks that only the leading replica does.
+// ErrNotLeading is returned for tasks that only the leader carries out.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
-// Periods of the election. A leader writes twelve times a minute, where client-go's usual periods lead to thirty
-// writes. A killed leader is replaced within 19 s, and a leader that stops in good order within 2 s.
+// Periods of the election. A leader writes twelve times a minute, whereas client-go's usual periods cause thirty
+// writes. A leader that is killed is replaced within 19 s, and a leader that stops gracefully is replaced within 2 s.
 const (
 	duration      = 15 * time.Second // how long a Lease lasts without a renewal
 	renewInterval = 5 * time.Second
-	renewDeadline = 10 * time.Second // a leader that could not renew for this time stops
-	askInterval   = 30 * time.Second // how often a leader without a Lease asks for it
-	lookInterval  = 2 * time.Second  // how often other replicas look, and how soon a leader tries again
+	renewDeadline = 10 * time.Second // a leader stops if it could not renew the Lease for this time
+	askInterval   = 30 * time.Second // how often a leader without a Lease tries to get it
+	lookInterval  = 2 * time.Second  // how often other replicas check the Lease, and how soon a leader tries again
 	callTimeout   = 4 * time.Second
 )
 
@@ -50,20 +50,22 @@ type Leases interface {
 // Options configure an Election.
 type Options struct {
 	Leases Leases
-	// Name names this process among the replicas. Another process may have the same name only after this one has ended,
-	// such as the next container of the same pod. That container leads again immediately.
+	// Name names this process among the replicas. Another process, such as the next container of the same pod, may use
+	// the same name only after this one has ended. That container becomes the leader again immediately.
 	Name string
-	// Lead runs while this replica leads. It must return soon after its context ends. No other replica leads before it has
-	// returned.
+	// Lead is called when this replica becomes the leader. It must return soon after its context ends. No other replica
+	// becomes the leader before Lead has returned.
 	Lead func(ctx context.Context)
-	// Follow is called when this replica notices that another one leads, and when it stops leading.
+	// Follow is called when this replica notices that another replica is the leader, and when it stops being the leader
+	// itself.
 	Follow func()
-	// Look is how often the replica looks while another one leads; 2 s if it is 0.
+	// Look is the interval at which the replica checks the Lease while another replica is the leader. It defaults to 2
+	// s.
 	Look time.Duration
-	// Restored is called when the Lease is older than before. The cluster's etcd was then restored from a backup, so
-	// nothing that was read before is valid, and this replica no longer leads. It may be nil.
+	// Restored is called when the Lease is older than before. This means that the cluster's etcd was restored from a
+	// backup, so nothing that was read before is valid, and this replica is no longer the leader. Restored may be nil.
 	Restored func()
-	// NeedsLease prevents the replica from leading where Leases are forbidden.
+	// NeedsLease prevents the replica from becoming the leader if Leases are forbidden.
 	NeedsLease bool
 	Log        logr.Logger
 }
@@ -72,10 +74,10 @@ type Options struct {
 type Election struct {
 	options Options
 	seen    seen
-	newest  uint64 // version of the Lease that was seen last
+	newest  uint64 // the most recent version of the Lease that was seen
 }
 
-// seen is the Lease that the other replicas wrote, and when this replica first saw it.
+// seen is the Lease that another replica wrote, and when this replica first saw it.
 type seen struct {
 	version string
 	at      time.Time
@@ -89,11 +91,11 @@ func New(o Options) *Election {
 	return &Election{options: o}
 }
 
-// Run takes part until ctx ends, and then releases the Lease.
+// Run takes part in the election until ctx ends, and then releases the Lease.
 //
-// Where Leases are forbidden, the replica leads without a Lease, and asks for it again from time to time. The manifest
-// of an older Drover, which has only one replica, forbids them. An API server that has just started forbids everything
-// for a moment, so a replica that has seen the Lease before waits for it.
+// Where Leases are forbidden, the replica leads without a Lease, and tries to get it again from time to time. The
+// manifest of an older Drover version, which has only one replica, does not allow Leases. An API server that has just
+// started briefly forbids everything, so a replica that has seen the Lease before waits for it.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
@@ -135,7 +137,7 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	lease.Spec = e.spec(&lease.Spec, now)
 	lease, err = e.options.Leases.Update(ctx, lease)
 	if apierrors.IsConflict(err) {
-		return nil, nil // another replica was first
+		return nil, nil // another replica was faster
 	}
 	return lease, err
 }
@@ -143,10 +145,10 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 // errRestored reports that the Lease went back to an earlier version.
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
-// observe records the version of a Lease that was read or written. The version grows with each write of the Lease and
-// with nothing else. A lower version therefore comes from a backup, however much was written to etcd since, and even if
-// the restore moved the revisions of etcd forward. The replica that led notices that at its next write. The others
-// notice it before they take the Lease, because they must have seen it unchanged for its duration.
+// observe records the version of a Lease that was read or written. The version grows with each write to the Lease and
+// with nothing else. A lower version therefore comes from a backup, no matter how much has been written to etcd since,
+// and even if the restore moved etcd's revisions forward. The replica that was the leader notices this at its next
+// write. The others notice it before they take the Lease, because they must first see it unchanged for its duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {
@@ -177,7 +179,7 @@ func (e *Election) free(lease *coordinationv1.Lease, now time.Time) bool {
 	return now.Sub(e.seen.at) >= lasts
 }
 
-// spec returns the spec that a leader writes. before is the current spec, or nil if there is none.
+// spec returns the spec that a leader writes. The parameter before is the current spec, or nil if there is none.
 func (e *Election) spec(before *coordinationv1.LeaseSpec, now time.Time) coordinationv1.LeaseSpec {
 	at, seconds, transitions := metav1.NewMicroTime(now), int32(duration/time.Second), int32(0)
 	spec := coordinationv1.LeaseSpec{
@@ -281,7 +283,7 @@ func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	return e.options.Leases.Update(ctx, want)
 }
 
-// release releases the Lease, so no replica has to wait for its end.
+// release releases the Lease, so that no replica has to wait until it expires.
 func (e *Election) release(lease *coordinationv1.Lease) {
 	if lease == nil {
 		return
@@ -296,8 +298,8 @@ func (e *Election) release(lease *coordinationv1.Lease) {
 	}
 }
 
-// Term returns the current term according to the Lease. It reads the Lease each time, because a remembered term may
-// come from before a pause of this process.
+// Term returns the current term according to the Lease. It reads the Lease each time, because a remembered term may be
+// out of date after this process was paused.
 func Term(ctx context.Context, leases Leases) (protocol.Term, error) {
 	lease, err := leases.Get(ctx)
 	if apierrors.IsNotFound(err) {

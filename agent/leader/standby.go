@@ -16,29 +16,30 @@ import (
 )
 
 // Periods of node agents. Of five hundred node agents, one reads two objects every 5 s, and each of the others reads
-// one object every 30 s. That is a third of the requests with which their kubelets renew the Leases of nodes.
+// one object every 30 s. Together, these are a third as many requests as their kubelets send to renew the Leases of
+// nodes.
 const (
-	watchInterval = 5 * time.Second  // how often the elected node agent looks for the agent's replicas
-	electInterval = 30 * time.Second // how often the other node agents check whether one is elected
-	// absentFor is how long there must be no sign of a replica until a node agent serves. A replaced replica is back
-	// sooner.
+	watchInterval = 5 * time.Second  // how often the elected node agent checks for the agent's replicas
+	electInterval = 30 * time.Second // how often the other node agents check whether one of them is elected
+	// absentFor is how long there must be no sign of a replica before a node agent serves. A replica that is replaced
+	// is back sooner.
 	absentFor     = 20 * time.Second
-	backFor       = 10 * time.Second // how long there must be a sign of a replica until the node agent stops
-	connectWithin = time.Minute      // a node agent that serves but has no tunnel for this time lets another one try
-	passOver      = 2 * time.Minute  // how long that node agent then does not take part
+	backFor       = 10 * time.Second // how long there must be signs of a replica before the node agent stops
+	connectWithin = time.Minute      // a node agent that serves but has had no tunnel for this time lets another one try
+	passOver      = 2 * time.Minute  // how long that node agent then stays out of the election
 	electJitter   = 0.2
 )
 
 // StandbyOptions configure a Standby.
 type StandbyOptions struct {
-	// Leader reads the Lease of the agent's replicas, and Deployment reads their Deployment.
+	// Leader reads the Lease of the agent's replicas. Deployment reads their Deployment.
 	Leader     func(ctx context.Context) (*coordinationv1.Lease, error)
 	Deployment func(ctx context.Context) (*appsv1.Deployment, error)
-	// Leases elects one of the node agents. Name names this one.
+	// Leases elects one of the node agents. Name is the name of this node agent.
 	Leases Leases
 	Name   string
-	// Serve serves the hub until its context ends, and returns when requests in progress have ended. It may have been
-	// called again by then. Connected reports whether the hub can reach the member through the latest call.
+	// Serve serves the hub until its context ends, and returns when requests in progress have ended. By then, it may
+	// have been called again. Connected reports whether the hub can reach the member through the latest call.
 	Serve     func(ctx context.Context)
 	Connected func() bool
 	Log       logr.Logger
@@ -50,9 +51,9 @@ type Standby struct{ options StandbyOptions }
 // NewStandby returns a Standby.
 func NewStandby(o StandbyOptions) *Standby { return &Standby{options: o} }
 
-// Run takes part until ctx ends.
+// Run takes part in the election until ctx ends.
 func (s *Standby) Run(ctx context.Context) {
-	var serving sync.WaitGroup // requests in progress may outlast an election
+	var serving sync.WaitGroup // requests in progress may continue after an election
 	defer serving.Wait()
 	for ctx.Err() == nil {
 		elected, end := context.WithCancel(ctx)
@@ -88,9 +89,9 @@ func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 	return true
 }
 
-// serve serves until a replica of the agent is back, the hub was not reached for connectWithin, or ctx ends. It reports
-// whether the hub was reached. It does not wait for requests in progress, because a replica that is back may be gone
-// again before they end.
+// serve serves until a replica of the agent is back, the hub has not been reached for connectWithin, or ctx ends. It
+// reports whether the hub was reached. It does not wait for requests in progress, because a replica that has come back
+// may disappear again before they end.
 func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup) (after presence, reached bool) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -108,7 +109,7 @@ func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup
 	return p, true
 }
 
-// look returns the presence after another look. If the API server does not answer, the presence does not change.
+// look returns the presence after another check. If the API server does not respond, the presence does not change.
 func (s *Standby) look(ctx context.Context, p presence) presence {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -133,14 +134,14 @@ func (s *Standby) look(ctx context.Context, p presence) presence {
 type presence struct {
 	version string    // version of their Lease
 	changed time.Time // when the version last changed
-	there   bool      // whether there was a sign of them at the last look
-	since   time.Time // since when there has been the same result
+	there   bool      // whether the last check found a sign of them
+	since   time.Time // since when the checks have had the same result
 }
 
-// after returns the presence after a look at the Lease of the agent's replicas and at their Deployment. Either is nil
-// if it does not exist. A leading replica renews the Lease, and a replica that is connected to the hub is ready. A
-// replica may lead without being connected, for example if it cannot resolve the hub's name. If no controller writes
-// the status of the Deployment, only the Lease decides.
+// after returns the presence after a check of the Lease and the Deployment of the agent's replicas. Either is nil if it
+// does not exist. A leading replica renews the Lease, and a replica that is connected to the hub is ready. A replica
+// may be the leader without being connected, for example if it cannot resolve the hub's name. If no controller writes
+// the status of the Deployment, only the Lease counts.
 func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now time.Time) presence {
 	there := false
 	if lease != nil {
@@ -163,7 +164,7 @@ func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now t
 func (p presence) needed(serving bool, now time.Time) bool {
 	switch {
 	case p.since.IsZero():
-		return false // no look has succeeded yet
+		return false // no check has succeeded yet
 	case p.there:
 		return serving && now.Sub(p.since) < backFor
 	}

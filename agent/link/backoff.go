@@ -21,20 +21,21 @@ const (
 	longestWait = protocol.LongestWait
 	healthy     = time.Minute // after a tunnel that was open for this time, the next failure counts as the first
 
-	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // after a refusal a user must act, or a new token ends the wait
+	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // after a refusal, a user must act, or a new token ends the wait
 
 	// A hub turns away agents that would wait longer than 6 s for their handshake. An attempt within the usual half a
-	// second would mostly fail too. With these waits, 9,000 agents that lost their tunnels at the same time are back after
-	// 23 s, as fast as two cores admit them, with 9,000 failed attempts. Without them it takes 40 s, with 30,000 failed
-	// attempts. The waits grow less than after other failures, because the hub is there. Otherwise agents that failed
-	// often while the hub started would come last by far.
+	// second would usually fail too. With these waits, 9,000 agents that lost their tunnels at the same time reconnect
+	// within 23 s, which is as fast as two cores can admit them, with 9,000 failed attempts. Without these waits it
+	// takes 40 s, with 30,000 failed attempts. The waits grow less than after other failures, because the hub is
+	// reachable. Otherwise agents that failed often while the hub was starting would reconnect much later than the
+	// others.
 	turnedAwayFrom, turnedAwayTo, turnedAwayLongest = 4 * time.Second, 10 * time.Second, 16 * time.Second
 )
 
 // Rejection is an error that an early retry does not solve.
 type Rejection interface {
 	error
-	// Refused returns the least time to wait, or 0 for the usual time.
+	// Refused returns the minimum time to wait, or 0 for the usual time.
 	Refused() time.Duration
 }
 
@@ -42,8 +43,8 @@ type Rejection interface {
 type backoff struct {
 	jitter func(n time.Duration) time.Duration
 	first  time.Duration // the upper bound of the first waits
-	// limit is the upper bound of the next wait. It has no jitter of its own, which would only add to a wait, so that no
-	// agent would return early.
+	// limit is the upper bound of the next wait. It has no jitter of its own. Jitter would only lengthen waits, so that
+	// no agent would return early.
 	limit wait.Backoff
 }
 
@@ -51,15 +52,15 @@ func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration)
 	return backoff{jitter, first, firstLimit(first)}
 }
 
-// firstLimit returns a limit that starts below first, so two waits have the bound first. A hub that restarts is
-// unreachable for less than a second. Of many agents, some fail twice, and a longer wait before the third attempt would
-// determine when the last of them is back.
+// firstLimit returns a limit that starts below "first", so that two waits have the upper bound "first". A hub that
+// restarts is unreachable for less than a second. Among many agents, some fail twice, and a longer wait before the
+// third attempt would determine when the last of them is back.
 func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }
 
-// next returns how long to wait after an attempt that ended with err. opened is how long its tunnel was open, or 0 if
-// it never was.
+// next returns how long to wait after an attempt that ended with err. opened is how long the tunnel was open, or 0 if
+// it never opened.
 func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	if opened >= healthy {
 		b.limit = firstLimit(b.first)
@@ -71,7 +72,7 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	}
 	limit := max(b.first, b.limit.Step())
 	if errors.Is(err, tunnel.ErrTurnedAway) {
-		// A patient link stays behind the others.
+		// A patient link lets the others go first.
 		return turnedAwayFrom +
 			b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), max(b.first, turnedAwayLongest-turnedAwayFrom)))
 	}
@@ -82,7 +83,7 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	return next
 }
 
-// rejection reports whether err is a Rejection, and returns how long it asks to wait.
+// rejection reports whether err is a Rejection, and returns how long to wait.
 func rejection(err error) (time.Duration, bool) {
 	if r := Rejection(nil); errors.As(err, &r) {
 		return r.Refused(), true
@@ -96,7 +97,7 @@ func rejection(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// IsRejection reports whether the hub refused the agent, or the agent has nothing to join with.
+// IsRejection reports whether the hub refused the agent, or the agent has no token to join with.
 func IsRejection(err error) bool {
 	_, ok := rejection(err)
 	return ok

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// branch is one open tunnel of a Link, which has several tunnels for a moment while it moves. It serves the hub's
-// requests that come through the tunnel.
+// branch is one open tunnel of a Link, which briefly has several tunnels while it moves. It serves the hub's requests
+// that come through the tunnel.
 type branch struct {
 	handler http.Handler
 	server  string
@@ -23,13 +23,13 @@ type branch struct {
 
 	used  chan struct{} // closed by the first request, which shows that the hub uses the tunnel
 	first sync.Once
-	asked chan struct{} // has room for one message: the hub wants the agent to move
+	asked chan struct{} // a message means that the hub wants the agent to move; has room for one
 	keep  atomic.Int64  // nanoseconds for which the hub may use the tunnel after the agent has left it
 
 	left  context.Context // ends when the agent leaves the tunnel
 	leave context.CancelFunc
 
-	ended chan struct{} // closed at the end of the tunnel; err is set by then
+	ended chan struct{} // closed when the tunnel ends; err has been set by then
 	err   error
 }
 
@@ -64,8 +64,8 @@ func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveMove records that the hub wants the agent to move. Another request changes only the time, even while the agent
-// moves.
+// serveMove records that the hub wants the agent to move. A further request changes only the time, even while the agent
+// is moving.
 func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -85,9 +85,9 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serve serves requests until the hub closes the tunnel. It ends earlier if the time after the agent has left the
-// tunnel is over, or if stop has passed since stopping ended. The agent does not close the tunnel before, because the
-// hub may still send requests.
+// serve serves requests until the hub closes the tunnel. It returns earlier if the time that the hub has after the
+// agent left the tunnel is over, or if the duration stop has passed since the context stopping ended. The agent does
+// not close the tunnel before that, because the hub may still send requests.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()
@@ -106,8 +106,7 @@ func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duratio
 	close(b.ended)
 }
 
-// overstayed waits until a tunnel that the agent has left ends or its time is over. It reports whether its time is
-// over.
+// overstayed waits until a tunnel that the agent has left ends or its time is up. It reports whether the time is up.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	select {
 	case <-served:

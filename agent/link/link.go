@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link keeps one tunnel to the hub open, and moves to another one without a gap when asked.
+// Package link keeps a tunnel to the hub open, and moves to a new tunnel without a gap when the hub requests this.
 package link
 
 import (
@@ -24,10 +24,10 @@ import (
 // aliveFor is how long the link may make no progress, beyond its planned wait, before the process counts as stuck.
 const aliveFor = 5 * time.Minute
 
-// Serve serves the hub's requests of an open tunnel until the tunnel or ctx ends, and returns why it ended.
+// Serve serves the hub's requests through an open tunnel until the tunnel or ctx ends, and returns why it ended.
 type Serve func(ctx context.Context, h http.Handler) error
 
-// Target says where to connect and with which identity.
+// Target defines where to connect and with which identity.
 type Target struct {
 	// Servers are the hub's base URLs in the order in which to try them.
 	Servers []string
@@ -40,21 +40,21 @@ type Target struct {
 // Options configure a Link.
 type Options struct {
 	// Target returns where to connect and with which identity. It joins first if necessary. last is the error of the
-	// previous attempt, or nil at first and after a tunnel that was open. An error that is a Rejection makes the link wait
-	// long. Target and Changed are called from one goroutine at a time.
+	// previous attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is a
+	// Rejection, the link waits for a long time. Target and Changed are called from one goroutine at a time.
 	Target func(ctx context.Context, last error) (*Target, error)
-	// Changed returns when ctx ends, or when there is a join token that has not been tried yet, so another attempt need
-	// not wait.
+	// Changed returns when ctx ends, or when there is a join token that has not been tried yet, so another attempt does
+	// not have to wait.
 	Changed func(ctx context.Context)
 	// Handler serves the hub's requests.
 	Handler http.Handler
 	Log     logr.Logger
 	// Drain is how long the hub may still use tunnels after Run's context has ended.
 	Drain time.Duration
-	// Patient makes the link wait as long after its first failures as after many. A node agent should not come before
-	// replicas that lost the hub long ago.
+	// Patient makes the link wait as long after its first failures as after many failures. This way, a node agent does
+	// not connect before replicas that lost the hub long ago.
 	Patient bool
-	// Jitter returns a random duration in [0, n). Nil means a uniform distribution.
+	// Jitter returns a random duration in [0, n). It defaults to a uniform distribution.
 	Jitter func(n time.Duration) time.Duration
 }
 
@@ -72,7 +72,7 @@ type state struct {
 	mu       sync.Mutex // guards the fields below
 	open     int        // tunnels that the agent has not left
 	stopping bool
-	due      time.Time // when there must be progress while the link is not connected
+	due      time.Time // when there must be progress, while the link is not connected
 }
 
 // New returns a Link.
@@ -96,15 +96,15 @@ func (l *Link) Connected() bool {
 	return l.state.open > 0 && !l.state.stopping
 }
 
-// Alive reports whether the link is open or is making progress towards opening.
+// Alive reports whether the link is open or is making progress toward opening.
 func (l *Link) Alive() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	return l.state.stopping || l.state.open > 0 || time.Now().Before(l.state.due)
 }
 
-// Run keeps a tunnel open until ctx ends. Then the agent leaves the hub, which waits for requests in progress and
-// closes the tunnels. Run returns when they are closed or Options.Drain has passed. It never gives up.
+// Run keeps a tunnel open until ctx ends, and never gives up. When ctx ends, the agent leaves the hub, which waits for
+// requests in progress and closes the tunnels. Run returns when the tunnels are closed or Options.Drain has passed.
 func (l *Link) Run(ctx context.Context) {
 	defer l.tunnels.Wait()
 	defer l.stop() // before the wait
@@ -141,7 +141,7 @@ func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	return b.open(), b.err
 }
 
-// logFailure logs why there is no tunnel, in the hub's words if the hub gave a reason.
+// logFailure logs why there is no tunnel. If the hub gave a reason, it logs that reason.
 func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) &&
@@ -153,7 +153,7 @@ func (l *Link) logFailure(err error, wait time.Duration) {
 	l.options.Log.Error(err, "not connected to the hub", "retryIn", wait.String())
 }
 
-// attempt opens a tunnel at the first server that accepts it.
+// attempt opens a tunnel to the first server that accepts it.
 func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
 	target, err := l.options.Target(ctx, last)
 	if err != nil {
@@ -193,9 +193,9 @@ func (l *Link) serve(ctx context.Context, tunnel Serve, server string) *branch {
 	return b
 }
 
-// dial opens a tunnel at one server with a new token, because the hub accepts each token only once.
+// dial opens a tunnel to one server with a new token, because the hub accepts each token only once.
 func dial(ctx context.Context, target *Target, server string) (Serve, error) {
-	if _, err := protocol.ServerURL(server); err != nil { // checked wherever the address comes from
+	if _, err := protocol.ServerURL(server); err != nil { // checked regardless of where the address comes from
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	token, err := target.Token()
@@ -236,7 +236,7 @@ func (l *Link) stop() {
 	l.state.stopping = true
 }
 
-// progress records that the loop is running, and will run again after wait at the latest.
+// progress records that the loop is running, and will run again within the duration wait.
 func (l *Link) progress(wait time.Duration) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

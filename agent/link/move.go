@@ -11,26 +11,26 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Timing of moves.
+// Timing of moves to another tunnel.
 const (
 	// lifetime is how long a link stays on one tunnel before it moves by itself, plus or minus a quarter. This spreads
-	// agents over the hub's replicas again after a replica was unavailable, and keeps tunnels below the age at which
-	// something on the way cuts them.
+	// agents over the hub's replicas again after a replica was unavailable, and replaces tunnels before they reach the
+	// age at which an intermediary might cut them.
 	lifetime = 4 * time.Hour
 	// keepOwn is how long the hub may use the old tunnel after such a move, mainly for shells.
 	keepOwn = time.Hour
-	// takeover is how long the hub may take to use a new tunnel. A hub that does not even ask for a report by then counts
-	// as if it used the tunnel.
+	// takeover is how long the hub may take to start using a new tunnel. After that time, the tunnel counts as used,
+	// even if the hub has not requested a report through it.
 	takeover = 10 * time.Second
-	// settle is how long both tunnels are kept after that. Meanwhile the other replicas of the hub learn about the new
-	// tunnel.
+	// settle is how long both tunnels are kept after the hub has started to use the new one. Meanwhile the other
+	// replicas of the hub learn about the new tunnel.
 	settle = time.Second
 )
 
 // errSurpassed reports that a new tunnel ended before the agent left the old one.
 var errSurpassed = errors.New("the new tunnel ended at once")
 
-// keep keeps a tunnel and its replacements. It returns the last of them when it has ended or ctx ends.
+// keep keeps a tunnel and its replacements open. It returns the last of them when that tunnel or ctx has ended.
 func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	for {
 		move := true
@@ -60,11 +60,11 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	}
 }
 
-// replace opens another tunnel while it keeps b. It returns nil if b or ctx ends first. A failure here is not a failure
-// of the link.
+// replace opens another tunnel while b stays open. It returns nil if b or ctx ends first. A failure to do so is not a
+// failure of the link.
 func (l *Link) replace(ctx context.Context, b *branch) *branch {
 	waits := l.backoff
-	wait := waits.next(b.open(), nil) // so a hub that keeps asking is not dialed again and again
+	wait := waits.next(b.open(), nil) // so that a hub that keeps requesting moves is not dialed over and over
 	var last error
 	for l.pause(ctx, b, wait) {
 		next, err := l.attempt(ctx, last)
@@ -86,7 +86,7 @@ func (l *Link) replace(ctx context.Context, b *branch) *branch {
 	return nil
 }
 
-// pause waits. It returns false if there is nothing left to replace.
+// pause waits for the given time. It returns false if there is nothing left to replace.
 func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
 	select {
 	case <-ctx.Done():

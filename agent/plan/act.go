@@ -23,14 +23,14 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxConflicts bounds the consecutive conflicts of a step.
+// maxConflicts is the maximum number of consecutive conflicts of a step.
 const maxConflicts = 8
 
-// maxCause bounds the cause in a status, in bytes.
+// maxCause is the maximum size of a cause in a status, in bytes.
 const maxCause = 256
 
-// maxElsewhere is the maximum number of Plans in other namespaces whose status shows that they are not run. More of
-// them would slow down each pass.
+// maxElsewhere is the maximum number of Plans in other namespaces whose status says that they do not run. Writing more
+// of them would slow down each pass.
 const maxElsewhere = 64
 
 // resolve returns the Plans with their versions and hashes.
@@ -44,7 +44,7 @@ func (l *leadership) resolve(next *deadline) []resolved {
 	for _, o := range l.plans.Values() {
 		elsewhere := o.Namespace != v1.PlansNamespace
 		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
-			continue // a Plan of the hub, if the hub is its own member
+			continue // a Plan on the hub, if the hub is its own member
 		}
 		if o.DeletionTimestamp != nil {
 			continue
@@ -65,7 +65,7 @@ func (l *leadership) resolve(next *deadline) []resolved {
 	return all
 }
 
-// gather returns the member as the planner sees it: its state when the pass began or after the last step.
+// gather returns the member as the planner sees it: its state when the pass started or after the last step.
 func (l *leadership) gather() rollout.Member {
 	if l.snapshot == nil {
 		m := l.look()
@@ -182,7 +182,8 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 		}
 		switch {
 		case err == nil:
-			if conflicts = 0; c.taken.record(*d.Step) { // the same step again may have changed nothing
+			if conflicts = 0; c.taken.record(*d.Step) {
+				// the previous step may have changed nothing, if this is the same step again
 				c.steps = backoff{}
 			}
 			continue
@@ -244,7 +245,8 @@ func (l *leadership) writeNode(ctx context.Context, plan string, step rollout.St
 	return l.sawNode(n, node, err)
 }
 
-// sawNode stores the API server's response about a Node. It drops a Node that no longer exists, which is not an error.
+// sawNode stores the API server's response about a Node. If the Node no longer exists, it drops the Node, which is not
+// an error.
 func (l *leadership) sawNode(n knownNode, node *corev1.Node, err error) error {
 	if apierrors.IsNotFound(err) {
 		l.nodes.Drop(watch.Name{Name: n.Name}, func(now knownNode) bool { return now.version == n.version })
@@ -256,7 +258,7 @@ func (l *leadership) sawNode(n knownNode, node *corev1.Node, err error) error {
 	return err
 }
 
-// nodePatch returns a merge patch of a Node that applies only to that version.
+// nodePatch returns a merge patch for a Node that applies only to the given version.
 func nodePatch(plan, version string, step rollout.Step) ([]byte, error) {
 	var claim any
 	if step.Claim != nil {
@@ -305,7 +307,7 @@ func (l *leadership) createJob(ctx context.Context, r *resolved, step rollout.St
 	return nil
 }
 
-// ofPlan reports whether the Job belongs to the wanted plan and node, even if to an earlier attempt.
+// ofPlan reports whether the Job belongs to the given plan and node, including earlier attempts.
 func ofPlan(job *batchv1.Job, wanted rollout.Job) bool {
 	known, _ := readJob(job)
 	return known.Plan == wanted.Plan && known.Node == wanted.Node
@@ -317,8 +319,8 @@ func foreignJob(name string) error {
 		Code: http.StatusUnprocessableEntity, Message: message}}
 }
 
-// refusedFor returns why the API server would refuse the same request again. It returns false for other errors, which
-// are temporary.
+// refusedFor returns the reason why the API server would refuse the same request again. It returns false for other
+// errors, which are temporary.
 func refusedFor(err error) (string, bool) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
@@ -342,7 +344,7 @@ func (l *leadership) deleteJob(ctx context.Context, name string) error {
 		return nil
 	}
 	err := l.member.deleteJob(ctx, name, types.UID(j.uid))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the Job is gone, or another one replaced it
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the Job is gone or has been replaced
 		l.jobs.Drop(key, func(now knownJob) bool { return now.uid == j.uid })
 		return nil
 	}

@@ -34,15 +34,15 @@ const (
 
 	// fieldManager is the field manager of this package's writes.
 	fieldManager = protocol.PlanManager
-	// pageSize bounds the objects in a page of a list.
+	// pageSize is the maximum number of objects in a page of a list.
 	pageSize = 500
-	// logLines and logBytes bound the part of a log that is read. A status keeps less of it.
+	// logLines and logBytes limit the part of a log that is read. A status keeps less than that.
 	logLines, logBytes = 10, 4096
 
 	jsonType = runtime.ContentTypeJSON
 )
 
-// apiClient calls the API server of the member. It returns the API server's errors, which name the object.
+// apiClient calls the member's API server. It returns the API server's errors, which name the object.
 type apiClient struct{ rest rest.Interface }
 
 // planPath returns the API path of a Plan.
@@ -73,7 +73,7 @@ func (m apiClient) job(ctx context.Context, name string) (*batchv1.Job, error) {
 	return job, m.rest.Get().AbsPath(pathJobs, name).Do(ctx).Into(job)
 }
 
-// deleteJob deletes the Job with that UID. The deletion waits until its pods have ended.
+// deleteJob deletes the Job with the given UID. The deletion completes when its pods have ended.
 func (m apiClient) deleteJob(ctx context.Context, name string, uid types.UID) error {
 	return m.remove(ctx, pathJobs+"/"+name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationForeground),
@@ -85,26 +85,26 @@ func (m apiClient) remove(ctx context.Context, path string, options metav1.Delet
 	return m.rest.Delete().AbsPath(path).Body(&options).Do(ctx).Error()
 }
 
-// pods lists the pods at a path that the selectors match.
+// pods lists the pods below a path that match the selectors.
 func (m apiClient) pods(ctx context.Context, path string, options metav1.ListOptions) (*corev1.PodList, error) {
 	pods := &corev1.PodList{}
 	return pods, m.rest.Get().AbsPath(path).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pods)
 }
 
-// watchPods follows the pods of all namespaces that the selectors match. The caller stops the watch.
+// watchPods watches the pods in all namespaces that match the selectors. The caller stops the watch.
 func (m apiClient) watchPods(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	return m.rest.Get().AbsPath(pathAllPods).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
 }
 
-// log returns the end of the log of a pod's only container.
+// log returns the end of the log of a pod's single container.
 func (m apiClient) log(ctx context.Context, pod string) (string, error) {
 	stream, err := m.rest.Get().AbsPath(pathPods, pod, "log").
 		Param("tailLines", strconv.Itoa(logLines)).Param("limitBytes", strconv.Itoa(logBytes)).Stream(ctx)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = stream.Close() }() // the log was read, or could not be read
+	defer func() { _ = stream.Close() }() // the log has been read or could not be read
 	text, err := io.ReadAll(io.LimitReader(stream, logBytes))
 	return string(text), err
 }

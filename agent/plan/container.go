@@ -53,7 +53,7 @@ func newContainer(w work, spec v1.PlanContainer) corev1.Container {
 	return c
 }
 
-// environment returns the environment variables that upgrade images read.
+// environment returns the environment variables that upgrade images use.
 func environment(w work, more []corev1.EnvVar) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name,

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// drains holds the drains in progress and the finished ones, at most one for each node.
+// drains holds drains in progress and finished drains, at most one for each node.
 type drains struct {
 	options Options
 	ended   func() // called when a drain has ended
@@ -31,7 +31,7 @@ func newDrains(o Options, ended func()) *drains {
 	return &drains{options: o, ended: ended, all: map[string]*draining{}}
 }
 
-// start begins a drain, and cancels any other drain of the node. running waits for it.
+// start starts a drain, and cancels any other drain of the node. The wait group running waits for the drain.
 func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drain) {
 	ctx, cancel := context.WithCancel(ctx)
 	one := &draining{drain: wanted, cancel: cancel}
@@ -53,7 +53,7 @@ func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drai
 	})
 }
 
-// follow cancels the drains that no claim wants any longer, and returns the state of the others.
+// follow cancels drains that no claim needs anymore, and returns the state of the others.
 func (d *drains) follow(nodes []rollout.Node) map[string]rollout.Drain {
 	wanted := map[string]bool{}
 	d.mu.Lock()

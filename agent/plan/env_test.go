@@ -178,7 +178,7 @@ func newPlan(name string, retries int32) *v1.Plan {
 	return p
 }
 
-// create creates an object as soon as the runner has installed the kind Plan.
+// create creates an object as soon as the runner has installed the Plan kind.
 func (s *env) create(t *testing.T, object client.Object) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -192,7 +192,7 @@ func eventually(t *testing.T, check func(context.Context) error) {
 	testkit.Eventually(t, 90*time.Second, check)
 }
 
-// await waits until the condition Ready of a Plan has the reason, and returns the Plan.
+// await waits until the Ready condition of a Plan has the reason, and returns the Plan.
 func (s *env) await(t *testing.T, name, reason string) *v1.Plan {
 	t.Helper()
 	p := &v1.Plan{}

@@ -23,21 +23,22 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// This is not the drain of k8s.io/kubectl, with which the agent would be three times as large, both in memory and on
-// disk. Both select the same pods to evict and the same pods that block a drain: test/drain compares them. Only this
-// drain retries while the API server is unreachable, and skips the agent and the pods of plans.
+// The agent does not use the drain from k8s.io/kubectl, because it would make the agent three times as large, both in
+// memory and on disk. Both implementations select the same pods to evict and the same pods that block a drain;
+// test/drain compares them. Only this implementation retries while the API server is unreachable, and skips the agent
+// and the pods of plans.
 
 const (
 	defaultDrainTimeout = 15 * time.Minute // the same as in the schema
 	// lookAfter is the wait before pods are listed again after a failed watch.
 	lookAfter = time.Second
-	// named bounds the pods that an error names.
+	// named is the maximum number of pods that an error names.
 	named = 3
 
 	labelName = "app.kubernetes.io/name"
 )
 
-// drain is a drain of a node for an attempt.
+// drain is the drain of a node for one attempt.
 type drain struct {
 	node, plan, hash string
 	attempt          int32
@@ -55,13 +56,14 @@ type drainer struct {
 	version string // resource version of the known pods
 }
 
-// Drain drains a node as a plan does. The error says what blocks the drain. ctx cancels it.
+// Drain drains a node in the same way as a plan. The error says what blocks the drain. The drain is canceled when ctx
+// ends.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
 	return (&drainer{node: node, spec: spec, member: apiClient{o.Client}, objects: o.Objects,
 		home: o.Namespace}).run(ctx)
 }
 
-// run drains the node. The error says what blocks the drain. ctx cancels it.
+// run drains the node. The error says what blocks the drain. The drain is canceled when ctx ends.
 func (d *drainer) run(ctx context.Context) error {
 	timeout := defaultDrainTimeout
 	if d.spec.Timeout != nil {
@@ -132,7 +134,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// list lists the pods of the node that a label selector matches.
+// list lists the pods on the node that match a label selector.
 func (d *drainer) list(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	options := metav1.ListOptions{FieldSelector: d.ofNode(), LabelSelector: selector, Limit: pageSize}
 	var all []corev1.Pod
@@ -149,10 +151,10 @@ func (d *drainer) list(ctx context.Context, selector string) ([]corev1.Pod, erro
 	}
 }
 
-// ofNode returns the field selector of the node's pods.
+// ofNode returns the field selector for the node's pods.
 func (d *drainer) ofNode() string { return "spec.nodeName=" + d.node }
 
-// selector returns the label selector of the pods to evict.
+// selector returns the label selector for the pods to evict.
 func (d *drainer) selector() (string, error) {
 	if d.spec.PodSelector == nil {
 		return "", nil
@@ -164,7 +166,7 @@ func (d *drainer) selector() (string, error) {
 	return selector.String(), nil
 }
 
-// findPods finds the pods to evict. It returns an error, and nothing is evicted, while a pod blocks the drain.
+// findPods finds the pods to evict. While any pod blocks the drain, it returns an error, and nothing is evicted.
 func (d *drainer) findPods(ctx context.Context) error {
 	selector, err := d.selector()
 	if err != nil {
@@ -235,8 +237,8 @@ func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinde
 	return true, "", nil
 }
 
-// daemonSet returns an error if there is no DaemonSet of that name. The name comes from the pod, so an invalid name
-// must not become part of a path.
+// daemonSet returns an error if there is no DaemonSet with the given name. The name comes from the pod, so an invalid
+// name must not become part of a path.
 func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "daemonsets"},
@@ -246,7 +248,7 @@ func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// ours reports whether a pod belongs to a plan or to the agent. These must keep running during the drain. Labels in
+// ours reports whether a pod belongs to a plan or to the agent. Such pods must keep running during the drain. Labels in
 // other namespaces do not count, because any user could use them to keep a pod on its node.
 func (d *drainer) ours(p *corev1.Pod) bool {
 	_, ofPlan := p.Labels[labelController]

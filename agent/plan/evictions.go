@@ -23,10 +23,10 @@ import (
 const (
 	// refusedAgain is the wait before the next attempt to evict a pod that a PodDisruptionBudget protects.
 	refusedAgain = 5 * time.Second
-	// maxEvictions bounds the evictions in flight. A slow eviction, for example because of a webhook, then delays only a
-	// few others.
+	// maxEvictions is the maximum number of evictions in flight. An eviction that is slow, for example because of a
+	// webhook, delays only a few others.
 	maxEvictions = 8
-	// maxRefusal bounds the reason why a pod was not evicted, in bytes.
+	// maxRefusal is the maximum size of the reason why a pod was not evicted, in bytes.
 	maxRefusal = 120
 )
 
@@ -39,7 +39,7 @@ type leavingPod struct {
 	refusal         string
 }
 
-// String names the pod.
+// String returns the pod's name.
 func (l *leavingPod) String() string { return l.namespace + "/" + l.name }
 
 func terminatesAt(p *corev1.Pod) time.Time {
@@ -56,13 +56,13 @@ func (d *drainer) abandoned(at time.Time) bool {
 	return limit > 0 && !at.IsZero() && int32(time.Since(at).Seconds()) > limit
 }
 
-// waits reports whether the drain still waits for a pod.
+// waits reports whether the drain is still waiting for a pod.
 func (d *drainer) waits() bool {
 	maps.DeleteFunc(d.pending, func(_ types.UID, l *leavingPod) bool { return d.abandoned(l.terminates) })
 	return len(d.pending) > 0
 }
 
-// due returns when the next pod must be evicted again or counts as abandoned, or the zero time for never.
+// due returns when the next pod must be evicted again or counts as abandoned, or the zero time if it never will.
 func (d *drainer) due() time.Time {
 	next := &deadline{}
 	for _, l := range d.pending {
@@ -172,7 +172,7 @@ func (d *drainer) see(event watch.EventType, p *corev1.Pod) {
 	}
 }
 
-// relist lists the pods of the node, and forgets pods that are gone.
+// relist lists the pods on the node, and forgets pods that are gone.
 func (d *drainer) relist(ctx context.Context) error {
 	pods, err := d.list(ctx, "")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/nodesim"
 )
 
-// says waits until the message of a Plan's condition Ready contains these words.
+// says waits until the message of a Plan's Ready condition contains these words.
 func (s *env) says(t *testing.T, name, words string) *v1.Plan {
 	t.Helper()
 	p := &v1.Plan{}

@@ -46,8 +46,8 @@ const (
 // labels returns the labels of the objects that the agent installs.
 func labels() map[string]string { return map[string]string{v1.LabelManagedBy: v1.ManagedBy} }
 
-// install applies the kind and the namespace of Plans, and checks that Plans can be read. The account of their pods is
-// only created before the first Job, because most members have no Plan.
+// install applies the Plan kind and the namespace for Plans, and checks that Plans can be read. The account for their
+// pods is created only before the first Job, because most members have no Plans.
 func (l *leadership) install(ctx context.Context) error {
 	if err := l.checkRemoval(ctx); err != nil {
 		return err
@@ -67,12 +67,12 @@ func (l *leadership) install(ctx context.Context) error {
 var errRemoved = errors.New("the agent is being removed from this member: its namespace is being deleted")
 
 // checkRemoval returns errRemoved if the agent is being removed. The replica that uninstalls deletes the agent's
-// namespace before it releases the Lease. The next leader lives until the garbage collector ends it, and must not
-// restore the objects that were removed.
+// namespace before it releases the Lease. The next leader keeps running until the garbage collector removes it, and
+// must not restore the removed objects.
 func (l *leadership) checkRemoval(ctx context.Context) error {
 	own, err := l.options.Objects.Meta(ctx, pathNamespaces+"/"+l.options.Namespace)
 	switch {
-	case apierrors.IsNotFound(err): // nothing can be written in the namespace, and no replica leads for long
+	case apierrors.IsNotFound(err): // nothing can be written in the namespace, and no replica is the leader for long
 		return nil
 	case err != nil:
 		return err
@@ -92,9 +92,9 @@ func (l *leadership) apply(ctx context.Context, o objectAt) (*metav1.PartialObje
 	return applied, err
 }
 
-// installSchema applies the CustomResourceDefinition, unless it is current or not ours. It is not ours if the hub is
-// its own member, because the hub has installed it. It is large: the API server spends more time on it than on anything
-// else at an agent's start.
+// installSchema applies the CustomResourceDefinition, unless it is up to date or does not belong to the agent. It does
+// not belong to the agent if the hub is its own member, because the hub has installed it. It is so large that at an
+// agent's start, the API server spends more time on it than on anything else.
 func (l *leadership) installSchema(ctx context.Context) error {
 	there, err := l.options.Objects.Meta(ctx, pathCRD)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -129,7 +129,7 @@ func (l *leadership) installSchema(ctx context.Context) error {
 }
 
 // schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. The API server changes
-// the generation with each change of the spec.
+// the generation with each change to the spec.
 func schemaMark(meta *metav1.ObjectMeta) string {
 	return fmt.Sprintf("%d-%x", meta.Generation, sha256.Sum256(config.Plans))
 }
@@ -140,7 +140,7 @@ type objectAt struct {
 	object any
 }
 
-// space returns the namespace of Plans.
+// space returns the namespace for Plans.
 func space() objectAt {
 	meta := metav1.ObjectMeta{Name: v1.PlansNamespace, Labels: labels()}
 	meta.Labels["pod-security.kubernetes.io/enforce"] = "privileged"
@@ -148,7 +148,8 @@ func space() objectAt {
 		&corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: meta}}
 }
 
-// account returns the account of plans' pods. It may read Plans and Nodes, for images that wait for other plans.
+// account returns the account for the pods of plans. The account can read Plans and Nodes, for images that wait for
+// other plans.
 func account() []objectAt {
 	const group = rbacv1.GroupName + "/v1"
 	read := []string{"get", "list", "watch"}
@@ -177,7 +178,7 @@ func account() []objectAt {
 	}
 }
 
-// retireTimeout bounds the time to release the nodes.
+// retireTimeout is the maximum time for releasing the nodes.
 const retireTimeout = 20 * time.Second
 
 // retirement is a request to leave the member.
@@ -188,7 +189,7 @@ type leaveResult struct {
 	err       error
 }
 
-// retire asks the goroutine of the leadership to leave the member.
+// retire tells the goroutine of the leadership to leave the member.
 func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, retireTimeout)
 	defer cancel()
@@ -208,8 +209,8 @@ func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	}
 }
 
-// leave releases all nodes and removes the objects that install created, unless there is a Plan that is not from a set.
-// No Plan is run afterwards.
+// leave releases all nodes and removes the objects that install created, unless there is a Plan that does not come from
+// a set. Afterward, no Plan runs.
 func (l *leadership) leave(ctx context.Context) leaveResult {
 	l.leaving = true
 	if !l.watching && !l.watch(ctx) {
@@ -227,7 +228,7 @@ func (l *leadership) leave(ctx context.Context) leaveResult {
 	}
 	for i := range plans.Items {
 		if plans.Items[i].Labels[v1.LabelSet] == "" {
-			return leaveResult{} // a user's Plan
+			return leaveResult{} // a user created this Plan
 		}
 	}
 	return leaveResult{remaining: l.uninstall(ctx)}

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Labels of system-upgrade-controller, with which upgrade images and dashboards find Jobs and pods.
+// Labels that system-upgrade-controller uses. Upgrade images and dashboards find Jobs and pods by these labels.
 const (
 	labelController = "upgrade.cattle.io/controller"
 	labelExclusive  = "upgrade.cattle.io/exclusive"
@@ -35,29 +35,29 @@ const (
 const (
 	labelAttempt = v1.Group + "/attempt"
 	labelKind    = v1.Group + "/job"
-	// annotationNode has the name of the node, which may be too long for a label.
+	// annotationNode contains the name of the node, which may be too long for a label.
 	annotationNode = v1.Group + "/node"
 )
 
 const (
-	maxLabel = 63 // characters of a label's value
-	// secretsPath is the folder below which Secrets with a relative path are mounted.
+	maxLabel = 63 // the maximum number of characters in a label value
+	// secretsPath is the directory below which Secrets with a relative path are mounted.
 	secretsPath = "/run/system-upgrade/secrets"
 )
 
 // work is the input for a Job.
 type work struct {
 	plan    *v1.Plan
-	version string // as in image tags, with "-" for "+"
-	images  string // registry for images that name none
+	version string // as in image tags, with "-" instead of "+"
+	images  string // registry for images that do not specify one
 	host    string // hostname label of the node
 	job     rollout.Job
 }
 
-// prepare reports whether the Job is for the container prepare.
+// prepare reports whether the Job is for the prepare container.
 func (w work) prepare() bool { return w.job.Kind == rollout.Prepare }
 
-// jobName returns the name of the Job. For the container upgrade and a node name without dots, the name is the same as
+// jobName returns the name of the Job. For the upgrade container and a node name without dots, the name is the same as
 // in system-upgrade-controller.
 func (w work) jobName() string {
 	verb := "apply"
@@ -67,8 +67,8 @@ func (w work) jobName() string {
 	return safeName(verb, w.plan.Name, "on", w.job.Node, "with", w.job.Hash)
 }
 
-// safeName joins words with "-". It cuts the result to 63 characters, with a digest of the whole at the end. It writes
-// dots as "-", because a name that is cut after a dot would be invalid.
+// safeName joins words with "-". It truncates the result to 63 characters, ending in a digest of the full text. It
+// replaces dots with "-", because a name that is truncated after a dot would be invalid.
 func safeName(words ...string) string {
 	whole := strings.Join(words, "-")
 	shown := strings.ReplaceAll(whole, ".", "-")
@@ -86,8 +86,8 @@ func safeName(words ...string) string {
 	return shown[:56] + "-" + digest[:6]
 }
 
-// labelValue returns a valid label value for s. A tag from a channel may start and end with characters that are invalid
-// there in a label.
+// labelValue returns a valid label value for s. A tag from a channel may start or end with characters that are invalid
+// at the start or end of a label value.
 func labelValue(s string) string {
 	sum := sha256.Sum224([]byte(s))
 	for _, value := range []string{s, safeName(s)} {
@@ -124,7 +124,7 @@ func newJob(w work) *batchv1.Job {
 		},
 		Spec: batchv1.JobSpec{
 			Completions: &one, Parallelism: &one, BackoffLimit: &none,
-			// a disruption is not a failure of the image: the Job creates another pod
+			// a disruption is not a failure of the image, so the Job creates another pod
 			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 				Action: batchv1.PodFailurePolicyActionIgnore,
 				OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
@@ -168,9 +168,9 @@ func podSpec(w work) corev1.PodSpec {
 	return pod
 }
 
-// affinity binds the pod to the node, and keeps it apart from other pods of the plan or of exclusive plans. Images and
-// dashboards read the label, but the name binds. Any kubelet may label its own Node as another one, and would get the
-// other node's pods with their Secrets.
+// affinity binds the pod to the node, and keeps it away from other pods of the plan or of exclusive plans. Images and
+// dashboards read the hostname label, but the pod is bound by the node's name. Otherwise a kubelet could give its own
+// Node the label of another node, and would get the other node's pods with their Secrets.
 func affinity(w work) *corev1.Affinity {
 	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn,
 		Values: []string{w.plan.Name}}

@@ -20,13 +20,13 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// leadership is the state of a replica while it leads. All of it, except for the publisher and the drains, belongs to
-// the goroutine that runs it.
+// leadership is the state of a replica while it is the leader. Except for the publisher and the drains, all of it
+// belongs to the goroutine that runs it.
 type leadership struct {
 	options   Options
 	member    apiClient
 	publisher publisher
-	ended     chan struct{} // closed at the end of the leadership
+	ended     chan struct{} // closed when the leadership ends
 	drains    *drains
 	logs      *logs
 	channels  *release.Poller
@@ -39,15 +39,15 @@ type leadership struct {
 	running  sync.WaitGroup
 	snapshot *rollout.Member // for the planner; nil after a step
 	watching bool            // whether nodes, Jobs and Secrets are watched
-	leaving  bool            // whether the agent leaves the member and runs no Plan
+	leaving  bool            // whether the agent is leaving the member and runs no Plans
 }
 
 // state is this leader's record of its writes.
 type state struct {
 	refused    map[refusedJob]string // messages of Jobs that the API server refused
-	releases   backoff               // of releases of nodes whose Plan is gone
+	releases   backoff               // the backoff for releases of nodes whose Plan is gone
 	planStates map[string]*planState // by the UID of the Plan
-	account    bool                  // whether the account of plans' pods was applied
+	account    bool                  // whether the account for the pods of plans has been applied
 }
 
 // planState is this leader's record of its writes for a Plan.
@@ -55,7 +55,7 @@ type planState struct {
 	limiter       limiter // limits writes of the status
 	status, steps backoff
 	taken         repetition
-	obstacle      rollout.Wait // published until the backoff of steps is over
+	obstacle      rollout.Wait // the error to publish until the backoff of steps is over
 }
 
 // planState returns the state of a Plan by its UID.
@@ -73,7 +73,7 @@ type stores struct {
 	nodes   *watch.Store[*corev1.Node, knownNode]
 	jobs    *watch.Store[*batchv1.Job, knownJob]
 	secrets *watch.Store[*corev1.Secret, knownSecret]
-	// kindMissing is set when the API server does not know the kind Plan, which must be installed again.
+	// kindMissing is set when the API server does not know the Plan kind, which must then be installed again.
 	kindMissing *atomic.Bool
 }
 
@@ -161,8 +161,9 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 }
 
 // pauseAfter waits after an error. It returns false if ctx ends first. A request to leave during the wait gets a
-// result. If the API server refuses what plans need, for example because the rights come from an older manifest, or if
-// the agent is being removed, then nothing remains. Otherwise the result is the error, which may be temporary.
+// result. If the API server forbids the requests that plans need, for example because the agent's rights come from an
+// older manifest, or if the agent is being removed, the result is that nothing remains. Otherwise the result is the
+// error, which may be temporary.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -182,7 +183,7 @@ func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error)
 	}
 }
 
-// pause waits. It returns false if ctx ends first.
+// pause waits for the given time. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -265,7 +266,7 @@ func (l *leadership) loop(ctx context.Context) {
 	}
 }
 
-// pass takes steps until every Plan waits, publishes their status, and returns when the next pass is due.
+// pass takes steps until every Plan is waiting, publishes their status, and returns when the next pass is due.
 func (l *leadership) pass(ctx context.Context) time.Time {
 	next := &deadline{}
 	l.waits.explain(l.jobs.Values())

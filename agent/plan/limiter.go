@@ -14,10 +14,10 @@ const (
 	// statusInterval is the minimum interval between writes of a Plan's status if only counts change. It is also the
 	// average interval of all writes.
 	statusInterval = time.Second
-	// statusBurst is how many writes may follow each other at once when conditions change, so completion is reported at
-	// once.
+	// statusBurst is how many writes may follow each other immediately when conditions change, so that completion is
+	// reported immediately.
 	statusBurst = 3
-	// retryAfter is the wait after a temporary failure, and retryLate the longest wait after several failures.
+	// retryAfter is the wait after a temporary failure, and retryLate is the longest wait after several failures.
 	retryAfter = time.Second
 	retryLate  = time.Minute
 )
@@ -52,7 +52,8 @@ func conditionsChanged(before, after []metav1.Condition) bool {
 	})
 }
 
-// backoff is the wait after consecutive failures. It doubles from retryAfter to retryLate. The zero value is no wait.
+// backoff is the wait after consecutive failures. It doubles from retryAfter to retryLate. The zero value means no
+// wait.
 type backoff struct {
 	wait  time.Duration
 	until time.Time

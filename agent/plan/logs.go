@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// logTimeout bounds the time to read a log, because the node's kubelet may be unreachable.
+	// logTimeout is the timeout for reading a log, because the node's kubelet may be unreachable.
 	logTimeout = 5 * time.Second
-	// maxLog bounds the part of a log that is kept, in bytes. It is the same as in the schema.
+	// maxLog is the maximum size of the part of a log that is kept, in bytes. It is the same as in the schema.
 	maxLog = 1024
 )
 
 // logs holds the last lines of the logs of failed Jobs. Each log is read once.
 type logs struct {
 	member apiClient
-	ended  func() // called when a log was read
+	ended  func() // called when a log has been read
 
 	mu  sync.Mutex // guards the fields below
 	all map[string]*lines
@@ -41,8 +41,8 @@ func newLogs(m apiClient, ended func()) *logs {
 	return &logs{member: m, ended: ended, all: map[string]*lines{}}
 }
 
-// of returns the log of a Job, and reports whether reading it has ended. The first call for a UID starts the read.
-// running waits for the read.
+// of returns the log of a Job, and reports whether the read has finished. The first call for a UID starts the read. The
+// wait group running waits for the read.
 func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string) (text string, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +91,7 @@ func (l *logs) fetch(ctx context.Context, job string) string {
 	return tail(text)
 }
 
-// tail returns the end of a text, with at most logLines lines and maxLog bytes, in whole characters.
+// tail returns the end of a text, with at most logLines lines and maxLog bytes, without splitting a character.
 func tail(text string) string {
 	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(text, "?"), "\n"), "\n")
 	text = strings.Join(lines[max(0, len(lines)-logLines):], "\n")

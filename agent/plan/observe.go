@@ -56,9 +56,9 @@ func readNode(o *corev1.Node) (knownNode, bool) {
 	return n, true
 }
 
-// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet may also write it.
-// readClaim rejects values that the schema of the status does not allow, because one such value would make the status
-// of the whole Plan invalid.
+// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet is also able to write
+// it. readClaim rejects values that the schema of the status does not allow, because one such value would make the
+// status of the whole Plan invalid.
 func readClaim(text string) (c rollout.Claim, ours bool) {
 	if err := untrusted.JSON([]byte(text), &c, untrusted.Small()); err != nil || c.UID == "" || !protocol.Dated(c.Since) ||
 		c.Done != nil && !protocol.Dated(*c.Done) {
@@ -73,10 +73,10 @@ func readClaim(text string) (c rollout.Claim, ours bool) {
 	return c, true
 }
 
-// maxReason bounds the reason of a failure, in bytes.
+// maxReason is the maximum size of the reason for a failure, in bytes.
 const maxReason = 64
 
-// claimOf returns the plan of a claim annotation, and whether the annotation is one.
+// claimOf returns the plan of a claim annotation, and whether the annotation is a claim.
 func claimOf(annotation string) (plan string, is bool) {
 	return strings.CutPrefix(annotation, v1.LabelPlanPrefix+"/")
 }
@@ -85,7 +85,7 @@ func claimOf(annotation string) (plan string, is bool) {
 type knownJob struct {
 	rollout.Job
 	uid     string
-	overdue bool // whether it exceeded its deadline
+	overdue bool // whether the Job exceeded its deadline
 }
 
 func readJob(o *batchv1.Job) (knownJob, bool) {
@@ -119,7 +119,7 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 	return j, true
 }
 
-// jobFailure returns why a Job failed. If the reason is empty, the planner chooses one.
+// jobFailure returns the reason why a Job failed. If the reason is empty, the planner chooses one.
 func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message string) {
 	if c.Reason == batchv1.JobReasonDeadlineExceeded {
 		return v1.ReasonDeadlineExceeded, "the Job took longer than jobActiveDeadlineSecs"
@@ -127,8 +127,8 @@ func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message s
 	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
 }
 
-// readPlan drops unused fields. Of Plans in other namespaces it keeps almost nothing, because users can make them as
-// large as the API server allows.
+// readPlan drops unused fields. Of Plans in other namespaces it keeps almost nothing, because users can make these
+// Plans as large as the API server allows.
 func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	o.ManagedFields = nil
 	if o.Namespace == v1.PlansNamespace {
@@ -168,7 +168,8 @@ type adminHold struct {
 	leaving bool
 }
 
-// readVeto reads the Namespace of plans. An invalid window holds all plans, because its author wanted to restrict them.
+// readVeto reads the Namespace of plans. An invalid window holds all plans, because its author intended to restrict
+// them.
 func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	if o.DeletionTimestamp != nil {
 		return adminHold{leaving: true,
@@ -186,7 +187,8 @@ func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	return adminHold{window: window}, true
 }
 
-// holds returns why the member takes part in no plan now, and when to look again. The reason is "" if it takes part.
+// holds returns the reason why the member currently takes part in no plan, and when to check again. The reason is "" if
+// the member takes part.
 func (v adminHold) holds(now time.Time) (string, time.Time) {
 	if v.hold != "" {
 		return v.hold, time.Time{}
@@ -201,21 +203,21 @@ func (v adminHold) holds(now time.Time) (string, time.Time) {
 	return "the member's own window opens at " + until.UTC().Format(time.RFC3339), until
 }
 
-// resolved is a Plan with its version and hash, or with the reason why it cannot be run.
+// resolved is a Plan with its version and hash, or with the reason why it cannot run.
 type resolved struct {
 	object  *v1.Plan
 	plan    rollout.Plan
 	problem *problem
 }
 
-// problem is the reason why a Plan cannot be run. If it is stalled, a user must act.
+// problem is the reason why a Plan cannot run. If stalled is set, a user must act.
 type problem struct {
 	reason, message string
 	stalled         bool
 }
 
-// versionOf returns the version of a Plan, or "" if none is known. found is the last result of its channel. The status
-// has the last version from the channel, which a new leader uses while the channel is down.
+// versionOf returns the version of a Plan, or "" if none is known. found is the last result from its channel. The
+// status contains the last version from the channel, which a new leader uses while the channel is down.
 func versionOf(o *v1.Plan, found release.Result) string {
 	version := cmp.Or(o.Spec.Version, found.Version)
 	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)
@@ -225,7 +227,7 @@ func versionOf(o *v1.Plan, found release.Result) string {
 	return version
 }
 
-// resolve returns a Plan with its version and hash. found is the last result of its channel.
+// resolve returns a Plan with its version and hash. found is the last result from its channel.
 func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
 	r := resolved{object: o}
 	version := versionOf(o, found)

@@ -12,19 +12,19 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// keyHold is the key of the hold. It comes before the keys of Plans, which are their names.
+// keyHold is the key of the hold. It sorts before the keys of Plans, which are their names.
 const keyHold = ""
 
 // publisher publishes the status of the hub's Plans to the hub.
 type publisher struct{ *stream.Topic }
 
-// hold publishes why the member takes part in no plan, or "" if it takes part.
+// hold publishes the reason why the member takes part in no plan, or "" if it takes part.
 func (p publisher) hold(reason string) {
 	p.Put(keyHold, &protocol.Line{Plan: &protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}}})
 }
 
-// holdFor publishes why no Plan can be run yet. If the agent's rights come from an older manifest, this lasts until the
-// current manifest is applied.
+// holdFor publishes the reason why no Plan can run yet. If the agent's rights come from an older manifest, this lasts
+// until the current manifest is applied.
 func (p publisher) holdFor(what string, err error) {
 	message := fmt.Sprintf("the agent cannot %s: %v", what, err)
 	if _, refused := refusedFor(err); refused && apierrors.IsForbidden(err) {
@@ -40,8 +40,8 @@ func (p publisher) publish(state protocol.PlanState) {
 	p.Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: &state}})
 }
 
-// keep removes all other Plans. It must be called when exactly these Plans are published. From then on, readers get
-// them.
+// keep removes all Plans except the given ones. It must be called once exactly these Plans have been published. From
+// then on, readers receive them.
 func (p publisher) keep(names map[string]bool) {
 	kept := 0
 	for _, key := range p.Keys() {

@@ -11,7 +11,8 @@ import (
 
 // onPlansError is called with errors from reading Plans. If the API server does not know the kind, there are two
 // possible reasons. A user has removed the kind, and the Plans in the store may be gone. Or the API server has just
-// started, and will know the kind soon. So the nodes of these Plans are not released yet.
+// started, and will know the kind soon. Because of the second possibility, the nodes of these Plans are not released
+// yet.
 func (l *leadership) onPlansError(err error) {
 	if apierrors.IsNotFound(err) {
 		l.kindMissing.Store(true)
@@ -19,8 +20,8 @@ func (l *leadership) onPlansError(err error) {
 	}
 }
 
-// needsInstall reports whether the kind or the namespace of plans was removed. It returns false while the namespace is
-// being deleted, because nothing can be created in it.
+// needsInstall reports whether the kind or the namespace for plans has been removed. It returns false while the
+// namespace is being deleted, because nothing can be created in it.
 func (l *leadership) needsInstall() bool {
 	spaces := l.space.Values()
 	if l.leaving || len(spaces) > 0 && spaces[0].leaving {
@@ -29,8 +30,8 @@ func (l *leadership) needsInstall() bool {
 	return len(spaces) == 0 || l.kindMissing.Swap(false)
 }
 
-// keepAccount creates the account of plans' pods if it does not exist. Without it, no pod is created, and a Job waits
-// until its deadline. A new leader applies the account once, because it may come from an older agent.
+// keepAccount creates the account for the pods of plans if it does not exist. Without the account, no pods are created,
+// and a Job waits until its deadline. A new leader applies the account once, because it may come from an older agent.
 func (l *leadership) keepAccount(ctx context.Context) error {
 	if l.account {
 		_, err := l.options.Objects.Meta(ctx, pathAccount)

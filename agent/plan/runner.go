@@ -27,24 +27,24 @@ type Options struct {
 	Topic *stream.Topic
 	// Namespace is the namespace of the agent. No drain evicts the agent's pods.
 	Namespace string
-	// Registry returns the registry for images that name none. Nil means no registry.
+	// Registry returns the registry for images that do not specify one. If it is nil, there is no such registry.
 	Registry func() string
-	// Ask returns the version that a channel leads to. Its errors are shown on the Plan. The default is the method of
-	// release.Client, which also reaches private addresses: a user who may create Plans in a member can reach its network
-	// anyway.
+	// Ask returns the version that a channel points to. Its errors are shown on the Plan. The default is the method of
+	// release.Client, which also reaches private addresses: users who can create Plans in a member can reach its
+	// network anyway.
 	Ask func(ctx context.Context, url string) (string, error)
-	// Await blocks until a leader may start. It returns false if ctx ends first. Nil means that a leader may start
+	// Await blocks until a leader may start. It returns false if ctx ends first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool
-	// Now is the clock. Nil means time.Now.
+	// Now is the clock. It defaults to time.Now.
 	Now func() time.Time
 	Log logr.Logger
 }
 
-// Runner runs the member's Plans while this replica leads.
+// Runner runs the member's Plans while this replica is the leader.
 type Runner struct {
 	options    Options
-	leadership atomic.Pointer[leadership] // nil while another replica leads
+	leadership atomic.Pointer[leadership] // nil while another replica is the leader
 }
 
 // New returns a Runner. Lead starts it.
@@ -64,7 +64,7 @@ func New(o Options) *Runner {
 	return &Runner{options: o}
 }
 
-// Lead runs Plans until ctx ends. Drains end with ctx. Jobs continue, and the next leader follows them.
+// Lead runs Plans until ctx ends. Drains end when ctx ends. Jobs continue, and the next leader tracks them.
 func (r *Runner) Lead(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -75,7 +75,7 @@ func (r *Runner) Lead(ctx context.Context) {
 	l.run(ctx)
 }
 
-// Retire releases all nodes and removes the objects that Lead installed, unless there are Plans left. It returns the
+// Retire releases all nodes and removes the objects that Lead installed, unless there are still Plans. It returns the
 // objects that it could not remove.
 func (r *Runner) Retire(ctx context.Context) ([]string, error) {
 	l := r.leadership.Load()

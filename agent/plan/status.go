@@ -46,7 +46,7 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 			progress = rollout.Progress{}
 		}
 		if !l.addLogs(ctx, r.object, progress.Failures, jobs) {
-			continue // the status is written when the logs have been read
+			continue // the status will be written when the logs have been read
 		}
 		l.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
 	}
@@ -85,7 +85,7 @@ func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanS
 	case err == nil:
 		c.status = backoff{}
 		l.plans.Wrote(written)
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // the Plan is gone, and an event follows
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // the Plan is gone, and an event will follow
 		return
 	}
 	if err != nil && ctx.Err() == nil {
@@ -103,7 +103,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // addLogs adds the last lines of the logs of failed Jobs. It returns false while the logs are being read. The status
-// already has the lines of Jobs that no longer exist.
+// already contains the lines of Jobs that no longer exist.
 func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure, jobs []knownJob) bool {
 	failed := map[string]*knownJob{}
 	for i := range jobs {

@@ -15,12 +15,12 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// knownPod has the fields of a Job's pod that explain why the Job waits.
+// knownPod holds the fields of a Job's pod that explain why the Job is waiting.
 type knownPod struct {
 	uid, job  string // job is the UID of its Job
 	pending   bool   // whether none of its containers has run
 	scheduled bool
-	why       string // why it is pending; empty if its status does not say
+	why       string // why the pod is pending; empty if its status does not say
 }
 
 // readPod keeps the pods of Jobs that have not ended.
@@ -51,7 +51,7 @@ func readPod(o *corev1.Pod) (knownPod, bool) {
 
 // knownEvent is a warning about a Job or a pod.
 type knownEvent struct {
-	about, reason, message string // about is a UID
+	about, reason, message string // the UID of the object
 	at                     time.Time
 }
 
@@ -61,7 +61,7 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 		about: string(o.InvolvedObject.UID), reason: o.Reason, at: o.LastTimestamp.Time,
 		message: protocol.Cut(strings.TrimPrefix(o.Message, "Error creating: "), maxCause),
 	}
-	if e.at.IsZero() { // the event was written through events.k8s.io
+	if e.at.IsZero() { // set if the event was written through events.k8s.io
 		e.at = o.EventTime.Time
 	}
 	if o.Series != nil {
@@ -70,7 +70,7 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 	return e, o.Type == corev1.EventTypeWarning && (kind == "Pod" || kind == "Job")
 }
 
-// notStarted and notMade are prefixes of the reason why a Job waits.
+// notStarted and notMade are prefixes of the reason why a Job is waiting.
 const notStarted, notMade = "its pod has not started: ", "its pod was not created: "
 
 // waits records why the pods of Jobs have not started.
@@ -80,8 +80,8 @@ type waits struct {
 	why    map[string]string // by the UID of the Job
 }
 
-// explain records why the pods of Jobs have not started. It keeps the last reason when a pod is gone, because at the
-// deadline of a Job its pod is deleted first.
+// explain records why the pods of Jobs have not started. It keeps the last reason when a pod is gone, because when a
+// Job reaches its deadline, its pod is deleted first.
 func (w *waits) explain(jobs []knownJob) {
 	pods := map[string]knownPod{}
 	for _, p := range w.pods.Values() {
@@ -107,7 +107,8 @@ func (w *waits) explain(jobs []knownJob) {
 	}
 }
 
-// whyPending returns why a pod has not started: the reason in its status, or else the last warning about it.
+// whyPending returns the reason why a pod has not started. This is the reason in its status, or else the last warning
+// about it.
 func (w *waits) whyPending(p knownPod) string {
 	if p.why != "" {
 		return notStarted + p.why
@@ -117,7 +118,7 @@ func (w *waits) whyPending(p knownPod) string {
 	})
 }
 
-// warning returns the last warning about an object that is not over, or "" if there is none.
+// warning returns the last warning about an object that still applies, or "" if there is none.
 func (w *waits) warning(what, uid string, over func(knownEvent) bool) string {
 	var last knownEvent
 	for _, e := range w.events.Values() {
@@ -131,7 +132,7 @@ func (w *waits) warning(what, uid string, over func(knownEvent) bool) string {
 	return protocol.Cut(what+last.message, maxCause)
 }
 
-// withWaiting returns a Job with the reason why its pod has not started, or had not started before the Job failed.
+// withWaiting adds to a Job the reason why its pod has not started, or had not started before the Job failed.
 func (w *waits) withWaiting(j knownJob) rollout.Job {
 	why := w.why[j.uid]
 	if j.State == rollout.Running {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// amounts is a compact resource list. Resources of every node and pod are in fields. The others are in a map, which is
-// usually nil.
+// amounts is a compact resource list. The resources that every node and pod has are in fields. Other resources are in a
+// map, which is usually nil.
 type amounts struct {
 	milliCPU         int64
 	memory           int64 // bytes
@@ -20,7 +20,7 @@ type amounts struct {
 	extended         map[corev1.ResourceName]int64
 }
 
-// amountsOf reads a resource list and limits each amount to most. It leaves out amounts of zero.
+// amountsOf reads a resource list and limits each amount to the parameter most. It leaves out amounts of zero.
 func amountsOf(list corev1.ResourceList, most int64) amounts {
 	var a amounts
 	for name, q := range list {
@@ -49,8 +49,8 @@ func (a *amounts) extend(name corev1.ResourceName, v int64) {
 	a.extended[name] += v
 }
 
-// Bounds on each amount of one node and one pod. Sums are maintained by adding and subtracting, so the sums themselves
-// cannot be limited. They have room for 8,192 nodes and 524,288 pods with these amounts.
+// Limits on each amount for one node and one pod. Sums are maintained by adding and subtracting, so the sums themselves
+// cannot be limited. They are large enough for 8,192 nodes and 524,288 pods with these amounts.
 const (
 	maxOfNode = 1 << 50
 	maxOfPod  = 1 << 44
@@ -59,7 +59,7 @@ const (
 // maxDigits is the largest amount without a unit that protocol.Report.Bound accepts.
 const maxDigits = 999_999_999_999_999_999
 
-// bounded returns an amount in units of 1/parts, limited to most. Larger amounts would overflow.
+// bounded returns an amount in units of 1/parts, limited to the parameter most. Larger amounts would overflow.
 func bounded(q resource.Quantity, parts, most int64) int64 {
 	switch {
 	case q.CmpInt64(most/parts) > 0:
@@ -72,7 +72,7 @@ func bounded(q resource.Quantity, parts, most int64) int64 {
 	return q.MilliValue()
 }
 
-// add adds b sign times.
+// add adds b, multiplied by sign.
 func (a *amounts) add(b amounts, sign int64) {
 	a.milliCPU += sign * b.milliCPU
 	a.memory += sign * b.memory
@@ -93,14 +93,14 @@ const (
 	gibiFrom = 10 * gibi
 )
 
-// Rounding of CPUs. From ten CPUs on, the last digits would only show that some pod came or went.
+// Rounding of CPUs. For ten CPUs and more, the last digits would only show that some pod was added or removed.
 const (
 	coarseCPUFrom = 10_000 // in milli-CPUs
 	coarseCPU     = 100    // in milli-CPUs
 )
 
-// strings returns the amounts as quantities, rounded down so that small changes do not show. It leaves out amounts of
-// zero.
+// strings returns the amounts as quantities, rounded down so that small changes are not visible. It leaves out amounts
+// of zero.
 func (a *amounts) strings() map[string]string {
 	out := make(map[string]string, 4+len(a.extended))
 	if a.milliCPU > 0 {

@@ -15,14 +15,14 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Intervals of the probes of the API server's health.
+// Intervals of API server health probes.
 const (
 	probeInterval = 10 * time.Second
-	probeAgain    = time.Second // after a first failure, before it counts
+	probeAgain    = time.Second // after a first failure, which does not count yet
 	probeTimeout  = 5 * time.Second
 )
 
-// maxMessage bounds a health message, in bytes.
+// maxMessage is the maximum size of a health message, in bytes.
 const maxMessage = 512
 
 // healthState turns the results of probes into a health that does not flap. After a success, a failure is probed again
@@ -33,7 +33,7 @@ type healthState struct {
 	suspected bool
 }
 
-// observe takes the problem that a probe found, or "" for none, and returns when to probe again.
+// observe records the problem that a probe found, or "" if there is none, and returns when to probe again.
 func (v *healthState) observe(problem string, now time.Time) (again time.Duration) {
 	healthy := problem == ""
 	switch {
@@ -53,11 +53,12 @@ func (v *healthState) observe(problem string, now time.Time) (again time.Duratio
 	return probeInterval
 }
 
-// interpret returns the problem that a response to /readyz shows, or "" for none. The message must not change between
-// probes while the cause is the same.
+// interpret returns the problem that a response to /readyz shows, or "" if there is none. The message must stay the
+// same between probes as long as the cause is the same.
 func interpret(ctx context.Context, code int, body []byte, err error) string {
 	switch {
-	case code == http.StatusOK, code == http.StatusForbidden: // it serves; the agent may only not see more
+	case code == http.StatusOK, code == http.StatusForbidden:
+		// the API server is serving; the agent is just not permitted to see more
 		return ""
 	case code == http.StatusUnauthorized:
 		return "the API server does not accept the agent's credentials"
@@ -86,7 +87,7 @@ func failingChecks(body []byte) string {
 	return strings.Join(names, ", ")
 }
 
-// cause returns an error's message without ports and times, which differ from probe to probe.
+// cause returns an error message without ports and times, which differ between probes.
 func cause(err error) string {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err.Error()

@@ -42,7 +42,7 @@ func (t *nodeTally) add(n nodeNumbers, sign int64) {
 	t.distributions[n.distribution] += sign
 }
 
-// nodes returns the report's numbers of nodes, and the distribution of most nodes.
+// nodes returns the numbers of nodes for the report, and the distribution that most nodes have.
 func (t *nodeTally) nodes() (protocol.Nodes, string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// versionInterval is how often the version is read. Usually an upgrade shows earlier, because the API server becomes
-// unavailable and returns.
+// versionInterval is how often the version is read. An upgrade is usually noticed earlier, because the API server
+// becomes unavailable and then returns.
 const versionInterval = time.Minute
 
 // probe reads the API server's health and version.
@@ -60,10 +60,10 @@ func (p *probe) readyz(ctx context.Context) string {
 	return interpret(ctx, code, body, err)
 }
 
-// maxChecks bounds the part of a response to /readyz that is read, in bytes.
+// maxChecks is the maximum size of the part of a /readyz response that is read, in bytes.
 const maxChecks = 64 << 10
 
-// get sends a request and reads the response without client-go. For a failed response with text, such as a response of
+// get sends a request and reads the response without client-go. If a failure response contains plain text, as from
 // /readyz, client-go returns neither the code nor the body.
 func (p *probe) get(ctx context.Context, path string) (code int, body []byte, err error) {
 	client := &http.Client{}

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Times when a change is reported. Changes that users wait for are sent immediately. The requests of pods change all
-// the time, and each report becomes a write on the hub.
+// Times when a change is reported. Changes that users wait for are sent immediately. Other changes are delayed, because
+// pods' resource requests change all the time, and each report becomes a write on the hub.
 const (
 	firstWithin      = 5 * time.Second        // a first report is sent even if something is still unknown
 	podsWithin       = 250 * time.Millisecond // once the rest is known, a first report waits this long for pods
@@ -25,7 +25,7 @@ func (r *Reporter) publish(ctx context.Context) {
 	if !r.awaitFirst(ctx) {
 		return
 	}
-	counted := 0 // the leadership in which requested was summed
+	counted := 0 // the leadership in which the amounts in requested were summed
 	if leadership, known := r.podsKnown(); known {
 		counted = leadership
 	}
@@ -106,7 +106,7 @@ func (r *Reporter) Touch() {
 	}
 }
 
-// putLocked publishes the latest report with the fields that other parts of the agent provide.
+// putLocked publishes the latest report together with the fields that other parts of the agent provide.
 func (r *Reporter) putLocked() {
 	report := *r.latest
 	report.SettingsDigest, report.DirectAuthority = r.options.SettingsDigest(), r.options.DirectAuthority()

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// pace runs the publishing part of a Reporter in a bubble. The test feeds it by hand, and pace records when a report
+// pace runs the publishing part of a Reporter in a bubble. The test feeds it manually, and pace records when a report
 // came.
 type pace struct {
 	*Reporter

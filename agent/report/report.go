@@ -26,13 +26,13 @@ type Options struct {
 	Stream *stream.Stream
 	// AgentVersion and ClusterUID are part of each report.
 	AgentVersion, ClusterUID string
-	// Restored is part of each report, too.
+	// Restored is also part of each report.
 	Restored time.Time
 	// SettingsDigest returns the digest of the hub's settings in force, or "" if there are none. Call Reporter.Touch when
 	// it changes.
 	SettingsDigest func() string
-	// Deployment returns the report's part on the Deployment, or nil if there is none. It is called while this replica
-	// leads. Call Reporter.Touch when the result changes.
+	// Deployment returns the report's section about the Deployment, or nil if there is none. It is called while this
+	// replica is the leader. Call Reporter.Touch when the result changes.
 	Deployment func() *protocol.Deployment
 	// Left returns protocol.Report.Left. It is called like Deployment.
 	Left func() []string
@@ -43,7 +43,7 @@ type Options struct {
 	DirectAuthority func() string
 	// Capabilities are the capabilities of the agent.
 	Capabilities protocol.Capabilities
-	// NodesChanged is called after each change of the nodes, while this replica leads.
+	// NodesChanged is called after each change to the nodes, while this replica is the leader.
 	NodesChanged func()
 	Log          logr.Logger
 }
@@ -58,19 +58,19 @@ type Reporter struct {
 	facts   facts
 	topic   *stream.Topic
 
-	// guards latest, and is held while it is published: the functions that are called then must not call Touch
+	// guards latest, and is held while latest is published; functions that are called meanwhile must not call Touch
 	publishing sync.Mutex
 	latest     *protocol.Report // without the fields that are added when it is published; nil before the first report
 }
 
-// facts are the known facts besides the tallies.
+// facts are the known facts other than the tallies.
 type facts struct {
 	mu           sync.Mutex // guards the fields below
 	health       healthState
 	version      string
 	versionTried bool
 	role         role
-	nodes        resourceState // of the current leadership, as are pods
+	nodes        resourceState // of the current leadership, like pods
 	pods         resourceState
 }
 
@@ -78,14 +78,14 @@ type facts struct {
 type role struct {
 	known      bool
 	leads      bool
-	leadership int  // how often this replica started to lead
+	leadership int  // how often this replica has become the leader
 	patient    bool // nodes are not reported before pods are known, because the hub already has both from another replica
 }
 
-// resourceState says how much is known about a resource.
+// resourceState describes how much is known about a resource.
 type resourceState struct {
 	synced bool
-	failed bool // the last request failed, and the resource was never synced
+	failed bool // the last request failed, and the resource has never been synced
 }
 
 // New returns a Reporter. Run starts it.
@@ -135,7 +135,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	r.publish(ctx)
 }
 
-// Lead watches nodes and pods until ctx ends, because the leading replica reports them.
+// Lead watches nodes and pods until ctx ends, because the leader reports them.
 func (r *Reporter) Lead(ctx context.Context) {
 	r.begin()
 	defer r.Follow()
@@ -163,7 +163,7 @@ func (r *Reporter) begin() {
 	signal(r.soon)
 }
 
-// Follow records that another replica leads, and drops the data on nodes and pods.
+// Follow records that another replica is the leader, and drops the data on nodes and pods.
 func (r *Reporter) Follow() {
 	r.facts.mu.Lock()
 	before := r.facts.role
@@ -179,7 +179,7 @@ func (r *Reporter) Follow() {
 	signal(r.soon)
 }
 
-// Nodes returns the number of the member's nodes, and whether this replica knows it.
+// Nodes returns the number of nodes in the member, and whether this replica knows this number.
 func (r *Reporter) Nodes() (int32, bool) {
 	r.facts.mu.Lock()
 	known := r.facts.role.leads && r.facts.nodes.synced
@@ -236,7 +236,7 @@ func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 }
 
 // readiness reports whether everything that a first report needs is known, or known to be missing, and whether pods are
-// known too. If the API server is not healthy, it may take long until the leader is known.
+// known too. If the API server is not healthy, it may take a long time until the leader is known.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -259,7 +259,7 @@ func (r *Reporter) podsKnown() (leadership int, known bool) {
 	return r.facts.role.leadership, r.facts.role.leads && r.facts.pods.synced
 }
 
-// build returns a report of the known facts, with these requested amounts.
+// build returns a report of the known facts, with the given requested amounts.
 func (r *Reporter) build(requested map[string]string) protocol.Report {
 	nodes, distribution := r.nodes.nodes()
 	nodes.Requested = requested
@@ -279,7 +279,8 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	}
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)
-		if f.nodes.synced || f.nodes.failed { // only nodes show some distributions, so it is unknown before they are read
+		if f.nodes.synced || f.nodes.failed {
+			// some distributions are visible only on nodes, so the distribution is unknown until nodes have been read
 			report.Distribution = cmp.Or(report.Distribution, distribution, distributionPlain)
 		}
 	}

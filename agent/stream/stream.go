@@ -34,13 +34,13 @@ func New() *Stream {
 	return s
 }
 
-// Topic returns the part of the stream on one of the subjects of package protocol.
+// Topic returns the part of the stream for one of the subjects in package protocol.
 func (s *Stream) Topic(subject string) *Topic { return s.topics[subject] }
 
 // End ends the stream for all readers.
 func (s *Stream) End() { close(s.ended) }
 
-// wakeLocked makes readers look for lines.
+// wakeLocked makes readers check for new lines.
 func (s *Stream) wakeLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -66,7 +66,7 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	control, encoder := http.NewResponseController(w), json.NewEncoder(w)
-	// escaping makes six bytes of one, and a line longer than protocol.MaxLine ends the tunnel
+	// escaping can turn one byte into six, and a line longer than protocol.MaxLine ends the tunnel
 	encoder.SetEscapeHTML(false)
 	for {
 		lines, changed := s.unsent(to)
@@ -104,7 +104,7 @@ func (s *Stream) unsent(to reader) (lines []*protocol.Line, more <-chan struct{}
 // reader records the lines that one reader has received, by topic.
 type reader map[*Topic]*received
 
-// received records the lines that one reader has received of one topic.
+// received records the lines from one topic that one reader has received.
 type received struct {
 	round    int
 	versions map[string]uint64

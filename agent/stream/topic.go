@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Topic is one subject of a Stream. It has the latest line for each key. Readers get no lines before Sync.
+// Topic is one subject of a Stream. It holds the latest line for each key. Readers get no lines before Sync.
 type Topic struct {
 	stream  *Stream
 	subject string
@@ -26,14 +26,14 @@ type Topic struct {
 	entries map[string]entry
 }
 
-// entry is a line and the version at which it was put.
+// entry is a line with the topic's version at the time of Put.
 type entry struct {
 	line    *protocol.Line
 	version uint64
 }
 
-// Put sets the line of a key, cut to its bounds, and reports whether it differs from the previous line. The caller must
-// not change the line afterwards.
+// Put sets the line of a key, truncated to the limits, and reports whether it differs from the previous line. The
+// caller must not change the line afterward.
 func (t *Topic) Put(key string, line *protocol.Line) bool {
 	line.Bound()
 	t.stream.mu.Lock()
@@ -86,8 +86,8 @@ func (t *Topic) Sync() {
 	}
 }
 
-// Reset removes all lines because another replica leads. Readers are told that they get no more changes. Their lines
-// remain valid.
+// Reset removes all lines because another replica is now the leader. Readers are told that they get no more changes.
+// Their lines remain valid.
 func (t *Topic) Reset() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -141,7 +141,7 @@ func (t *Topic) unsentLocked(has *received) (lines []*protocol.Line) {
 	return lines
 }
 
-// appendMark appends a line if the subject has one of that kind.
+// appendMark appends a marker line if the subject has a marker of that kind.
 func appendMark(lines []*protocol.Line, mark *protocol.Line) []*protocol.Line {
 	if mark == nil {
 		return lines
@@ -149,10 +149,10 @@ func appendMark(lines []*protocol.Line, mark *protocol.Line) []*protocol.Line {
 	return append(lines, mark)
 }
 
-// encode returns a line as JSON. Equal lines are equal bytes.
+// encode returns a line as JSON. Equal lines have the same encoding.
 func encode(line *protocol.Line) []byte {
 	raw, err := json.Marshal(line)
-	if err != nil { // strings, numbers and times always marshal
+	if err != nil { // strings, numbers and times can always be marshaled
 		panic(err)
 	}
 	return raw

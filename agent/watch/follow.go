@@ -3,8 +3,8 @@
 
 // Package watch keeps the agent's data about objects in the member up to date.
 //
-// It consists of a reflector of client-go and a store that holds the few fields that are used, instead of the objects.
-// An informer would hold the objects twice, and would not have the agent's own writes before their events arrive.
+// It consists of a client-go reflector and a store. The store holds only the few fields that are used, not the objects.
+// An informer would hold the objects twice, and would not contain the agent's own writes until their events arrive.
 // docs/design/0015-how-the-agent-applies.md explains the reasons.
 package watch
 
@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// pageSize bounds the objects in a page of a list, if the API server cannot stream lists as a watch.
+// pageSize is the maximum number of objects in a page of a list if the API server cannot stream lists as a watch.
 const pageSize = 500
 
 // For objects of any kind, only the metadata is read, because their content may be large or secret.
@@ -40,7 +40,7 @@ type Collection struct {
 	Path string
 	// Labels and Fields are selectors. Empty selectors match all objects.
 	Labels, Fields string
-	// Optional objects count as known if the API server does not have their kind or forbids reading them.
+	// Optional objects count as known if the API server does not serve their kind or forbids reading them.
 	Optional bool
 	// OnError is called for each failed request, which is then retried. It may be nil.
 	OnError func(error)
@@ -67,8 +67,8 @@ type follower[O Object, T any] struct {
 }
 
 // list reads a page and keeps only the stored fields of each object, so the whole list is never in memory. It replaces
-// version 0 with the newest version, because a cache may lack the agent's last writes, and API servers that answer from
-// their cache ignore the page size.
+// version 0 with the newest version, because a cache may lack the agent's last writes, and API servers that respond
+// from their cache ignore the page size.
 func (f follower[O, T]) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""
@@ -116,7 +116,8 @@ func (f follower[O, T]) request(options *metav1.ListOptions, metadata string) *r
 	return request
 }
 
-// streamRefused reports whether an API server only refused to stream a list as a watch. The reflector then lists.
+// streamRefused reports whether an API server only refused to stream a list as a watch. In that case, the reflector
+// sends a list request.
 func streamRefused(options metav1.ListOptions, err error) bool {
 	return options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
 }

@@ -20,7 +20,7 @@ import (
 // Name identifies an object of a collection.
 type Name = cache.ObjectName
 
-// Object is an object of the API.
+// Object is an API object.
 type Object interface {
 	runtime.Object
 	metav1.Object
@@ -30,7 +30,7 @@ type Object interface {
 type Options[O Object, T any] struct {
 	// Read returns the value to store for an object, or false to store nothing.
 	Read func(O) (T, bool)
-	// Index returns the key with which Of finds an object. It may be nil.
+	// Index returns the key by which Of finds an object. It may be nil.
 	Index func(T) string
 	// Changed is called with the values of an object before and after a change. A value is nil if nothing is stored. Calls
 	// for one object may overlap. It may be nil.
@@ -40,7 +40,7 @@ type Options[O Object, T any] struct {
 }
 
 // Store holds a value for each object of a collection. It is a cache.TransformingStore. It also stores the agent's own
-// writes: the API server's response counts until the watch has reached its version.
+// writes: the API server's response to a write counts until the watch has reached its version.
 type Store[O Object, T any] struct {
 	options Options[O, T]
 	known   chan struct{}
@@ -53,7 +53,7 @@ type Store[O Object, T any] struct {
 	index   map[string]map[Name]bool
 }
 
-// stored is a value with the version of its object.
+// stored is a value together with the version of its object.
 type stored[T any] struct {
 	version uint64
 	value   T
@@ -70,8 +70,8 @@ func (s *Store[O, T]) Known() <-chan struct{} { return s.known }
 
 func (s *Store[O, T]) setKnown() { s.once.Do(func() { close(s.known) }) }
 
-// Stale reports whether the API server last said that it does not have the kind. Either the objects are gone, or the
-// API server has just started.
+// Stale reports whether the API server most recently said that it does not serve the kind. Either the objects are gone,
+// or the API server has just started.
 func (s *Store[O, T]) Stale() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Store[O, T]) Get(name Name) (T, bool) {
 	return i.value, there
 }
 
-// Values returns all values, in the order of names.
+// Values returns all values, ordered by name.
 func (s *Store[O, T]) Values() []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *Store[O, T]) Values() []T {
 	return values
 }
 
-// Of returns the names of the objects with a key of the index, in order.
+// Of returns the names of the objects with the given index key, in order.
 func (s *Store[O, T]) Of(key string) []Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,8 @@ func (s *Store[O, T]) Alter(name Name, change func(*T)) {
 	}
 }
 
-// Drop removes an object that was found to be deleted, unless the watch has since shown another object of its name.
+// Drop removes an object that was found to be deleted, unless the watch has since shown another object with the same
+// name.
 func (s *Store[O, T]) Drop(name Name, gone func(T) bool) {
 	s.mu.Lock()
 	var before *T
@@ -213,7 +214,7 @@ func (s *Store[O, T]) seen() {
 	}
 }
 
-// Transformer makes the reflector's own store keep entries as well.
+// Transformer makes the reflector's own store hold entries, too.
 func (s *Store[O, T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return s.entryOf(obj) }
 }
@@ -221,7 +222,7 @@ func (s *Store[O, T]) Transformer() cache.TransformFunc {
 // Add stores an object.
 func (s *Store[O, T]) Add(obj any) error { return s.Update(obj) }
 
-// Update stores an object from the watch, unless the response to a later write is stored.
+// Update stores an object from the watch, unless the response to a later write has been stored.
 func (s *Store[O, T]) Update(obj any) error {
 	e, err := s.entryOf(obj)
 	if err != nil {
@@ -258,10 +259,10 @@ func (s *Store[O, T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace stores all objects of a list. Objects that were written later than the list stay. A list is never older than
-// an event before it. If its version is lower, the API server was restored from a backup, and only the list counts.
-// Otherwise a role with more rights in the backup would pass for the role that was applied. A restore may also move
-// versions forward. In that case, an object that is older than before was restored.
+// Replace stores all objects of a list. Objects that were written later than the list are kept. A list is never older
+// than an earlier event. If its version is lower, the API server was restored from a backup, and only the list counts.
+// Otherwise a role with more rights in the backup would be mistaken for the role that was applied. A restore may also
+// move versions forward. In that case, a restored object is recognized because it is older than before.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {
@@ -305,8 +306,8 @@ func (s *Store[O, T]) Replace(objs []any, version string) error {
 // Resync does nothing.
 func (s *Store[O, T]) Resync() error { return nil }
 
-// entry is the stored part of an object, from its decoding until it is stored. It is a runtime.Object because the
-// reflector requires that.
+// entry is the stored part of an object, from the time it is decoded until it is stored. It is a runtime.Object because
+// the reflector requires this.
 type entry[T any] struct {
 	metav1.ObjectMeta // namespace, name and version only
 	version           uint64
@@ -314,7 +315,7 @@ type entry[T any] struct {
 	keep              bool
 }
 
-// GetObjectKind returns no kind.
+// GetObjectKind returns an empty kind.
 func (e *entry[T]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject returns the entry, which never changes.
@@ -341,7 +342,7 @@ func (s *Store[O, T]) entry(o O) *entry[T] {
 	return e
 }
 
-// number returns a resource version as a number. It grows with each write of any object of a resource.
+// number returns a resource version as a number. The number grows with each write to any object of a resource.
 func number(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 )
 
 // Agent configures the agent in the member. The hub changes a connected agent through its tunnel if the agent runs as
-// the Deployment in its manifest. If the changed agent does not become ready, it is rolled back; the AgentUpToDate
-// condition reports this. Anyone who can choose the agent's image, the hub that it trusts or the nodes that it runs
-// on can obtain the agent's rights. Setting any field except replicas and resources therefore requires the verb
-// "update" on clusters/agent, which no role of a workspace includes.
+// the Deployment from its manifest. If the changed agent does not become ready, it is rolled back, and the
+// AgentUpToDate condition reports the rollback. Anyone who can choose the agent's image, the hub that it trusts or the
+// nodes that it runs on can obtain the agent's rights. Setting any field except replicas and resources therefore
+// requires the "update" verb on clusters/agent, which no workspace role includes.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
 	// image is the container image of the agent. It defaults to the image in the hub's configuration.
@@ -21,9 +21,9 @@ type Agent struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Image string `json:"image,omitempty"`
 
-	// trust selects the certificates that the agent accepts from the hub. Pinned, the default, accepts only the CA bundle
-	// in the agent's manifest and the CAs that the hub has since announced through the tunnel. System accepts the
-	// certificate authorities of the agent's image; use it for a hub behind a public CA.
+	// trust selects the certificates that the agent accepts from the hub. Pinned, the default, accepts only the CA
+	// bundle in the agent's manifest and the CAs that the hub has since announced through the tunnel. System accepts
+	// the certificate authorities in the agent's image. Use it if a public CA issued the hub's certificate.
 	// +optional
 	// +kubebuilder:default=Pinned
 	Trust Trust `json:"trust,omitempty"`
@@ -49,18 +49,18 @@ type Agent struct {
 	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach
 	// the member; nothing is delivered meanwhile. Anyone who controls a node with a node agent can obtain the agent's
 	// rights. Limit the nodes with nodeSelector or affinity, whose requirements apply to node agents too. A change
-	// takes effect when the new manifest is applied in the member. It requires the profile Full. It defaults to false.
+	// takes effect when the new manifest is applied in the member. It requires the Full profile. It defaults to false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
-	// nodeSelector lists the labels that a node must have for the agent to run on it, at most 16. By default the agent
-	// runs on any node and prefers control-plane nodes.
+	// nodeSelector lists up to 16 labels that a node must have for the agent to run on it. By default the agent runs on
+	// any node and prefers control plane nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +mapType=atomic
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
-	// tolerations are added to the tolerations for control plane taints, which the agent always has. At most 16.
+	// tolerations are up to 16 tolerations in addition to the agent's built-in tolerations for control plane taints.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -87,20 +87,20 @@ type Agent struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// imagePullSecrets names the Secrets that the member uses to pull the agent's image, at most 8. They must exist in the
-	// agent's namespace "drover-agent" in the member; create them there by hand or with GitOps. It defaults to the Secrets
-	// in the hub's configuration.
+	// imagePullSecrets names up to 8 Secrets that the member uses to pull the agent's image. They must exist in the
+	// agent's namespace "drover-agent" in the member; create them there manually or with GitOps. It defaults to the
+	// Secrets in the hub's configuration.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// env adds environment variables to the agent, at most 16. The allowed names are HTTPS_PROXY, HTTP_PROXY and NO_PROXY
+	// env adds up to 16 environment variables to the agent. The allowed names are HTTPS_PROXY, HTTP_PROXY and NO_PROXY
 	// (also in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and the OpenTelemetry variables OTEL_EXPORTER_OTLP_ENDPOINT,
-	// OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*. The hub
-	// and the agent both refuse other names, since a variable could redirect the agent to another server. Everyone who can
-	// read the manifest sees a "value". Use "secretKey" for anything secret, such as the password of a proxy.
+	// OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*. The
+	// hub and the agent both refuse other names, since a variable could redirect the agent to another server. Everyone
+	// who can read the manifest can see a "value". Use "secretKey" for anything secret, such as a proxy password.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -131,21 +131,22 @@ type AgentResources struct {
 // AgentEnv is an environment variable of the agent.
 // +kubebuilder:validation:XValidation:rule="!has(self.secretKey) || !has(self.value) || size(self.value) == 0",message="set value or secretKey, not both"
 type AgentEnv struct {
-	// name is the name of the variable: 1 to 128 letters, digits and underscores, not starting with a digit.
+	// name is the name of the variable. It consists of 1 to 128 letters, digits and underscores, and does not start
+	// with a digit.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// value is the value of the variable, at most 1024 characters. It defaults to the empty string.
+	// value is the value of the variable. It has at most 1024 characters. It defaults to the empty string.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Value string `json:"value,omitempty"`
 
-	// secretKey reads the value from this key of the Secret "drover-agent-env" in the agent's namespace "drover-agent" in
-	// the member. Create that Secret by hand or with GitOps; the hub never sees it. While the Secret or the key is
+	// secretKey reads the value from this key of the Secret "drover-agent-env" in the agent's namespace "drover-agent"
+	// in the member. Create that Secret manually or with GitOps; the hub never sees it. While the Secret or the key is
 	// missing, the agent's pods do not start.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -171,7 +172,7 @@ type Trust string
 const (
 	// TrustPinned accepts only the CA bundle that the agent received from the hub.
 	TrustPinned Trust = "Pinned"
-	// TrustSystem accepts the certificate authorities of the agent's image.
+	// TrustSystem accepts the certificate authorities in the agent's image.
 	TrustSystem Trust = "System"
 )
 
@@ -204,15 +205,15 @@ type AgentStatus struct {
 
 // AgentUpgrade describes one agent's part in an upgrade of all agents.
 type AgentUpgrade struct {
-	// revision identifies the settings that the hub gives all agents' Deployments: their image and the template of the
-	// manager's version.
+	// revision identifies the settings that the hub applies to the Deployments of all agents: the image, and the
+	// template of this manager version.
 	Revision string `json:"revision"`
 
-	// wave is the wave that the Cluster belonged to when the upgrade of its agent began.
+	// wave is the wave that the Cluster belonged to when the upgrade of its agent started.
 	// +optional
 	Wave string `json:"wave,omitempty"`
 
-	// since is the time when the upgrade of the agent began.
+	// since is the time when the upgrade of the agent started.
 	Since metav1.Time `json:"since"`
 
 	// complete is the time when the rollout of the new Deployment finished.

@@ -8,24 +8,24 @@ import (
 )
 
 // JWTProvider is a token issuer. Workloads send its tokens directly to the hub. Its fields follow the JWTAuthenticator
-// of Kubernetes. There is no login and no session: a token is valid until it expires. The name of the AuthProvider is
-// the only prefix of user and group names.
+// type of Kubernetes. There is no login and no session: a token is valid until it expires. The name of the AuthProvider
+// is the only prefix that user and group names get.
 type JWTProvider struct {
 	// issuer identifies the issuer and the tokens to accept.
 	// +required
 	Issuer JWTIssuer `json:"issuer"`
 
-	// claimMappings derive the user from a token.
+	// claimMappings define how the user is derived from a token.
 	// +required
 	ClaimMappings JWTClaimMappings `json:"claimMappings"`
 
-	// claimValidationRules must all be satisfied by the claims of a token. At most 16.
+	// claimValidationRules are up to 16 rules that the claims of a token must satisfy.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
 	ClaimValidationRules []JWTClaimRule `json:"claimValidationRules,omitempty"`
 
-	// userValidationRules must all be satisfied by the user that claimMappings derive. At most 16.
+	// userValidationRules are up to 16 rules that the user derived by claimMappings must satisfy.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
@@ -58,8 +58,8 @@ type JWTIssuer struct {
 	// +optional
 	DiscoveryURL string `json:"discoveryURL,omitempty"`
 
-	// certificateAuthority is the bundle of CA certificates, in PEM, that verifies the issuer's certificate. It defaults
-	// to the CAs of the manager's system.
+	// certificateAuthority is the bundle of CA certificates, in PEM, that verifies the issuer's certificate. It
+	// defaults to the manager's system CAs.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
@@ -75,7 +75,7 @@ type JWTIssuer struct {
 	// +required
 	Audiences []string `json:"audiences"`
 
-	// audienceMatchPolicy must be MatchAny, the default: one matching audience is enough.
+	// audienceMatchPolicy must be MatchAny, which is the default: a token with one matching audience is accepted.
 	// +optional
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
@@ -85,7 +85,7 @@ type JWTIssuer struct {
 // +kubebuilder:validation:Enum=MatchAny
 type JWTAudienceMatchPolicy string
 
-// JWTClaimMappings derive a user from a token.
+// JWTClaimMappings define how a user is derived from a token.
 type JWTClaimMappings struct {
 	// username produces the name of the user. The value must be a string that is a valid name, and the issuer must not
 	// give it to another workload.
@@ -97,7 +97,7 @@ type JWTClaimMappings struct {
 	Groups *JWTClaimOrExpression `json:"groups,omitempty"`
 
 	// uid produces the user's UID. The value must be a string that the issuer never gives to another workload. It
-	// defaults to the claim sub.
+	// defaults to the sub claim.
 	// +optional
 	UID *JWTClaimOrExpression `json:"uid,omitempty"`
 }
@@ -106,7 +106,7 @@ type JWTClaimMappings struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
 type JWTClaimOrExpression struct {
-	// claim is the name of the claim that holds the value. The claim email is accepted only if email_verified is true.
+	// claim is the name of the claim that holds the value. The email claim is accepted only if email_verified is true.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -157,7 +157,7 @@ type JWTClaimRule struct {
 // JWTUserRule is a condition on the user of a token. A token whose user does not satisfy it is refused.
 type JWTUserRule struct {
 	// expression is a CEL expression that must evaluate to true. The variable user has the fields username, uid and
-	// groups; the names in it carry the prefix of the provider.
+	// groups; the names include the provider's prefix.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"

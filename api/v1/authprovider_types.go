@@ -10,8 +10,8 @@ import (
 // AuthProvider is a source of identities other than local Users: an OpenID Connect provider, an LDAP directory, GitHub,
 // or an issuer of tokens for workloads. Its name is the prefix of its users and groups in bindings: "<name>:<user>". Do
 // not choose a name that is already a prefix in the RBAC of a member, such as kubeadm in kubeadm:cluster-admins. The
-// Secrets that an AuthProvider names must be in the manager's namespace and have the label cluster.drover.dev/secret:
-// provider.
+// Secrets that an AuthProvider refers to must be in the manager's namespace and have the label
+// "cluster.drover.dev/secret: provider".
 //
 // Users can sign in only if the manager's configuration sets signIn.issuer. Anyone with write access to AuthProviders
 // can impersonate any user of a provider, in every member.
@@ -76,14 +76,14 @@ type AuthProviderSpec struct {
 	// +optional
 	GitHub *GitHubProvider `json:"github,omitempty"`
 
-	// jwt configures an issuer of tokens that workloads authenticate with, such as GitHub Actions, GitLab CI or the
-	// ServiceAccounts of another cluster.
+	// jwt configures a token issuer for workloads, such as GitHub Actions, GitLab CI or the ServiceAccounts of another
+	// cluster.
 	// +optional
 	JWT *JWTProvider `json:"jwt,omitempty"`
 }
 
 // ProviderSecret names a key of a Secret in the manager's namespace. The Secret must have the label
-// cluster.drover.dev/secret: provider.
+// "cluster.drover.dev/secret: provider".
 type ProviderSecret struct {
 	// name is the name of the Secret.
 	// +kubebuilder:validation:MinLength=1
@@ -99,8 +99,8 @@ type ProviderSecret struct {
 	Key string `json:"key"`
 }
 
-// OIDCProvider is an OpenID Connect provider. Register <signIn.issuer>/v1/auth/callback/<name> there as the redirect
-// URI.
+// OIDCProvider is an OpenID Connect provider. Register <signIn.issuer>/v1/auth/callback/<name> as the redirect URI with
+// the provider.
 type OIDCProvider struct {
 	// url is the issuer URL. The discovery document is read from <url>/.well-known/openid-configuration.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
@@ -109,8 +109,8 @@ type OIDCProvider struct {
 	// +required
 	URL string `json:"url"`
 
-	// caBundle is the bundle of CA certificates, in PEM, that verifies the provider's certificate. It defaults to the CAs
-	// of the manager's system.
+	// caBundle is the bundle of CA certificates, in PEM, that verifies the provider's certificate. It defaults to the
+	// manager's system CAs.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -128,8 +128,8 @@ type OIDCProvider struct {
 
 	// scopes are requested in addition to openid. Add offline_access if the provider requires it for refresh tokens:
 	// without a refresh token, users must sign in again when their tokens expire. For Google, the hub sends
-	// access_type=offline instead. It defaults to profile and offline_access, or to profile alone if scopes_supported of
-	// the provider does not list offline_access.
+	// access_type=offline instead. It defaults to profile and offline_access, or to profile alone if the provider's
+	// scopes_supported does not list offline_access.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Pattern=`^[!#-\[\]-~]+$`
 	// +kubebuilder:validation:items:MaxLength=128
@@ -146,13 +146,14 @@ type OIDCProvider struct {
 	Prompt *string `json:"prompt,omitempty"`
 
 	// lowercaseNames converts the letters A to Z in names to lower case. Set it only if the provider compares names
-	// without regard to case, as Entra ID does: at any other provider, one user could take the name of another. It
-	// defaults to false, and a name with upper-case letters is then refused.
+	// without regard to case, as Entra ID does: with any other provider, one user could take the name of another. It
+	// defaults to false, which means that a name with upper-case letters is refused.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 
-	// nameClaim is the claim with the name of the user. The name must be unique at the provider and must never be given to
-	// another user. It defaults to preferred_username. If it is email, the provider must report the address as verified.
+	// nameClaim is the claim with the name of the user. The name must be unique within the provider and must never be
+	// given to another user. It defaults to preferred_username. If it is email, the provider must report the address as
+	// verified.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -187,8 +188,8 @@ type LDAPProvider struct {
 	// +required
 	Servers []string `json:"servers"`
 
-	// caBundle is the bundle of CA certificates, in PEM, that verifies the servers' certificates. It defaults to the CAs
-	// of the manager's system.
+	// caBundle is the bundle of CA certificates, in PEM, that verifies the servers' certificates. It defaults to the
+	// manager's system CAs.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -218,15 +219,15 @@ type LDAPProvider struct {
 
 // LDAPBind is a service account of a directory.
 type LDAPBind struct {
-	// dn is the name of the account: a DN or another name that the server accepts, such as drover@example.com for Active
-	// Directory.
+	// dn is the name of the account: a DN or another name that the server accepts, such as drover@example.com for an
+	// Active Directory account.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	DN string `json:"dn"`
 
-	// passwordSecret names the Secret key with the password of the account.
+	// passwordSecret refers to the Secret key with the account's password.
 	// +required
 	PasswordSecret ProviderSecret `json:"passwordSecret"`
 }
@@ -240,8 +241,8 @@ type LDAPUserSearch struct {
 	// +required
 	Base string `json:"base"`
 
-	// filter is the LDAP filter that finds a user, such as (&(objectClass=person)(uid={name})). {name} is replaced by the
-	// name that the user typed, escaped.
+	// filter is the LDAP filter that finds a user, such as (&(objectClass=person)(uid={name})). {name} is replaced by
+	// the escaped name that the user entered.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -321,8 +322,8 @@ type GitHubProvider struct {
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// caBundle is the bundle of CA certificates, in PEM, that verifies GitHub's certificate. It defaults to the CAs of the
-	// manager's system.
+	// caBundle is the bundle of CA certificates, in PEM, that verifies GitHub's certificate. It defaults to the
+	// manager's system CAs.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -338,9 +339,9 @@ type GitHubProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations restricts sign-in to users who belong to at least one of these organizations. The user's memberships
-	// in them become groups: the organization, and the teams in it as organization/team. At most 64. Required unless
-	// anyUser is set.
+	// organizations restricts sign-in to users who belong to at least one of these organizations. Each organization
+	// that a user belongs to becomes a group of the user, and so does each team, as organization/team. At most 64 are
+	// allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
@@ -383,15 +384,15 @@ type AuthProviderStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Reasons of an AuthProvider's condition Ready, in addition to ReasonDisabled.
+// Reasons of an AuthProvider's Ready condition, in addition to ReasonDisabled.
 const (
 	// ReasonReachable means that the provider responds.
 	ReasonReachable = "Reachable"
-	// ReasonSecretMissing means that a Secret that the provider names does not exist, or lacks the key or the label.
+	// ReasonSecretMissing means that a Secret that the provider refers to does not exist, or lacks the key or the
+	// label.
 	ReasonSecretMissing = "SecretMissing"
 	// ReasonInvalid means that the spec cannot be used. The message says why.
 	ReasonInvalid = "Invalid"
-	// ReasonUnreachable means that the provider does not respond, or the response is not valid for a provider of its
-	// type.
+	// ReasonUnreachable means that the provider does not respond, or the response is invalid for its type of provider.
 	ReasonUnreachable = "Unreachable"
 )

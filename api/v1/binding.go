@@ -19,7 +19,7 @@ type Binding interface {
 	Principal() Subject
 	// Expires returns the time when the grant ends, or nil if it never ends.
 	Expires() *metav1.Time
-	// Delivery returns the status.
+	// Delivery returns the delivery status of the binding.
 	Delivery() *DeliveryStatus
 }
 

@@ -8,10 +8,10 @@ import (
 )
 
 // ClusterRoleTemplateBinding grants a principal a RoleTemplate in one or more members, optionally until a point in
-// time. In each of these members it becomes one ClusterRoleBinding. It also lets the principal reach these members
+// time. In each of these members it becomes a ClusterRoleBinding. It also lets the principal reach these members
 // through the hub and see their Clusters.
 //
-// Creating a binding, or changing its spec, requires the verb "bind" on the role template, in the binding's namespace.
+// Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -38,10 +38,10 @@ type ClusterRoleTemplateBinding struct {
 
 	// status reports in which members the binding is in force.
 	//
-	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired. It is False with MembersAway while no
-	// member has ever had the binding, and with Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
-	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, and the reasons of the
-	// role template.
+	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired. It is False with MembersAway while
+	// no member has ever received the binding, and with Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
+	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, or with the reason of
+	// the role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -60,8 +60,8 @@ type ClusterRoleTemplateBindingList struct {
 type ClusterRoleTemplateBindingSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// roleTemplateName is the name of a RoleTemplate of context Cluster, 1 to 63 characters. The RoleTemplate can be
-	// created later.
+	// roleTemplateName is the name of a RoleTemplate whose context is Cluster. It has 1 to 63 characters. The
+	// RoleTemplate does not have to exist yet.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -72,9 +72,9 @@ type ClusterRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights by its own
-	// clock, even without a connection to the hub. By default the binding never ends. A time in the past ends the
-	// binding immediately. Setting a later time restores it.
+	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights according to
+	// its own clock, even without a connection to the hub. By default the binding never ends. A time in the past ends
+	// the binding immediately. Setting a later time restores it.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
@@ -82,11 +82,11 @@ type ClusterRoleTemplateBindingSpec struct {
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 }
 
-// ProjectRoleTemplateBinding grants a principal a RoleTemplate in all present and future namespaces of a Project,
-// optionally until a point in time. In each of these namespaces it becomes one RoleBinding. It also lets the principal
+// ProjectRoleTemplateBinding grants a principal a RoleTemplate in all current and future namespaces of a Project,
+// optionally until a point in time. In each of these namespaces it becomes a RoleBinding. It also lets the principal
 // reach the Project's members through the hub and see their Clusters.
 //
-// Creating a binding, or changing its spec, requires the verb "bind" on the role template, in the binding's namespace.
+// Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -114,7 +114,8 @@ type ProjectRoleTemplateBinding struct {
 
 	// status reports in which of the Project's members the binding is in force.
 	//
-	// Ready has the same reasons as in a ClusterRoleTemplateBinding. In addition, it is False with ProjectNotFound.
+	// Ready has the same reasons as for a ClusterRoleTemplateBinding. In addition, it is False with ProjectNotFound if
+	// the project does not exist.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -131,15 +132,16 @@ type ProjectRoleTemplateBindingList struct {
 
 // ProjectRoleTemplateBindingSpec defines a grant in a Project. Every field can be changed at any time.
 type ProjectRoleTemplateBindingSpec struct {
-	// projectName is the name of a Project in the same namespace, 1 to 63 characters. The Project can be created later.
+	// projectName is the name of a Project in the same namespace. It has 1 to 63 characters. The Project does not have
+	// to exist yet.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	ProjectName string `json:"projectName"`
 
-	// roleTemplateName is the name of a RoleTemplate of context Project, 1 to 63 characters. The RoleTemplate can be
-	// created later.
+	// roleTemplateName is the name of a RoleTemplate whose context is Project. It has 1 to 63 characters. The
+	// RoleTemplate does not have to exist yet.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -150,9 +152,9 @@ type ProjectRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights by its own
-	// clock, even without a connection to the hub. By default the binding never ends. A time in the past ends the
-	// binding immediately. Setting a later time restores it.
+	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights according to
+	// its own clock, even without a connection to the hub. By default the binding never ends. A time in the past ends
+	// the binding immediately. Setting a later time restores it.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time

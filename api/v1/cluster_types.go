@@ -63,16 +63,17 @@ type ClusterSpec struct {
 	// +kubebuilder:default={}
 	Registration Registration `json:"registration,omitempty"`
 
-	// agent configures the agent in the member. It applies to the manifest in the Secret "<name>-registration", and
-	// through the tunnel to a connected agent.
+	// agent configures the agent in the member. The settings apply to the manifest in the Secret "<name>-registration",
+	// and the hub applies them to a connected agent through the tunnel.
 	// +optional
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
 
-	// authorizedEndpoint lets users reach the member without the hub, at an address of the member. They authenticate with
-	// short-lived tokens that the hub has signed for this Cluster. Since the endpoint decides where users' tokens are
-	// sent, setting it requires the verb "update" on clusters/agent, which no role of a workspace includes. It also
-	// requires signIn in the hub's configuration and an agent with the profile Full. By default there is no such endpoint.
+	// authorizedEndpoint lets users reach the member without the hub, at an address of the member itself. They
+	// authenticate with short-lived tokens that the hub has signed for this Cluster. Since the endpoint decides where
+	// users' tokens are sent, setting it requires the "update" verb on clusters/agent, which no workspace role
+	// includes. It also requires signIn in the hub's configuration and an agent with the Full profile. By default there
+	// is no such endpoint.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
@@ -84,9 +85,9 @@ type ClusterSpec struct {
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// deletionProtection prevents every deletion of the Cluster, whether by a user or by a GitOps tool. Setting it back
-	// to false requires permission to delete the Cluster. Deleting the whole workspace still deletes the Cluster. It
-	// defaults to false.
+	// deletionProtection prevents any deletion of the Cluster, by users and by GitOps tools. Setting it back to false
+	// requires permission to delete the Cluster. Deleting the whole workspace still deletes the Cluster. It defaults to
+	// false.
 	// +optional
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
@@ -96,49 +97,50 @@ type ClusterSpec struct {
 type AuthorizedEndpointMode string
 
 const (
-	// AuthorizedEndpointAgent lets the agent serve users. It is the default.
+	// AuthorizedEndpointAgent lets the agent serve users. This is the default.
 	AuthorizedEndpointAgent AuthorizedEndpointMode = "Agent"
-	// AuthorizedEndpointAPIServer lets the member's API server serve users. It is experimental.
+	// AuthorizedEndpointAPIServer lets the member's API server serve users. This mode is experimental.
 	AuthorizedEndpointAPIServer AuthorizedEndpointMode = "APIServer"
 )
 
 // AuthorizedEndpoint configures how users reach a member without the hub.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
 type AuthorizedEndpoint struct {
-	// mode selects the server that users reach. The default, Agent, is the agent itself, on port 6443 of its pods. It
-	// works in every member. APIServer, which is experimental, is the member's API server. Configure it to verify
-	// tokens with a DaemonSet of the agent on the control plane nodes, set server to its own address, and set caBundle
-	// to the CA of its certificate. Changing the mode requires applying the agent's manifest again.
+	// mode selects the server that users reach. The default, Agent, is the agent itself, on port 6443 of its pods. This
+	// mode works in every member. APIServer, which is experimental, is the member's API server. To use it, configure
+	// the API server to verify tokens with the agent's DaemonSet on the control plane nodes, set server to the address
+	// of the API server, and set caBundle to the CA of its certificate. Changing the mode requires the agent's manifest
+	// to be applied again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
-	// server is the URL that users connect to: https://, a host and optionally a port. With mode Agent, create a
-	// Service or a load balancer that forwards it to port 6443 of the agent's pods, including pods that are not ready:
-	// no pod is ready while the hub is unreachable. With mode APIServer, it is the address of the API server. If it is
-	// empty, there is no endpoint.
+	// server is the URL that users connect to: https://, a host and optionally a port. In Agent mode, create a Service
+	// or a load balancer that forwards it to port 6443 of the agent's pods, including pods that are not ready: no pod
+	// is ready while the hub is unreachable. In APIServer mode, server is the address of the API server. If server is
+	// empty, the endpoint is off.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
 	Server string `json:"server,omitempty"`
 
-	// tlsSecretName is the name of a Secret of type kubernetes.io/tls with the certificate of server. Create it in the
-	// agent's namespace in the member. Set caBundle too, unless every user's computer trusts the CA. By default the agent
-	// creates a certificate, signed by its own CA, and keeps it in the member.
+	// tlsSecretName is the name of a Secret of type kubernetes.io/tls with the certificate for server. Create the
+	// Secret in the agent's namespace in the member. Also set caBundle, unless every user's computer trusts the CA. By
+	// default the agent creates a certificate, signed by its own CA, and keeps it in the member.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be one of the agent's own Secrets, drover-agent-…"
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 
-	// caBundle is the bundle of CA certificates, in PEM, that verifies the certificate in tlsSecretName or, with mode
-	// APIServer, the certificate of the API server. It is copied into users' kubeconfigs.
+	// caBundle is the bundle of CA certificates, in PEM, that verifies the certificate in tlsSecretName or, in
+	// APIServer mode, the API server's certificate. It is copied into users' kubeconfigs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is how long users can keep working without the hub. It is both the lifetime of their tokens for this
-	// Cluster and the age at which the member's list of ended sessions is too old to serve anyone. The valid range is
-	// 10m to 12h. It defaults to 1h.
+	// offline is how long users can keep working without the hub. Their tokens for this Cluster have this lifetime. The
+	// member also stops serving users when its list of ended sessions is older than this. The valid range is 10m to
+	// 12h. It defaults to 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -169,9 +171,9 @@ const (
 
 // Registration configures how an agent joins as a Cluster.
 type Registration struct {
-	// tokenSecretRef names a key of a Secret in the same namespace with a join token of your choice. The token must have
-	// at least 32 characters from A-Z, a-z, 0-9, ".", "_", "~" and "-". By default Drover creates a random token of 256
-	// bits.
+	// tokenSecretRef refers to a key of a Secret in the same namespace that contains a join token of your choice. The
+	// token must have at least 32 characters from A-Z, a-z, 0-9, ".", "_", "~" and "-". By default Drover creates a
+	// random 256-bit token.
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 
@@ -184,7 +186,7 @@ type Registration struct {
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 }
 
-// SecretKeyReference names one key of a Secret in the same namespace.
+// SecretKeyReference refers to a key of a Secret in the same namespace.
 type SecretKeyReference struct {
 	// name is the name of the Secret.
 	// +required
@@ -227,7 +229,7 @@ type ClusterStatus struct {
 	// +optional
 	Distribution string `json:"distribution,omitempty"`
 
-	// clusterUID identifies the member. It is the UID of its namespace kube-system.
+	// clusterUID identifies the member. It is the UID of the member's kube-system namespace.
 	// +optional
 	ClusterUID string `json:"clusterUID,omitempty"`
 
@@ -235,7 +237,8 @@ type ClusterStatus struct {
 	// +optional
 	Nodes *NodeCount `json:"nodes,omitempty"`
 
-	// capacity is the total capacity of all nodes. Memory is rounded down, to whole Gi from 10Gi and to whole Mi below.
+	// capacity is the total capacity of all nodes. Memory is rounded down to whole Gi if it is at least 10Gi, and
+	// otherwise to whole Mi.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
@@ -272,7 +275,7 @@ type ClusterStatus struct {
 type NodeCount struct {
 	// total is the number of nodes.
 	Total int32 `json:"total"`
-	// ready is the number of nodes whose condition Ready is True.
+	// ready is the number of nodes whose Ready condition is True.
 	Ready int32 `json:"ready"`
 	// summary is "<ready>/<total>".
 	Summary string `json:"summary"`

@@ -3,13 +3,13 @@
 
 package v1
 
-// Conditions of a Cluster. All have positive polarity: True is the healthy state.
+// Conditions of a Cluster. They all have positive polarity: True is the healthy state.
 const (
 	// ConditionRegistered is True when an agent has joined with the Cluster's token and its key is known.
 	//
 	// The reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict and
 	// RegistrationFailed. The reason for True is AgentJoined. IdentityMismatch appears only in the message while the
-	// rightful agent stays connected.
+	// legitimate agent is still connected.
 	ConditionRegistered = "Registered"
 
 	// ConditionConnected is True while at least one tunnel of the Cluster's agent is open.
@@ -20,53 +20,53 @@ const (
 	// ConditionReady is True when the Cluster can be used through the hub: an agent has joined, its tunnel is open and the
 	// API server behind it is healthy. Tools such as kstatus, Flux and Argo CD evaluate this condition.
 	//
-	// The reasons for False are the reasons of Registered and Connected, and ApiServerUnhealthy, VersionSkew, AwaitingReport and
-	// Removing. The reason for True is Connected.
+	// The reasons for False are those of Registered and Connected, as well as ApiServerUnhealthy, VersionSkew,
+	// AwaitingReport and Removing. The reason for True is Connected.
 	ConditionReady = "Ready"
 
 	// ConditionStalled is present, and True, only while manual action is required before the object can become Ready.
-	// It has the same reason as Ready.
+	// Stalled has the same reason as Ready.
 	ConditionStalled = "Stalled"
 
-	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent requires. Ready does not depend on
-	// it. It is absent before the first report and keeps its value while the member is disconnected.
+	// ConditionAgentUpToDate is True when the agent in the member matches spec.agent. Ready does not depend on it. It
+	// is absent before the first report and keeps its value while the member is disconnected.
 	//
 	// The reason for True is AgentUpdated. The reasons for False are AgentUpdating, AgentWaiting, AgentRolledBack,
 	// AgentRejected, AgentProfileDiffers and AgentNotReady. The reason for Unknown is AgentUnmanaged.
 	ConditionAgentUpToDate = "AgentUpToDate"
 
-	// ConditionWithdrawn is present, and False, only while a member still has objects that were delivered before its agent
-	// became ReadOnly. A ReadOnly agent has no right to remove them, so they are still in force. The message names them
-	// and says what to do.
+	// ConditionWithdrawn is present, and False, only while a member still has objects that were delivered before its
+	// agent became ReadOnly. A ReadOnly agent is not permitted to remove them, so they are still in force. The message
+	// names them and says what to do.
 	//
-	// The reason for False is StillInForce, or UnclaimedObjects if the member has objects with the label of a set that no
+	// The reason for False is StillInForce, or UnclaimedObjects if the member has objects labeled with a set that no
 	// object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
-	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none of them has been
-	// the leader for a minute. Users are served meanwhile, but nothing is delivered, repaired or expired. Ready does not
-	// depend on it.
+	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none of them has
+	// been the leader for a minute. Meanwhile users are served, but nothing is delivered, repaired or expired. Ready
+	// does not depend on it.
 	//
 	// The reason for False is NoLeader.
 	ConditionMaintained = "Maintained"
 
-	// ConditionContinuous is present, and False, only for a day after the agent noticed that its cluster's etcd had gone
-	// back to an earlier state. Ready does not depend on it.
+	// ConditionContinuous is present, and False, only for a day after the agent noticed that its cluster's etcd had
+	// been reset to an earlier state. Ready does not depend on it.
 	//
 	// The reason for False is MemberRestored.
 	ConditionContinuous = "Continuous"
 
-	// ConditionGuardsApplied is True when the member enforces the admission policies that keep its users from changing the
-	// objects of Projects. Ready does not depend on it. It is absent while its state is unknown and for an agent that
-	// accepts no deliveries. It keeps its value while the member is disconnected.
+	// ConditionGuardsApplied is True when the member enforces the admission policies that keep its users from changing
+	// the objects of Projects. Ready does not depend on it. The condition is absent while the state of the policies is
+	// unknown, and for agents that accept no deliveries. It keeps its value while the member is disconnected.
 	//
 	// The reason for True is GuardsApplied. The reasons for False are Conflict, Fighting, DeliveryFailed, AgentTooOld,
 	// NoLeader and IdentityMismatch.
 	ConditionGuardsApplied = "GuardsApplied"
 
-	// ConditionDirectAccess is True when the agent has everything that it needs to serve users without the hub. It is
-	// absent without spec.authorizedEndpoint and while its state is unknown. It keeps its value while the member is
-	// disconnected. Ready does not depend on it.
+	// ConditionDirectAccess is True when the agent has everything that it needs to serve users without the hub. The
+	// condition is absent if spec.authorizedEndpoint is not set, and while the state is unknown. It keeps its value
+	// while the member is disconnected. Ready does not depend on it.
 	//
 	// The reason for True is Delivered. The reasons for False are SignInOff, CertificateMissing, DaemonSetMissing,
 	// AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed, NoLeader and IdentityMismatch.
@@ -83,8 +83,8 @@ const (
 	ReasonSignInOff = "SignInOff"
 	// ReasonCertificateMissing means that the agent has reported no certificate for direct access.
 	ReasonCertificateMissing = "CertificateMissing"
-	// ReasonDaemonSetMissing means that the DaemonSet that verifies users' tokens for the member's API servers does not
-	// run on the control plane nodes.
+	// ReasonDaemonSetMissing means that the DaemonSet that verifies users' tokens for the member's API servers is not
+	// running on the control plane nodes.
 	ReasonDaemonSetMissing = "DaemonSetMissing"
 	// ReasonAwaitingAgent means that no agent has joined yet. Run the command in the Secret "<cluster>-registration" in
 	// the member.
@@ -98,38 +98,38 @@ const (
 	// ReasonTokenInvalid means that the Secret or key in spec.registration.tokenSecretRef is missing, or its value is
 	// shorter than 32 characters.
 	ReasonTokenInvalid = "TokenInvalid"
-	// ReasonPending means that the manager has not reconciled the Cluster yet. The schema sets this reason with the
-	// status Unknown.
+	// ReasonPending means that the manager has not reconciled the Cluster yet. Objects start with this reason and the
+	// status Unknown, which are defaults in the schema.
 	ReasonPending = "Pending"
 	// ReasonProfileTaken means that a ClusterProfile with the Cluster's name belongs to another cluster manager. The
-	// event's message names it.
+	// message of the event names that manager.
 	ReasonProfileTaken = "ProfileTaken"
 	// ReasonRegistrationFailed means that the registration Secret could not be written. The message says why, and
 	// Drover tries again.
 	ReasonRegistrationFailed = "RegistrationFailed"
-	// ReasonSecretConflict means that a Secret with the name that Drover needs exists and does not belong to Drover.
-	// Rename or delete it, or rename the Cluster.
+	// ReasonSecretConflict means that a Secret with the name that Drover needs already exists and does not belong to
+	// Drover. Rename or delete it, or rename the Cluster.
 	ReasonSecretConflict = "SecretConflict"
-	// ReasonTooManyClusters means that the older Clusters of the workspace have reached the limit in the hub's
-	// configuration. Stalled.
+	// ReasonTooManyClusters means that the workspace already has as many older Clusters as the hub's configuration
+	// allows. The object becomes Stalled.
 	ReasonTooManyClusters = "TooManyClusters"
 	// ReasonAgentJoined means that an agent has joined and its key is known.
 	ReasonAgentJoined = "AgentJoined"
 	// ReasonAgentTooFast means that the agent sends more reports or changes than the hub allows. The hub closed its
 	// tunnels.
 	ReasonAgentTooFast = "AgentTooFast"
-	// ReasonTooManyTunnels means that the workspace has reached the limit of tunnels in the hub's configuration.
+	// ReasonTooManyTunnels means that the workspace has as many tunnels as the hub's configuration allows.
 	ReasonTooManyTunnels = "TooManyTunnels"
 	// ReasonAlreadyImported means that the member's agent already serves another Cluster of this hub. An agent can
 	// serve only one.
 	ReasonAlreadyImported = "AlreadyImported"
-	// ReasonIdentityMismatch means that another cluster, or another key, presented this Cluster's token or name and was
-	// refused. It is also used when two clusters hold the key of the agent, for example after etcd was copied; the hub
-	// then serves neither.
+	// ReasonIdentityMismatch means that another cluster, or an agent with another key, presented this Cluster's token
+	// or name and was refused. The reason also applies when two clusters hold the same agent key, for example after
+	// etcd was copied. The hub then serves neither of them.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected means that the agent's tunnel is open.
 	ReasonConnected = "Connected"
-	// ReasonConnectedByNodeAgent means that the tunnel of a node agent is open, and no replica of the agent's
+	// ReasonConnectedByNodeAgent means that the tunnel of a node agent is open, and that no replica of the agent's
 	// Deployment is connected.
 	ReasonConnectedByNodeAgent = "ConnectedByNodeAgent"
 	// ReasonTunnelLost means that the agent has disconnected. status.lastSeen is the time of the disconnection.
@@ -141,29 +141,29 @@ const (
 	// ReasonVersionSkew means that the agent and the hub have no protocol version in common. The message says which of
 	// the two to upgrade.
 	ReasonVersionSkew = "VersionSkew"
-	// ReasonRemoving means that the Cluster is being deleted and its agent uninstalls itself.
+	// ReasonRemoving means that the Cluster is being deleted and its agent is uninstalling itself.
 	ReasonRemoving = "Removing"
 )
 
-// Reasons of the condition AgentUpToDate.
+// Reasons of the AgentUpToDate condition.
 const (
-	// ReasonAgentUpdated means that the agent's Deployment is rolled out as spec.agent requires.
+	// ReasonAgentUpdated means that the agent's Deployment has been rolled out as spec.agent requires.
 	ReasonAgentUpdated = "AgentUpdated"
 	// ReasonAgentUpdating means that the agent's Deployment is about to be changed, or was changed and its pods are not
 	// ready yet.
 	ReasonAgentUpdating = "AgentUpdating"
-	// ReasonAgentWaiting means that the agent runs as spec.agent requires, with the hub's previous settings for agents,
-	// and waits for its turn to be upgraded.
+	// ReasonAgentWaiting means that the agent still runs with the hub's previous agent settings and waits for its turn
+	// to be upgraded. It matches spec.agent otherwise.
 	ReasonAgentWaiting = "AgentWaiting"
 	// ReasonAgentRolloutStopped is used only in events: more agent upgrades failed than the hub's configuration allows,
 	// so no further upgrade starts in the workspace or in the whole fleet.
 	ReasonAgentRolloutStopped = "AgentRolloutStopped"
-	// ReasonNodeAgentsMissing means that spec.agent requests node agents, and the agent cannot create them or their
+	// ReasonNodeAgentsMissing means that spec.agent requests node agents, but the agent cannot create them or their
 	// pods are refused.
 	ReasonNodeAgentsMissing = "NodeAgentsMissing"
-	// ReasonAgentNotReady means that the agent's Deployment matches spec.agent, but its deadline
-	// (progressDeadlineSeconds) passed before all of its pods were ready. The message says what blocks them. Pods that
-	// are ready continue to serve requests.
+	// ReasonAgentNotReady means that the agent's Deployment matches spec.agent, but progressDeadlineSeconds elapsed
+	// before all of its pods were ready. The message says what blocks the pods. Pods that are ready continue to serve
+	// requests.
 	ReasonAgentNotReady = "AgentNotReady"
 	// ReasonAgentRolledBack means that the agent did not become ready in time with the settings in spec.agent, and it
 	// was rolled back. The message says why. Drover tries again when spec.agent or the hub's configuration changes.
@@ -175,28 +175,28 @@ const (
 	// agent's rights are part of its manifest, so neither the hub nor the agent can change them. Apply the manifest in
 	// the Secret "<cluster>-registration".
 	ReasonAgentProfileDiffers = "AgentProfileDiffers"
-	// ReasonAgentUnmanaged means that the agent cannot change its own Deployment, because there is none or because its
-	// manifest is from an older version of Drover. Apply the manifest in the Secret "<cluster>-registration" to let
-	// Drover manage it.
+	// ReasonAgentUnmanaged means that the agent cannot change its own Deployment, because it has no Deployment or
+	// because an older version of Drover wrote its manifest. Apply the manifest in the Secret "<cluster>-registration"
+	// to let Drover manage it.
 	ReasonAgentUnmanaged = "AgentUnmanaged"
 )
 
-// Reasons of the condition Withdrawn.
+// Reasons of the Withdrawn condition.
 const (
 	// ReasonStillInForce means that the agent was made ReadOnly before a Full agent had withdrawn the earlier
 	// deliveries.
 	ReasonStillInForce = "StillInForce"
-	// ReasonUnclaimedObjects means that the member has objects with the label of a set that belong to no set and that
-	// the agent did not create.
+	// ReasonUnclaimedObjects means that the member has objects that carry the label of a set but belong to no set, and
+	// that the agent did not create.
 	ReasonUnclaimedObjects = "UnclaimedObjects"
 )
 
-// Reasons of the conditions Maintained and Continuous.
+// Reasons of the Maintained and Continuous conditions.
 const (
-	// ReasonNoLeader means that no replica of the agent is the leader, for example because its API server refuses it
-	// the Lease.
+	// ReasonNoLeader means that no replica of the agent is the leader, for example because the API server does not let
+	// it write the Lease.
 	ReasonNoLeader = "NoLeader"
-	// ReasonMemberRestored means that the cluster's etcd went back to an earlier state.
+	// ReasonMemberRestored means that the cluster's etcd was reset to an earlier state.
 	ReasonMemberRestored = "MemberRestored"
 )
 
@@ -206,7 +206,7 @@ const (
 	ReasonTokenCreated = "TokenCreated"
 	// ReasonUninstalled means that the agent removed itself from the member.
 	ReasonUninstalled = "Uninstalled"
-	// ReasonLeftBehind means that the Cluster was removed while its agent was unreachable. The message says how to
+	// ReasonLeftBehind means that the Cluster was deleted while its agent was unreachable. The message says how to
 	// clean up the member.
 	ReasonLeftBehind = "LeftBehind"
 )

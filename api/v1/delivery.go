@@ -12,7 +12,8 @@ import (
 //
 // +kubebuilder:validation:XValidation:rule="has(self.clusterName) != has(self.clusterSelector)",message="set exactly one of clusterName and clusterSelector"
 type ClusterTarget struct {
-	// clusterName is the name of a Cluster in the same namespace, 1 to 63 characters. The Cluster can be created later.
+	// clusterName is the name of a Cluster in the same namespace. It has 1 to 63 characters. The Cluster does not have
+	// to exist yet.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -35,10 +36,11 @@ type Subject struct {
 	Kind SubjectKind `json:"kind"`
 
 	// name is the name of the principal in the member, for example "github:alice",
-	// "hub:system:serviceaccount:ci:deployer", or "hub:carol" for a user of the hub's own API server. It has 1 to 1024
-	// characters and contains no line breaks or other control characters. Names that begin with "system:" are refused:
-	// they belong to the member itself, and a request through the hub never carries them. Names that begin with "drover:"
-	// are refused because a ReadOnly agent sends the requests of all users as "drover:viewer".
+	// "hub:system:serviceaccount:ci:deployer", or "hub:carol" for a user who authenticates to the hub's own API server.
+	// It has 1 to 1024 characters and contains no line breaks or other control characters. Names that begin with
+	// "system:" are refused: they belong to the member itself and are never used in requests through the hub. Names
+	// that begin with "drover:" are refused because a ReadOnly agent sends the requests of all users as
+	// "drover:viewer".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -55,13 +57,13 @@ type Subject struct {
 type SubjectKind string
 
 const (
-	// SubjectUser is a single person or program.
+	// SubjectUser is a single person or workload.
 	SubjectUser SubjectKind = "User"
-	// SubjectGroup is every user whom an identity provider assigns to the group.
+	// SubjectGroup is a group. It includes every user that an identity provider assigns to it.
 	SubjectGroup SubjectKind = "Group"
 )
 
-// DeliveryStatus describes the progress of delivering an object to its members.
+// DeliveryStatus describes the progress of delivering an object to members.
 type DeliveryStatus struct {
 	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
@@ -94,8 +96,8 @@ type ClusterCount struct {
 	Desired int32 `json:"desired"`
 	// applied is the number of members in which the current state is fully applied.
 	Applied int32 `json:"applied"`
-	// failed is the number of members that refused part of the object. Members that are neither applied nor failed are
-	// disconnected or still in progress.
+	// failed is the number of members that refused part of the object. All other members that are not counted in
+	// applied are disconnected or still in progress.
 	Failed int32 `json:"failed"`
 	// summary is "<applied>/<desired>".
 	Summary string `json:"summary"`
@@ -117,46 +119,47 @@ type Failure struct {
 const MaxFailures = 10
 
 // ConditionQuotaFits is present on a Project with a resourceQuota. It is True when every namespace in every member has
-// its full share, as namespaceDefaultResourceQuota defines it.
+// its full share, as defined by namespaceDefaultResourceQuota.
 //
 // The reason for True is QuotaFits. The reasons for False are QuotaOversubscribed and QuotaSpent.
 const ConditionQuotaFits = "QuotaFits"
 
 // Conditions of objects that are delivered to members. Ready is True when the object is applied in every member that is
-// connected. Complete is True when it is applied in every member, including disconnected members. Its reason is the
-// reason of Ready, or MembersAway. An expired binding is Ready with the reason Expired, and Complete once it is gone from every
-// member.
+// connected. Complete is True when it is applied in every member, including disconnected members. The reason of
+// Complete is either MembersAway or the reason of Ready. An expired binding is Ready with the reason Expired, and
+// becomes Complete once it has been removed from every member.
 
-// Reasons of conditions of objects that are delivered to members: RoleTemplates, bindings and Projects. "Stalled" in a
-// description means that manual action is required and that the condition Stalled has the same reason.
+// Reasons of conditions of objects that are delivered to members: RoleTemplates, bindings and Projects. When an object
+// becomes Stalled, manual action is required, and the Stalled condition has the same reason.
 const (
 	// ReasonApplied means that the object is applied in every connected member that it applies to. It is the reason of
 	// Ready=True, and of Complete=True when no member is disconnected.
 	ReasonApplied = "Applied"
-	// ReasonNoClusters means that clusterSelector currently matches no Cluster. It is a reason of Ready=True, because
+	// ReasonNoClusters means that clusterSelector currently matches no Cluster. Ready is True with this reason, because
 	// nothing is missing.
 	ReasonNoClusters = "NoClusters"
 	// ReasonDelivering means that delivery to connected members is in progress.
 	ReasonDelivering = "Delivering"
 	// ReasonMembersAway means that the object is applied in all connected members, and the other members will receive
-	// it when they connect. It is the reason of Complete=False. It is also the reason of Ready when no member is
-	// connected: Ready is then True if some member has ever had the object, and False otherwise.
+	// it when they connect. Complete is False with this reason. Ready also has this reason when no member is connected:
+	// it is then True if any member has ever had the object, and False otherwise.
 	ReasonMembersAway = "MembersAway"
 	// ReasonDeliveryFailed means that a member refused an object. status.failures says which object and why. Drover
 	// tries again.
 	ReasonDeliveryFailed = "DeliveryFailed"
-	// ReasonConflict means that a member has an object with the same name that Drover did not create, or another field
-	// manager owns one of its fields. Rename or remove one of the two. Stalled.
+	// ReasonConflict means that a member has an object with the same name that Drover did not create, or that another
+	// field manager owns one of its fields. Rename or remove one of the conflicting objects. The object becomes
+	// Stalled.
 	ReasonConflict = "Conflict"
 	// ReasonFighting means that each time Drover repairs an object in a member, another client changes it back. The
-	// message names the client's field manager. Stalled.
+	// message names that client's field manager. The object becomes Stalled.
 	ReasonFighting = "Fighting"
 	// ReasonRoleMissing means that a member lacks the ClusterRole that an external role template names, so the binding
-	// grants nothing there. Create the ClusterRole, or name another one. Stalled.
+	// grants nothing there. Create the ClusterRole or use another one. The object becomes Stalled.
 	ReasonRoleMissing = "RoleMissing"
 	// ReasonClusterNotFound means that this namespace has no Cluster with the name in clusterName.
 	ReasonClusterNotFound = "ClusterNotFound"
-	// ReasonInvalidSelector means that clusterSelector is invalid. The message says why. Stalled.
+	// ReasonInvalidSelector means that clusterSelector is invalid. The message says why. The object becomes Stalled.
 	ReasonInvalidSelector = "InvalidSelector"
 	// ReasonAgentTooOld means that a member's agent does not support this kind of object. Upgrade the agent.
 	ReasonAgentTooOld = "AgentTooOld"
@@ -167,24 +170,25 @@ const (
 
 // Reasons of conditions of RoleTemplates and bindings.
 const (
-	// ReasonAvailable means that the RoleTemplate can be bound, and no binding uses it yet. It is a reason of
-	// Ready=True.
+	// ReasonAvailable means that the RoleTemplate can be bound, and no binding uses it yet. Ready is True with this
+	// reason.
 	ReasonAvailable = "Available"
 	// ReasonRoleTemplateNotFound means that a role template that is bound or inherited does not exist. The rights that
 	// it granted have been removed from the members.
 	ReasonRoleTemplateNotFound = "RoleTemplateNotFound"
-	// ReasonInheritanceCycle means that a role template inherits itself. The message shows the whole cycle. Stalled.
+	// ReasonInheritanceCycle means that a role template inherits itself. The message shows the whole cycle. The object
+	// becomes Stalled.
 	ReasonInheritanceCycle = "InheritanceCycle"
-	// ReasonContextMismatch means that a template of context Project is used in a ClusterRoleTemplateBinding, a
-	// template of context Cluster is used in a ProjectRoleTemplateBinding, or a template of context Project inherits a
-	// template of context Cluster. Stalled.
+	// ReasonContextMismatch means that a role template is used in the wrong context: a template for Projects in a
+	// ClusterRoleTemplateBinding, or a template for Clusters in a ProjectRoleTemplateBinding or inherited by a template
+	// for Projects. The object becomes Stalled.
 	ReasonContextMismatch = "ContextMismatch"
 	// ReasonInheritsExternal means that a role template inherits an external template, whose rules only the member
-	// knows. Stalled.
+	// knows. The object becomes Stalled.
 	ReasonInheritsExternal = "InheritsExternal"
-	// ReasonInvalidRules means that a rule cannot be granted in this context. Stalled.
+	// ReasonInvalidRules means that a rule cannot be granted in this context. The object becomes Stalled.
 	ReasonInvalidRules = "InvalidRules"
-	// ReasonProjectNotFound means that this namespace has no Project with that name.
+	// ReasonProjectNotFound means that this namespace has no Project with the given name.
 	ReasonProjectNotFound = "ProjectNotFound"
 	// ReasonExpired means that expiresAt has passed, and the members have withdrawn the rights.
 	ReasonExpired = "Expired"
@@ -192,16 +196,16 @@ const (
 
 // Reasons of conditions of Projects.
 const (
-	// ReasonNamespaceTaken means that a namespace in a member already belongs to another Project, which the message
-	// names. The older Project keeps it. Stalled.
+	// ReasonNamespaceTaken means that a namespace in a member already belongs to another Project. The message names
+	// that Project. The older Project keeps the namespace, and the newer one becomes Stalled.
 	ReasonNamespaceTaken = "NamespaceTaken"
-	// ReasonSecretRefused means that a Secret with the label of the Project is larger than 256 KiB, or its type is
-	// never copied. Stalled.
+	// ReasonSecretRefused means that a Secret with the label of the Project is larger than 256 KiB, or has a type that
+	// is never copied. The object becomes Stalled.
 	ReasonSecretRefused = "SecretRefused"
-	// ReasonQuotaFits means that every namespace has its full share of the quota. It is the reason of QuotaFits=True.
+	// ReasonQuotaFits means that every namespace has its full share of the quota. QuotaFits is True with this reason.
 	ReasonQuotaFits = "QuotaFits"
 	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply, and the newest of them get
-	// nothing of some resource, so no pod can start there. The message names them.
+	// no share of some resource, so no pod can start there. The message names them.
 	ReasonQuotaSpent = "QuotaSpent"
 	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can supply, and the newest of
 	// them get less than their full share. The message names them.

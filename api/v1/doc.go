@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds of the API group cluster.drover.dev, version v1.
+// Package v1 contains the v1 kinds of the cluster.drover.dev API group.
 //
 // Their comments become the descriptions of the CRDs, which "kubectl explain" shows.
 //

@@ -9,14 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group of all kinds of this package. It sorts before cluster.x-k8s.io, so "kubectl get clusters"
-// lists Drover's Clusters even where Cluster API is installed.
+// Group is the API group of all kinds in this package. It sorts before cluster.x-k8s.io, so "kubectl get clusters"
+// lists Drover's Clusters even if Cluster API is installed.
 const Group = "cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 
-// AddToScheme registers the kinds of this package with a scheme.
+// AddToScheme registers the kinds in this package with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&AuthProvider{}, &AuthProviderList{},

@@ -57,8 +57,8 @@ type HostList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
 type HostSpec struct {
-	// tokenTTL is how long the join token can be used, counted from the time when Drover created it. The valid range is
-	// 1m to 8760h. It defaults to 24h. It has no effect after an agent has joined.
+	// tokenTTL is how long the join token can be used, counted from its creation. The valid range is 1m to 8760h. It
+	// defaults to 24h. It has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -66,31 +66,31 @@ type HostSpec struct {
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 
 	// deletionPolicy defines what happens on the machine when the Host is deleted. With Clean, the default, the host
-	// carries out the clean-up instructions of its plan Secret and removes its agent. With Orphan, the machine is left
+	// carries out the cleanup instructions in its plan Secret and removes its agent. With Orphan, the machine is left
 	// unchanged and its agent can no longer connect. A host that is not connected is not cleaned.
 	// +optional
 	// +kubebuilder:default=Clean
 	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// internalAddress is the IP address that the other machines of a cluster use to reach this machine. In clusters of a
-	// ClusterInstallation it is also the node's address. It defaults to the first address that the machine reports. Set it
-	// if that address is wrong, for example on machines that all report the same NAT address on their first network. Set
-	// it before the host is taken.
+	// internalAddress is the IP address that the other machines of a cluster use to reach this machine. In clusters of
+	// a ClusterInstallation it is also the node's address. It defaults to the first address that the machine reports.
+	// Set it if that address is wrong, for example on machines that all report the same NAT address on their
+	// first network interface. Set this field before the host is taken.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|[0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be reachable from other machines: loopback, link-local, multicast and unspecified addresses are refused"
 	InternalAddress string `json:"internalAddress,omitempty"`
 
-	// consumerRef refers to the object that has taken the host and that provides its instructions, in the Host's own
-	// namespace. The controller of that object sets it and removes it when the machine is clean. A host with a consumerRef
-	// cannot be taken by any other object.
+	// consumerRef refers to the object that has taken the host and that provides its instructions. The object is in the
+	// Host's own namespace. Its controller sets this field, and removes it when the machine is clean. A host with a
+	// consumerRef cannot be taken by any other object.
 	// +optional
 	ConsumerRef *HostConsumerRef `json:"consumerRef,omitempty"`
 }
 
 // HostConsumerRef refers to the object that has taken a Host. It corresponds to the field of the same name in the
-// BareMetalHost of Metal3, which Cluster API tools expect.
+// Metal3 BareMetalHost, which Cluster API tools expect.
 type HostConsumerRef struct {
 	// apiVersion is the API version of the object.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`
@@ -140,7 +140,8 @@ const (
 	HostWaitingForKubernetes HostState = "WaitingForKubernetes"
 	// HostActive means that all instructions and all probes have succeeded.
 	HostActive HostState = "Active"
-	// HostCleaning means that the instructions were withdrawn, and the host is removing everything that they installed.
+	// HostCleaning means that the instructions have been withdrawn and the host is removing everything that they
+	// installed.
 	HostCleaning HostState = "Cleaning"
 )
 
@@ -151,7 +152,7 @@ type HostStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// state is the stage that the machine has reached: WaitingToRegister, Available, Installing, WaitingForKubernetes,
-	// Active or Cleaning. It keeps its value while the agent is disconnected. The condition Ready shows whether the
+	// Active or Cleaning. It keeps its value while the agent is disconnected. The Ready condition shows whether the
 	// agent is connected.
 	// +optional
 	State HostState `json:"state,omitempty"`
@@ -213,7 +214,7 @@ type HostMachine struct {
 	// memory is the total memory, for example "3915Mi".
 	// +optional
 	Memory string `json:"memory,omitempty"`
-	// addresses are the IP addresses of the machine's network interfaces. At most 16.
+	// addresses are the IP addresses of the machine's network interfaces. At most 16 are listed.
 	// +optional
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
@@ -221,11 +222,11 @@ type HostMachine struct {
 	// +optional
 	// +listType=atomic
 	Roles []string `json:"roles,omitempty"`
-	// labels are the node labels from the join command, as "key=value". At most 32.
+	// labels are the node labels from the join command, as "key=value". At most 32 are listed.
 	// +optional
 	// +listType=atomic
 	Labels []string `json:"labels,omitempty"`
-	// taints are the node taints from the join command, as "key=value:effect". At most 32.
+	// taints are the node taints from the join command, as "key=value:effect". At most 32 are listed.
 	// +optional
 	// +listType=atomic
 	Taints []string `json:"taints,omitempty"`
@@ -243,10 +244,11 @@ type HostPlanStatus struct {
 	// instruction is the ID of the instruction that is running or has failed.
 	// +optional
 	Instruction string `json:"instruction,omitempty"`
-	// output is the end of the failed instruction's output: at most 20 lines and 2 KiB, with the plan's secrets removed.
+	// output is the end of the failed instruction's output, limited to 20 lines and 2 KiB. The plan's secrets are
+	// removed from it.
 	// +optional
 	Output string `json:"output,omitempty"`
-	// failing lists the names of the probes that do not succeed. At most 8.
+	// failing lists the names of the probes that do not succeed. At most 8 are listed.
 	// +optional
 	// +listType=atomic
 	Failing []string `json:"failing,omitempty"`
@@ -282,15 +284,15 @@ const (
 	ReasonWaitingForKubernetes = "WaitingForKubernetes"
 	// ReasonActive means that all instructions and all probes have succeeded.
 	ReasonActive = "Active"
-	// ReasonCleaning means that the instructions were withdrawn, and the host is being cleaned.
+	// ReasonCleaning means that the instructions have been withdrawn and the host is being cleaned.
 	ReasonCleaning = "Cleaning"
 	// ReasonInstructionFailed means that an instruction failed, or a file could not be written. status.plan has the
-	// last lines of output. Stalled: provide new instructions.
+	// last lines of output. The object becomes Stalled until you provide new instructions.
 	ReasonInstructionFailed = "InstructionFailed"
 	// ReasonInterrupted means that the machine went down while an instruction was running. The instruction is not
-	// repeated. Stalled: inspect the machine and give the instruction a new ID.
+	// retried. The object becomes Stalled until you inspect the machine and give the instruction a new ID.
 	ReasonInterrupted = "Interrupted"
 	// ReasonPlanInvalid means that the Secret "<host>-host-plan" does not contain valid instructions. The message says
-	// why. Stalled.
+	// why. The object becomes Stalled.
 	ReasonPlanInvalid = "PlanInvalid"
 )

@@ -3,25 +3,25 @@
 
 package v1
 
-// Labels and annotations that Drover reads or writes. All of them begin with the API group.
+// Labels and annotations that Drover reads or writes. All of them start with the name of the API group.
 const (
 	// LabelCluster names the Cluster that an object on the hub belongs to. Drover sets it on the Secrets that it
 	// creates for a Cluster.
 	LabelCluster = Group + "/cluster"
 
 	// LabelHost names the Host that a Secret belongs to. Drover sets it on the Secrets that it creates for a Host.
-	// Users who provide instructions set it on their own Secrets.
+	// Users who provide instructions must set it on their own Secrets.
 	LabelHost = Group + "/host"
 
 	// LabelSecretKind is the purpose of a Secret that Drover created: one of the SecretKind constants.
 	LabelSecretKind = Group + "/secret"
 
-	// LabelDistribution is the distribution of a Cluster, for example "k3s", "rke2", "eks" or "kubernetes". Drover sets it
-	// once the agent has reported.
+	// LabelDistribution is the distribution of a Cluster, for example "k3s", "rke2", "eks" or "kubernetes". Drover sets
+	// it once the agent has sent a report.
 	LabelDistribution = Group + "/distribution"
 
 	// LabelVersion is the major and minor version of a Cluster, for example "v1.36". Drover sets it once the agent has
-	// reported.
+	// sent a report.
 	LabelVersion = Group + "/version"
 
 	// AnnotationRotate on the hub's CA Secret starts the rotation to a new certificate authority
@@ -29,29 +29,29 @@ const (
 	AnnotationRotate = Group + "/rotate"
 
 	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends trust in the replaced
-	// authority immediately, for example because its key was stolen. Agents that were disconnected since the rotation,
-	// and kubeconfigs that contain only the old authority, can no longer verify the hub.
+	// authority immediately. Use it, for example, if the authority's key was stolen. Agents that have been disconnected
+	// since the rotation, and kubeconfigs that contain only the old authority, can no longer verify the hub.
 	AnnotationRetireNow = Group + "/retire-now"
 
 	// AnnotationAgentDigest on an agent's pods identifies the settings that the hub derived from spec.agent. Drover sets
 	// it.
 	AnnotationAgentDigest = Group + "/agent-digest"
 
-	// AnnotationAgentReplicas on the agent's Deployment is AgentReplicasByNodes while the agent scales its replicas with
-	// the number of nodes. Drover sets it unless spec.agent.replicas is set.
+	// AnnotationAgentReplicas on the agent's Deployment has the value AgentReplicasByNodes while the number of replicas
+	// follows the number of nodes. Drover sets it unless spec.agent.replicas is set.
 	AnnotationAgentReplicas = Group + "/agent-replicas"
 
-	// AnnotationTerms on the Lease of the hub's leader lists the latest leaders and how often each of them renewed it.
-	// Drover sets it.
+	// AnnotationTerms on the Lease of the hub's leader lists the latest leaders and how often each of them renewed the
+	// Lease. Drover sets it.
 	AnnotationTerms = Group + "/terms"
 
-	// AnnotationRotated on the hub's CA Secret is the last value of AnnotationRotate that Drover has processed. Drover
-	// sets it.
+	// AnnotationRotated on the hub's CA Secret records the last value of AnnotationRotate that Drover has processed.
+	// Drover sets it.
 	AnnotationRotated = Group + "/rotated"
 )
 
-// AnnotationAutoUpdate with the value "false" on a built-in RoleTemplate keeps your changes to it. Otherwise the manager
-// reverts them when it starts to lead.
+// AnnotationAutoUpdate with the value "false" on a built-in RoleTemplate keeps your changes to it. Otherwise the
+// manager reverts them when it becomes the leader.
 const AnnotationAutoUpdate = Group + "/autoupdate"
 
 // AnnotationNodeAgent on the agent's Deployment is "true" while the agent maintains a DaemonSet of node agents.
@@ -70,7 +70,7 @@ const (
 	// workspace, it requests copies of the Secret in all namespaces of the project.
 	LabelProject = Group + "/project"
 
-	// LabelIngress with the value "true" on a Namespace in a member allows its pods to open connections into projects
+	// LabelIngress with the value "true" on a Namespace in a member allows the namespace's pods to connect to projects
 	// whose networkIsolation is Project. It is meant for ingress controllers, meshes and monitoring. The member's
 	// administrator sets it.
 	LabelIngress = Group + "/ingress"
@@ -79,21 +79,22 @@ const (
 	// "crtb.alice-owns-prod".
 	LabelSet = Group + "/set"
 
-	// LabelManagedBy is on every object that Drover created in a member, with the value ManagedBy.
+	// LabelManagedBy with the value ManagedBy is on every object that Drover created in a member.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 
 	// ManagedBy is the value of LabelManagedBy.
 	ManagedBy = "drover"
 
-	// AnnotationExceptNamespaces on a Secret with LabelProject lists the namespaces that get no copy, separated by commas.
+	// AnnotationExceptNamespaces on a Secret with LabelProject is a comma-separated list of namespaces that get no
+	// copy.
 	AnnotationExceptNamespaces = Group + "/except-namespaces"
 )
 
-// Annotations of a Secret "<host>-host-plan" that Drover created.
+// Annotations on Secrets named "<host>-host-plan" that Drover created.
 const (
 	// AnnotationPlanDigest is a digest of the instructions.
 	AnnotationPlanDigest = Group + "/plan-digest"
-	// AnnotationPlanNote holds notes of the controller that created the instructions.
+	// AnnotationPlanNote holds notes from the controller that created the instructions.
 	AnnotationPlanNote = Group + "/plan-note"
 )
 
@@ -121,7 +122,7 @@ const (
 	SecretKindSignIn = "sign-in"
 	// SecretKindUser marks the Secret "drover-user-<user>" with the hash of a User's password.
 	SecretKindUser = "user"
-	// SecretKindProvider marks the Secrets that AuthProviders can refer to. An administrator of the hub creates them.
+	// SecretKindProvider marks the Secrets that AuthProviders can refer to. A hub administrator creates them.
 	SecretKindProvider = "provider"
 	// SecretKindSession marks the Secret "drover-session-<id>" of a user who has signed in.
 	SecretKindSession = "session"
@@ -137,8 +138,8 @@ const (
 	AgentSecretSuffix = "-agent"
 )
 
-// LabelImport with the value "true" on a Cluster of Cluster API imports that cluster. On a Drover Cluster it makes
-// Drover install the agent with Cluster API's kubeconfig.
+// LabelImport with the value "true" on a Cluster API Cluster imports that cluster. On a Drover Cluster, it makes Drover
+// install the agent with the kubeconfig from Cluster API.
 const LabelImport = Group + "/import"
 
 // FinalizerUninstall keeps a deleted Cluster until its agent has removed Drover's objects from the member, or until it

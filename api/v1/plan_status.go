@@ -23,14 +23,13 @@ type PlanStatus struct {
 	// +optional
 	LatestVersion string `json:"latestVersion,omitempty"`
 
-	// latestHash is the value of the plan's label on nodes that have completed it. It is a hash over the version, all
-	// of the work on a node, and the Secrets.
+	// latestHash is the value of the plan's label on nodes that have completed it. It is a hash of the version, all of
+	// the work on a node, and the Secrets.
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 
 	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of
-	// the annotation "cluster.drover.dev/revision" that the hub set. On the hub, it is the value that the hub currently
-	// sets.
+	// the "cluster.drover.dev/revision" annotation, which the hub set. On the hub, it is the current revision.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
@@ -42,23 +41,23 @@ type PlanStatus struct {
 	// +optional
 	Nodes *PlanCount `json:"nodes,omitempty"`
 
-	// waves lists the waves in order. The last wave, "rest", contains the members that no other wave selects. It is absent
-	// in a member.
+	// waves lists the waves in order. The last wave, "rest", contains the members that no other wave selects. The field
+	// is absent in a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=17
 	Waves []WaveStatus `json:"waves,omitempty"`
 
-	// members lists failed members first and then members in progress, each sorted by name. At most 20. It is absent in a
-	// member.
+	// members lists up to 20 members, failed members first and then members in progress, each sorted by name. It is
+	// absent in a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=20
 	Members []PlanMember `json:"members,omitempty"`
 
-	// applying lists nodes in progress, sorted by cluster and name. At most 10.
+	// applying lists up to 10 nodes in progress, sorted by cluster and name.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -66,7 +65,7 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=10
 	Applying []ApplyingNode `json:"applying,omitempty"`
 
-	// failures lists the failures of the last attempt of each node, sorted by cluster and node. At most 10.
+	// failures lists up to 10 failures, sorted by cluster and node. Each is the failure of a node's last attempt.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -81,16 +80,16 @@ type PlanCount struct {
 	Total int32 `json:"total"`
 	// complete is the number of members or nodes that have completed the current revision of the plan.
 	Complete int32 `json:"complete"`
-	// applying is the number of members or nodes in progress, including nodes that wait for another attempt.
+	// applying is the number of members or nodes in progress, including nodes that are waiting for another attempt.
 	Applying int32 `json:"applying"`
-	// failed is the number of nodes that have no attempt left, or of members with such a node.
+	// failed is the number of nodes with no attempts left, or of members with such nodes.
 	Failed int32 `json:"failed"`
-	// held is the number of members or nodes that currently do not take part. For nodes, it counts nodes that are not
+	// held is the number of members or nodes that are currently left out. For nodes, it counts nodes that are not
 	// ready; nodes with the label value "disabled" are not counted at all. For members, it counts members that are
-	// disconnected, that hold plans, or whose own window is closed.
+	// disconnected, that are holding plans, or whose own window is closed.
 	Held int32 `json:"held"`
-	// leftOut is the number of selected nodes that are not counted because they do not run Linux, so the pods of plans
-	// cannot run there.
+	// leftOut is the number of selected nodes that are not counted because they do not run Linux, which the pods of
+	// plans require.
 	// +optional
 	LeftOut int32 `json:"leftOut,omitempty"`
 	// summary is "<complete>/<total>".
@@ -119,8 +118,8 @@ type PlanMember struct {
 	// nodes is the progress of the member's nodes, as "<complete>/<total>".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// reason is the reason of the member's own condition Ready, or AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch,
-	// MembersAway or DeliveryFailed.
+	// reason is the reason of the member's own Ready condition, or AgentTooOld, AgentReadOnly, NoLeader,
+	// IdentityMismatch, MembersAway or DeliveryFailed.
 	Reason string `json:"reason"`
 	// message gives details and says what to do.
 	// +optional
@@ -149,17 +148,18 @@ type ApplyingNode struct {
 type NodeStage string
 
 const (
-	// StagePreparing means that the container prepare runs.
+	// StagePreparing means that the prepare container is running.
 	StagePreparing NodeStage = "Preparing"
 	// StageCordoning means that the node is about to be cordoned.
 	StageCordoning NodeStage = "Cordoning"
 	// StageDraining means that pods are being evicted.
 	StageDraining NodeStage = "Draining"
-	// StageUpgrading means that the container upgrade is running or about to run.
+	// StageUpgrading means that the upgrade container is running or about to run.
 	StageUpgrading NodeStage = "Upgrading"
-	// StageSettling means that the node is complete and still counts towards concurrency, for postCompleteDelay.
+	// StageSettling means that the node is complete but still counts toward concurrency until postCompleteDelay has
+	// passed.
 	StageSettling NodeStage = "Settling"
-	// StageWaiting means that an attempt failed and the node waits for the next attempt.
+	// StageWaiting means that an attempt failed and the node is waiting for the next one.
 	StageWaiting NodeStage = "Waiting"
 )
 
@@ -173,7 +173,7 @@ type NodeFailure struct {
 	Node string `json:"node"`
 	// attempt is the number of the failed attempt, starting at 1.
 	Attempt int32 `json:"attempt"`
-	// final is true if no attempt is left.
+	// final is true if no attempts are left.
 	Final bool `json:"final"`
 	// at is the time of the failure.
 	At metav1.Time `json:"at"`
@@ -182,15 +182,15 @@ type NodeFailure struct {
 	// message says why the attempt failed, and what to do.
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message"`
-	// log is the end of the Job's log: at most ten lines and 1024 characters.
+	// log is the end of the Job's log, limited to ten lines and 1024 characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Log string `json:"log,omitempty"`
 }
 
-// Limits of a plan's status.
+// Limits for the status of a Plan.
 const (
-	// MaxPlanNodes is the maximum number of nodes in progress, and of failures, in a status.
+	// MaxPlanNodes is the maximum number of nodes in progress, and the maximum number of failures, in a status.
 	MaxPlanNodes = 10
 	// MaxPlanMembers is the maximum number of members in a status.
 	MaxPlanMembers = 20
@@ -208,24 +208,25 @@ const (
 	// MembersAway when a member is complete and none has failed, because every reachable member is up to date.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
-	// AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, MemberAhead,
-	// NodeFailed, TooManyFailures, the reasons of LatestResolved, and ClusterNotFound, InvalidSelector, InvalidPlan,
-	// WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed.
+	// AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost,
+	// MemberAhead, NodeFailed, TooManyFailures, the reasons of LatestResolved, as well as ClusterNotFound,
+	// InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and
+	// DeliveryFailed.
 	ConditionComplete = "Complete"
 )
 
-// Reasons of a Plan's conditions. "Stalled" in a description means that manual action is required and that the
-// condition Stalled has the same reason.
+// Reasons of a Plan's conditions. When a Plan becomes Stalled, manual action is required, and the Stalled condition has
+// the same reason.
 const (
 	// ReasonVersion means that spec.version sets the version.
 	ReasonVersion = "Version"
 	// ReasonChannel means that the version comes from the channel.
 	ReasonChannel = "Channel"
-	// ReasonChannelFailed means that the channel did not return a version, and no earlier version is known. Drover asks
-	// it again.
+	// ReasonChannelFailed means that the channel did not return a version, and no earlier version is known. Drover
+	// queries the channel again later.
 	ReasonChannelFailed = "ChannelFailed"
-	// ReasonSecretNotFound means that a Secret that the plan names does not exist or, on the hub, lacks the label for
-	// plans. Stalled.
+	// ReasonSecretNotFound means that a Secret that the plan refers to does not exist or, on the hub, lacks the label
+	// for plans. The Plan becomes Stalled.
 	ReasonSecretNotFound = "SecretNotFound"
 
 	// ReasonComplete means that all nodes that the plan applies to are complete.
@@ -239,46 +240,48 @@ const (
 	ReasonAwaitingRetry = "AwaitingRetry"
 	// ReasonAwaitingWindow means that the window is closed. The message says when it opens.
 	ReasonAwaitingWindow = "AwaitingWindow"
-	// ReasonAwaitingSlot means that another plan occupies the nodes, or is exclusive. The message names it.
+	// ReasonAwaitingSlot means that another plan is using the nodes or is exclusive. The message names that plan.
 	ReasonAwaitingSlot = "AwaitingSlot"
 	// ReasonAwaitingNodes means that the remaining nodes are not ready, or a complete node has not become ready again.
 	ReasonAwaitingNodes = "AwaitingNodes"
-	// ReasonSoaking means that a wave is complete and its soak is not over yet.
+	// ReasonSoaking means that a wave is complete and its soak time has not passed yet.
 	ReasonSoaking = "Soaking"
-	// ReasonSettling means that a node is complete and still counts towards concurrency, for postCompleteDelay.
+	// ReasonSettling means that a node is complete but still counts toward concurrency until postCompleteDelay has
+	// passed.
 	ReasonSettling = "Settling"
-	// ReasonHeld means that the member holds plans, or its own window is closed. On the hub, this applies to all
+	// ReasonHeld means that the member is holding plans, or its own window is closed. On the hub, this applies to all
 	// remaining members.
 	ReasonHeld = "Held"
 	// ReasonPaused means that spec.paused is true.
 	ReasonPaused = "Paused"
 
-	// ReasonNodeFailed means that a node has no attempt left. status.failures says why. Change the plan to try again.
-	// Stalled.
+	// ReasonNodeFailed means that a node has no attempts left. status.failures says why. Change the plan to try again.
+	// The Plan becomes Stalled.
 	ReasonNodeFailed = "NodeFailed"
-	// ReasonTooManyFailures means that more members failed than maxFailedClusters. Stalled.
+	// ReasonTooManyFailures means that more members failed than maxFailedClusters allows. The Plan becomes Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
-	// ReasonMemberLost means that on the hub, a member in progress disconnected more than 5 minutes ago. It still
-	// counts towards maxConcurrentClusters, since its nodes might be in the middle of an upgrade. The message names the
-	// member and says what to do. Other members continue within the limit.
+	// ReasonMemberLost means that a member in progress disconnected more than 5 minutes ago. Only the hub uses it. The
+	// member still counts toward maxConcurrentClusters, since its nodes might be in the middle of an upgrade. The
+	// message names the member and says what to do. Other members continue within the limit.
 	ReasonMemberLost = "MemberLost"
-	// ReasonInvalidPlan means that the spec passes the schema but cannot be used. The message says why. Stalled.
+	// ReasonInvalidPlan means that the spec passes the schema but cannot be used. The message says why. The Plan
+	// becomes Stalled.
 	ReasonInvalidPlan = "InvalidPlan"
-	// ReasonWrongNamespace means that the Plan is in another namespace of a member than drover-plans, and is not run.
-	// Stalled.
+	// ReasonWrongNamespace means that a Plan in a member is in a namespace other than drover-plans, so it does not run.
+	// The Plan becomes Stalled.
 	ReasonWrongNamespace = "WrongNamespace"
 )
 
 // Reasons of a node's failure.
 const (
-	// ReasonPrepareFailed means that the container prepare exited with an error.
+	// ReasonPrepareFailed means that the prepare container exited with an error.
 	ReasonPrepareFailed = "PrepareFailed"
 	// ReasonDrainFailed means that the node could not be drained in time.
 	ReasonDrainFailed = "DrainFailed"
-	// ReasonUpgradeFailed means that the container upgrade exited with an error, or Kubernetes ended its Job.
+	// ReasonUpgradeFailed means that the upgrade container exited with an error, or that Kubernetes terminated its Job.
 	ReasonUpgradeFailed = "UpgradeFailed"
-	// ReasonDeadlineExceeded means that the Job took longer than jobActiveDeadlineSecs. An image that cannot be pulled
-	// has this effect too.
+	// ReasonDeadlineExceeded means that the Job took longer than jobActiveDeadlineSecs. This also happens if the image
+	// cannot be pulled.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 	// ReasonJobRefused means that the member's API server refused the Job.
 	ReasonJobRefused = "JobRefused"
@@ -286,34 +289,34 @@ const (
 
 // Names, labels and annotations that plans use on other objects.
 const (
-	// PlansNamespace is the only namespace of a member in which Plans are run. It also contains their Jobs and Secrets.
+	// PlansNamespace is the only namespace of a member in which Plans run. It also contains their Jobs and Secrets.
 	PlansNamespace = "drover-plans"
 
-	// LabelPlanPrefix + "/<plan>" is a label on Nodes, and on Clusters of the hub. Its value is the hash of the plan
+	// LabelPlanPrefix + "/<plan>" is a label on Nodes and, on the hub, on Clusters. Its value is the hash of the plan
 	// that was completed there, or PlanDisabled. Drover sets the hash. Users can set PlanDisabled, or remove the label
-	// to run the plan on the node again. The annotation with the same key is the claim of a plan in progress, with its
-	// start time and its progress. Only Drover sets the annotation.
+	// to run the plan on the node again. The annotation with the same key is the claim of a plan in progress. It holds
+	// the start time and the progress. Only Drover sets the annotation.
 	LabelPlanPrefix = "plan." + Group
 
-	// PlanDisabled as the value of a plan's label excludes a Node or a Cluster.
+	// PlanDisabled as the value of a plan's label excludes a Node or a Cluster from that plan.
 	PlanDisabled = "disabled"
 
-	// LabelPlansHold on a Cluster of the hub, or on the Namespace drover-plans of a member, holds all plans, so that no
-	// further node is started. Any value except "false" has this effect.
+	// LabelPlansHold on a Cluster on the hub, or on the drover-plans Namespace in a member, holds all plans in that
+	// member: work does not start on any further node. Any value except "false" has this effect.
 	LabelPlansHold = "plans." + Group + "/hold"
 
-	// AnnotationPlansWindow on the Namespace drover-plans of a member is the member's own window for all plans. It
+	// AnnotationPlansWindow on the drover-plans Namespace in a member is the member's own window for all plans. It
 	// consists of days, times and a time zone, each of which is optional, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
 	AnnotationPlansWindow = "plans." + Group + "/window"
 
-	// LabelPlansUse with the value "true" on a Secret in a workspace allows Plans of the workspace to copy it to their
-	// members.
+	// LabelPlansUse with the value "true" on a Secret in a workspace allows Plans in the workspace to copy the Secret
+	// to their members.
 	LabelPlansUse = "plans." + Group + "/use"
 
 	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that it was created from. Drover sets it.
 	AnnotationRevision = Group + "/revision"
-	// AnnotationResume on a Plan of the hub resumes the plan with the revision in its value, even though members have
-	// completed another revision. See ReasonMemberAhead.
+	// AnnotationResume on a Plan on the hub resumes the plan at the revision that is the value, even though members
+	// have completed another revision. See ReasonMemberAhead.
 	AnnotationResume = Group + "/resume"
 )
 

@@ -9,15 +9,16 @@ import (
 )
 
 // Plan runs an image on nodes, either one node at a time or several in parallel. It can cordon and drain each node
-// before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work node by node.
+// before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work that proceeds node by
+// node.
 //
-// In a workspace of the hub, a Plan applies to the members that clusterName or clusterSelector select, in the order
-// that rollout defines. In a member, in the namespace drover-plans, a Plan sets neither field and applies to the member
+// In a workspace on the hub, a Plan applies to the members that clusterName or clusterSelector select, in the order
+// that rollout defines. In the drover-plans namespace of a member, a Plan sets neither field and applies to the member
 // itself. The agent runs it whether or not the hub is reachable. Anyone who can create a Plan can do anything on the
 // nodes that it selects.
 //
 // Deleting a Plan ends its Jobs immediately and uncordons the nodes that it cordoned. To let nodes in progress finish,
-// set paused first.
+// set paused to true first.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -40,7 +41,7 @@ type Plan struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the work, the nodes, their order and the time.
+	// spec defines the work, the nodes, their order and the time window.
 	// +required
 	Spec PlanSpec `json:"spec"`
 
@@ -59,8 +60,8 @@ type PlanList struct {
 	Items           []Plan `json:"items"`
 }
 
-// PlanSpec defines the work, the nodes, their order and the time. Every field can be changed at any time. A node whose
-// upgrade has started finishes it first.
+// PlanSpec defines the work, the nodes, their order and the time window. Every field can be changed at any time. A node
+// whose upgrade has started finishes it first.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.version) || has(self.channel)",message="set version or channel"
 type PlanSpec struct {
@@ -76,7 +77,8 @@ type PlanSpec struct {
 // +kubebuilder:validation:XValidation:rule="!(has(self.clusterName) && has(self.clusterSelector))",message="set clusterName or clusterSelector, not both"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollout) || has(self.clusterName) || has(self.clusterSelector)",message="rollout requires clusterName or clusterSelector"
 type PlanTarget struct {
-	// clusterName is the name of a Cluster in the same namespace, 1 to 63 characters. The Cluster can be created later.
+	// clusterName is the name of a Cluster in the same namespace. It has 1 to 63 characters. The Cluster does not have
+	// to exist yet.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -91,8 +93,8 @@ type PlanTarget struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// rollout defines the order of the members and how many of them are in progress at the same time. By default, members
-	// are processed one at a time, in order of name, and the first failure stops the rollout.
+	// rollout defines the order of the members and how many of them are in progress at the same time. By default,
+	// members are processed one at a time, ordered by name, and the first failure stops the rollout.
 	// +optional
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
@@ -109,18 +111,19 @@ type Rollout struct {
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
 	// maxFailedClusters is the number of failed members that the rollout tolerates. After more failures it stops: no
-	// further member is started, and members in progress start no further node. It continues when the value is raised,
-	// or when a change of the plan lets the failed members try again. The valid range is 0 to 10000. It defaults to 0.
+	// work starts on further members, or on further nodes of members in progress. The rollout continues when the value
+	// is raised, or when a change to the plan lets the failed members try again. The valid range is 0 to 10000. It
+	// defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
-	// waves are groups of members that the plan applies to in order, at most 16. A member belongs to the first wave
-	// that selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every member
-	// of the previous wave is complete or is a tolerated failure, at least one of them is complete, and the soak is
-	// over. Members that are disconnected or that hold plans do not delay a wave. They start when they reconnect or no
-	// longer hold plans. By default there is one wave with all members.
+	// waves are up to 16 groups of members, to which the plan applies in order. A member belongs to the first wave that
+	// selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every member of
+	// the previous wave is complete or is a tolerated failure, at least one of them is complete, and the soak time has
+	// passed. Members that are disconnected or that are holding plans do not delay a wave. They start when they
+	// reconnect or stop holding plans. By default there is one wave with all members.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -130,15 +133,15 @@ type Rollout struct {
 
 // Wave is a group of members that can be in progress at the same time.
 type Wave struct {
-	// name is the name of the wave in the status. 1 to 63 characters.
+	// name is the name of the wave in the status. It has 1 to 63 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Name string `json:"name"`
 
-	// clusterSelector selects the members of the wave from the members of the plan. By default it selects all members that
-	// no earlier wave selects. An invalid selector makes the plan Stalled with InvalidSelector.
+	// clusterSelector selects members of the plan for this wave. By default it selects all members that no earlier wave
+	// selects. If a selector is invalid, the plan becomes Stalled with the reason InvalidSelector.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
@@ -161,9 +164,9 @@ type PlanPace struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
-	// concurrency is the maximum number of nodes of a member in progress at the same time: a number from 1, or a
-	// percentage of the selected nodes from "1%" to "100%". A percentage is rounded down, to at least one node. It
-	// defaults to 1.
+	// concurrency is the maximum number of nodes of a member in progress at the same time. The value is either a
+	// number, at least 1, or a percentage of the selected nodes, from "1%" to "100%". A percentage is rounded down, but
+	// never below one node. It defaults to 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
@@ -171,37 +174,38 @@ type PlanPace struct {
 	Concurrency *intstr.IntOrString `json:"concurrency,omitempty"`
 
 	// exclusive makes the plan mutually exclusive with other exclusive plans: while a node of a member is in progress
-	// for one of them, no other exclusive plan starts a node in that member. A node is never in progress for two plans
-	// at the same time, whether or not they are exclusive. It defaults to false.
+	// for one of them, no other exclusive plan starts work on a node in that member. A node is never in progress for
+	// two plans at the same time, whether or not they are exclusive. It defaults to false.
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
-	// paused prevents the plan from starting work on any other member or node, and from making further attempts. Nodes
-	// whose upgrade has not started are released and uncordoned. A running upgrade finishes. It defaults to false.
+	// paused prevents the plan from starting work on further members or nodes, and from making further attempts. Nodes
+	// whose upgrade has not started are released and uncordoned. An upgrade that is running finishes. It defaults to
+	// false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// window is the time in which nodes and further attempts can start. Work that has started finishes, even after the
-	// window has closed. By default, work can start at any time. If a member also has a window of its own, both must be
-	// open; see docs/spec/plan.md.
+	// window is the time of the week in which work on nodes, and further attempts, can start. Work that has started
+	// continues after the window has closed. By default, work can start at any time. If a member also has a window of
+	// its own, both windows must be open; see docs/spec/plan.md.
 	// +optional
 	// +structType=atomic
 	Window *TimeWindow `json:"window,omitempty"`
 
-	// jobActiveDeadlineSecs is the time limit of an attempt's Job, in seconds. When it is exceeded, the Job is ended and
-	// the attempt fails. 0 means no limit. It defaults to 900.
+	// jobActiveDeadlineSecs is the time limit of an attempt's Job, in seconds. When it is exceeded, the Job is
+	// terminated and the attempt fails. 0 means no limit. It defaults to 900.
 	// +optional
 	// +kubebuilder:default=900
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800
 	JobActiveDeadlineSecs *int64 `json:"jobActiveDeadlineSecs,omitempty"`
 
-	// retries defines how often a failed attempt is repeated. By default it is repeated twice, after 30s and after 1m.
+	// retries defines how often a failed attempt is retried. By default it is retried twice, after 30s and after 1m.
 	// +optional
 	// +structType=atomic
 	Retries *PlanRetries `json:"retries,omitempty"`
 
-	// postCompleteDelay is how long a complete node still counts towards concurrency, for example "2m". The node is
+	// postCompleteDelay is how long a complete node still counts toward concurrency, for example "2m". The node is
 	// uncordoned immediately. It defaults to 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -210,8 +214,8 @@ type PlanPace struct {
 	PostCompleteDelay *metav1.Duration `json:"postCompleteDelay,omitempty"`
 }
 
-// PlanRetries defines how often a failed attempt is repeated. Between attempts the node is uncordoned if the plan
-// cordoned it. A node without remaining attempts has failed, and no further node of its member is started until the
+// PlanRetries defines how often a failed attempt is retried. Between attempts the node is uncordoned if the plan
+// cordoned it. A node without remaining attempts has failed, and no work starts on other nodes of its member until the
 // plan changes.
 type PlanRetries struct {
 	// limit is the number of attempts after the first one. The valid range is 0 to 20. It defaults to 2.
@@ -230,12 +234,13 @@ type PlanRetries struct {
 	Backoff *metav1.Duration `json:"backoff,omitempty"`
 }
 
-// TimeWindow is a part of the week. A window whose end time is earlier than its start time ends on the next day.
+// TimeWindow is a recurring period of the week. A window whose end time is earlier than its start time ends on the next
+// day.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.startTime) || !has(self.endTime) || self.startTime != self.endTime",message="startTime and endTime must differ; for whole days leave both out"
 type TimeWindow struct {
-	// days are the days on which the window starts: Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6, in upper or lower
-	// case. By default it starts every day.
+	// days are the days on which the window starts, written as Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6. Case
+	// does not matter. By default it starts every day.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=7
@@ -253,9 +258,9 @@ type TimeWindow struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$')",message="must be a time from 00:00 to 24:00, as HH:MM"
 	EndTime string `json:"endTime,omitempty"`
 
-	// timeZone is the time zone of the times, as a name from the IANA time zone database, for example "Europe/Berlin".
-	// "Local" is refused because it differs from machine to machine. A window that contains a clock change is an hour
-	// shorter or longer on that day. It defaults to "UTC".
+	// timeZone is the time zone of startTime and endTime, as a name from the IANA time zone database, for example
+	// "Europe/Berlin". "Local" is refused because it differs from machine to machine. A window that contains a clock
+	// change is an hour shorter or longer on that day. It defaults to "UTC".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+/-]*$`
@@ -280,8 +285,8 @@ type PlanRelease struct {
 	Version string `json:"version,omitempty"`
 
 	// channel is an http or https URL that redirects, with the status 302, 303, 307 or 308, to a URL whose last path
-	// element is the version. At most 1024 characters. It is requested every 15 minutes, unless version is set. Any other
-	// response leaves the last known version in effect. For members of a hub, the hub sends the request.
+	// element is the version. It has at most 1024 characters. It is requested every 15 minutes, unless version is set.
+	// Any other response leaves the last known version in effect. For Plans on the hub, the hub sends the request.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"

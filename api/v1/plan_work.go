@@ -14,12 +14,12 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
 	// prepare, if set, runs on the node before it is cordoned, for example to wait for another plan. If it exceeds
-	// jobActiveDeadlineSecs, it is started again, which does not count as an attempt.
+	// jobActiveDeadlineSecs, it is started again, but this does not count as an attempt.
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
 	// cordon makes the node unschedulable while it is in progress. The node is uncordoned afterwards, even after a
-	// failure, unless it was cordoned before. With drain, the node is always cordoned. It defaults to false.
+	// failure, unless it was cordoned before. If drain is set, the node is always cordoned. It defaults to false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
@@ -35,28 +35,28 @@ type NodeWork struct {
 	Upgrade PlanContainer `json:"upgrade"`
 
 	// secrets are Secrets in the plan's namespace that are mounted into prepare and upgrade. On the hub, each of them
-	// needs the label "plans.cluster.drover.dev/use: "true"" and is copied to the members. At most 16.
+	// needs the label plans.cluster.drover.dev/use: "true" and is copied to the members. At most 16 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Secrets []PlanSecret `json:"secrets,omitempty"`
 
-	// serviceAccountName is the name of the pods' ServiceAccount, in the namespace drover-plans. It defaults to
+	// serviceAccountName is the name of the pods' ServiceAccount, in the drover-plans namespace. It defaults to
 	// "drover-plan", which can read Plans and Nodes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
-	// tolerations are added to the pods, which always tolerate cordoned nodes. At most 16.
+	// tolerations are added to the pods, which always tolerate cordoned nodes. At most 16 are allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
 	// imagePullSecrets are Secrets in the plan's namespace for pulling images. On the hub, they require the same label
-	// as secrets and are copied in the same way. At most 8.
+	// as secrets and are copied in the same way. At most 8 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -71,7 +71,7 @@ type NodeWork struct {
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
 	// postCompleteLabels are added to each node that is complete. $(LATEST_VERSION) and $(LATEST_HASH) in a value are
-	// replaced. Keys in kubernetes.io, k8s.io and drover.dev are refused. At most 16.
+	// replaced. Keys in the kubernetes.io, k8s.io and drover.dev domains are refused. At most 16 are allowed.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels in kubernetes.io, k8s.io and drover.dev cannot be set"
@@ -104,20 +104,20 @@ type PlanContainer struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Image string `json:"image"`
 
-	// command replaces the entry point of the image. At most 64 items.
+	// command replaces the entry point of the image. At most 64 items are allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Command []string `json:"command,omitempty"`
 
-	// args are the arguments of the command. At most 64.
+	// args are the arguments of the command. At most 64 are allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Args []string `json:"args,omitempty"`
 
 	// envs are additional environment variables. Names that begin with SYSTEM_UPGRADE_ are reserved for Drover. At most
-	// 64.
+	// 64 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -125,14 +125,14 @@ type PlanContainer struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('SYSTEM_UPGRADE_'))",message="names that begin with SYSTEM_UPGRADE_ are reserved for Drover"
 	Envs []corev1.EnvVar `json:"envs,omitempty"`
 
-	// envFrom adds environment variables from Secrets and ConfigMaps in the namespace drover-plans of the member. They are
-	// not copied from the hub; list Secrets in secrets for that. At most 16.
+	// envFrom adds environment variables from Secrets and ConfigMaps in the drover-plans namespace of the member. These
+	// are not copied from the hub; to copy a Secret, list it in secrets. At most 16 are allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 
-	// volumes are additional paths of the host. At most 16.
+	// volumes are additional host paths to mount. At most 16 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -147,7 +147,7 @@ type PlanContainer struct {
 	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
 }
 
-// HostVolume mounts a path of the host into a container.
+// HostVolume mounts a host path into a container.
 type HostVolume struct {
 	// name is the name of the volume in the pod.
 	// +required
@@ -176,18 +176,18 @@ type PlanSecret struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// path is the path of the mount. A relative path is below /run/system-upgrade/secrets. It defaults to the name.
+	// path is the mount path. A relative path is resolved below /run/system-upgrade/secrets. It defaults to the name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Path string `json:"path,omitempty"`
 
-	// ignoreUpdates prevents the plan from running again on complete nodes when the content of the Secret changes. It
+	// ignoreUpdates prevents the plan from running again on complete nodes when the Secret's content changes. It
 	// defaults to false.
 	// +optional
 	IgnoreUpdates bool `json:"ignoreUpdates,omitempty"`
 
-	// defaultMode is the mode of the files, from 0 to 511 (0777). It defaults to 420 (0644).
+	// defaultMode is the file mode of the mounted files, from 0 to 511 (0777). It defaults to 420 (0644).
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=511

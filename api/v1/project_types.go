@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Project is a group of namespaces in one or more members that share access rights, quota, limits, isolation and
-// secrets.
+// Project is a group of namespaces in one or more members that share access rights, a quota, limits, network isolation
+// and secrets.
 //
 // A namespace belongs to a Project if spec.namespaces lists it, or if a user has labeled it in the member with
 // "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace with that label are copied to all
@@ -62,10 +62,10 @@ type ProjectList struct {
 type ProjectSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// namespaces lists the namespaces that Drover creates in each member, or adds to the project if they exist. At most
-	// 256. A namespace that is removed from the list leaves the project and remains in the member. default, kube-* and
-	// drover-* are refused, because they belong to the cluster. Listing a namespace requires the verb "manage-namespaces"
-	// on the project.
+	// namespaces lists the namespaces that Drover creates in each member or, if they already exist, adds to the
+	// project. At most 256 are allowed. A namespace that is removed from the list leaves the project and remains in the
+	// member. default, kube-* and drover-* are refused, because they belong to the cluster. Listing a namespace
+	// requires the "manage-namespaces" verb on the project.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -75,9 +75,10 @@ type ProjectSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(n, n != 'default' && !n.startsWith('kube-') && !n.startsWith('drover-'))",message="default, kube-* and drover-* belong to the cluster and cannot be in a project"
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// resourceQuota limits the total resource usage of all namespaces of the project, separately in each member. The keys
-	// are resource names as in a ResourceQuota, such as "limits.cpu", "requests.memory", "pods" and "count/deployments.apps". At most
-	// 24. Each key also needs a value in namespaceDefaultResourceQuota. By default there is no quota.
+	// resourceQuota limits the total resource usage of all namespaces of the project, separately in each member. The
+	// keys are resource names as in a ResourceQuota, such as "limits.cpu", "requests.memory", "pods" and
+	// "count/deployments.apps". At most 24 keys are allowed. Each key also needs a value in
+	// namespaceDefaultResourceQuota. By default there is no quota.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
@@ -85,10 +86,10 @@ type ProjectSpec struct {
 	// +mapType=atomic
 	ResourceQuota corev1.ResourceList `json:"resourceQuota,omitempty"`
 
-	// namespaceDefaultResourceQuota is the share of the quota that each namespace gets, at most 24 keys. The oldest
-	// namespaces are served first. Once resourceQuota is used up, later namespaces get the remainder or nothing, and the
-	// condition QuotaFits reports it. A resource that is missing from resourceQuota is granted to every namespace in full.
-	// By default there are no shares.
+	// namespaceDefaultResourceQuota is the share of the quota that each namespace gets. At most 24 keys are allowed.
+	// Older namespaces get their share first. Once resourceQuota is used up, later namespaces get the remainder or
+	// nothing, and the QuotaFits condition reports this. A resource that is missing from resourceQuota is granted to
+	// every namespace in full. By default there are no shares.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
@@ -96,7 +97,7 @@ type ProjectSpec struct {
 	// +mapType=atomic
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
-	// containerDefaults are the resource requests and limits of containers that set none, which become a LimitRange in
+	// containerDefaults are the resource requests and limits for containers that set none. They become a LimitRange in
 	// each namespace. If resourceQuota limits requests or limits, Kubernetes refuses pods without them, so set defaults
 	// here. By default there are none.
 	// +optional
@@ -111,14 +112,14 @@ type ProjectSpec struct {
 	// +kubebuilder:default=None
 	NetworkIsolation NetworkIsolation `json:"networkIsolation,omitempty"`
 
-	// podSecurity is the Pod Security Standard that the namespaces enforce, warn about and audit: privileged, baseline or
-	// restricted. Setting it, and deleting a project that sets it, requires the verb "updatepsa" on the project. By
+	// podSecurity is the Pod Security Standard that the namespaces enforce, warn about and audit: privileged, baseline
+	// or restricted. Setting it, and deleting a project that sets it, requires the "updatepsa" verb on the project. By
 	// default Drover does not change the namespaces' labels.
 	// +optional
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
 }
 
-// ContainerDefaults are the resource requests and limits of containers that set none.
+// ContainerDefaults are the resource requests and limits for containers that set none.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || [self.requests[k], self.limits[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a default request must not exceed the default limit"
 type ContainerDefaults struct {
@@ -144,7 +145,7 @@ type NetworkIsolation string
 const (
 	// IsolationNone restricts nothing.
 	IsolationNone NetworkIsolation = "None"
-	// IsolationProject admits connections from the project's own pods, kube-system and the ingress namespaces.
+	// IsolationProject allows connections from the project's own pods, kube-system and the ingress namespaces.
 	IsolationProject NetworkIsolation = "Project"
 )
 
@@ -164,7 +165,7 @@ const (
 // ProjectStatus describes the progress of delivering a Project.
 //
 // Ready is True with the reasons Applied, NoClusters and MembersAway. It is False with MembersAway while no member has
-// ever had the project, and with Delivering, DeliveryFailed, Conflict, Fighting, ClusterNotFound, InvalidSelector,
+// ever received the project, and with Delivering, DeliveryFailed, Conflict, Fighting, ClusterNotFound, InvalidSelector,
 // NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly, NoLeader and IdentityMismatch.
 type ProjectStatus struct {
 	DeliveryStatus `json:",inline"`
@@ -173,7 +174,7 @@ type ProjectStatus struct {
 	// +optional
 	NamespaceCount int32 `json:"namespaceCount,omitempty"`
 
-	// namespaces counts the namespaces by member, for the first hundred members by name.
+	// namespaces counts the namespaces in each of the first hundred members, ordered by name.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -185,6 +186,6 @@ type ProjectStatus struct {
 type NamespaceCount struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
-	// count is the number of namespaces, both from the spec and labelled in the member.
+	// count is the number of namespaces, including namespaces listed in the spec and namespaces labeled in the member.
 	Count int32 `json:"count"`
 }

@@ -3,43 +3,45 @@
 
 package v1
 
-// Annotations, conditions and reasons of a hub whose etcd was restored from a backup.
+// Annotations, conditions and reasons on a hub whose etcd was restored from a backup.
 const (
-	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms the changes that a restored
-	// hub holds back. Setting it requires the verb "update" on clusters/agent.
+	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms the changes that a
+	// restored hub holds back. Setting it requires the "update" verb on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
-	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because the hub's
-	// etcd was restored from a backup that is older than the state of the member. status.restore lists the pending
+	// ConditionRestoreConfirmed is present, and False, only while the hub makes no changes in the member because the
+	// hub's etcd was restored from a backup that is older than the member's state. status.restore lists the pending
 	// changes.
 	//
 	// The reason for False is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
 
-	// ReasonHubRestored means that the hub's etcd was restored from a backup that is older than the state of a member.
-	// The hub changes nothing there until an administrator has confirmed the changes with "kubectl drover restored". It
-	// is also the reason of RestoreConfirmed=False. Stalled.
+	// ReasonHubRestored means that the hub's etcd was restored from a backup that is older than a member's state. The
+	// hub makes no changes in that member until an administrator has confirmed the changes with "kubectl drover
+	// restored". RestoreConfirmed is False with the same reason. The object becomes Stalled.
 	ReasonHubRestored = "HubRestored"
 
-	// ReasonMemberAhead means that on the hub, members have completed a revision of the plan that this hub has no
-	// record of, because the hub was restored from an older backup. Nothing starts until an administrator applies the
-	// intended plan or sets AnnotationResume on it. Stalled.
+	// ReasonMemberAhead means that members have completed a revision of the plan that this hub has no record of,
+	// because the hub was restored from an older backup. Only the hub uses it. No work starts until an administrator
+	// applies the intended plan or sets AnnotationResume on it. The Plan becomes Stalled.
 	ReasonMemberAhead = "MemberAhead"
 )
 
-// RestoreStatus lists the changes to a member or a Host that a restored hub holds back. Entries are names of sets:
-// "crtb/alice" is the set of the ClusterRoleTemplateBinding alice. Each list contains at most the first 50 names.
+// RestoreStatus lists the changes to a member or a Host that a restored hub holds back. The entries are names of sets;
+// for example, "crtb/alice" is the set for the ClusterRoleTemplateBinding "alice". Each list contains at most the first
+// 50 names.
 type RestoreStatus struct {
 	// checkpoint identifies the state of the agent that the hub has no record of. Setting the annotation
 	// cluster.drover.dev/restored to this value confirms the changes.
 	Checkpoint string `json:"checkpoint"`
 	// summary counts the changes, for example "2 to add, 0 to change, 1 to remove".
 	Summary string `json:"summary"`
-	// digest is the SHA-256 over all names, including names beyond the first 50 of each list. It changes whenever the
-	// names of the sets to add, change or remove change.
+	// digest is the SHA-256 of all names, including names that do not fit in the lists. It changes whenever the names
+	// of the sets to add, change or remove change.
 	// +optional
 	Digest string `json:"digest,omitempty"`
-	// add lists the sets that the hub has and the member lacks. They were deleted after the backup, or never delivered.
+	// add lists the sets that the hub has and the member lacks. They were deleted after the backup was taken, or were
+	// never delivered.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
@@ -49,7 +51,7 @@ type RestoreStatus struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
 	Change []string `json:"change,omitempty"`
-	// remove lists the sets that the member has and the hub lacks. They were created after the backup.
+	// remove lists the sets that the member has and the hub lacks. They were created after the backup was taken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50

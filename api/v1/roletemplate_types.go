@@ -8,13 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RoleTemplate is a named list of rules that can be granted in members: in a whole cluster with a
-// ClusterRoleTemplateBinding, or in the namespaces of a project with a ProjectRoleTemplateBinding. In each member where
-// it is used, it becomes one ClusterRole "drover:<name>" with exactly the rules of the template and of the templates
-// that it inherits.
+// RoleTemplate is a named list of rules that can be granted in members: in a whole cluster, with a
+// ClusterRoleTemplateBinding, or in the namespaces of a project, with a ProjectRoleTemplateBinding. In each member
+// where it is used, it becomes a ClusterRole named "drover:<name>" that contains exactly the template's own and
+// inherited rules.
 //
-// Creating a RoleTemplate, or changing its rights, requires the verb "escalate" on roletemplates. Binding it requires
-// the verb "bind".
+// Creating a RoleTemplate, or changing its rights, requires the "escalate" verb on roletemplates. Binding it requires
+// the "bind" verb.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -40,7 +40,7 @@ type RoleTemplate struct {
 	// +required
 	Spec RoleTemplateSpec `json:"spec"`
 
-	// status reports whether the template can be used, and the progress of delivery where it is bound.
+	// status reports whether the template can be used, and the progress of its delivery to members.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RoleTemplateStatus `json:"status,omitempty"`
@@ -55,20 +55,20 @@ type RoleTemplateList struct {
 	Items           []RoleTemplate `json:"items"`
 }
 
-// RoleTemplateSpec defines the rights that a RoleTemplate grants. Every field can be changed at any time, and the
-// members are updated.
+// RoleTemplateSpec defines the rights that a RoleTemplate grants. Every field can be changed at any time, and changes
+// are delivered to the members.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.external) || (size(self.?rules.orValue([])) == 0 && size(self.?inherits.orValue([])) == 0)",message="an external template uses the rules of the member's ClusterRole: remove rules and inherits"
 // +kubebuilder:validation:XValidation:rule="has(self.external) || size(self.?rules.orValue([])) > 0 || size(self.?inherits.orValue([])) > 0",message="set rules, inherits or external: a template must grant something"
 // +kubebuilder:validation:XValidation:rule="self.context == 'Cluster' || !has(self.rules) || self.rules.all(r, size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs can be granted only with context Cluster"
 type RoleTemplateSpec struct {
 	// context defines where the template can be bound: Cluster for ClusterRoleTemplateBindings, or Project for
-	// ProjectRoleTemplateBindings. A template of context Cluster can inherit templates of both contexts. A template of
-	// context Project can inherit only templates of context Project.
+	// ProjectRoleTemplateBindings. A Cluster template can inherit templates of both kinds. A Project template can
+	// inherit only Project templates.
 	// +required
 	Context RoleContext `json:"context"`
 
-	// rules are RBAC rules, as in a ClusterRole. They are copied to the members unchanged. At most 256.
+	// rules are RBAC rules, as in a ClusterRole. They are copied to the members unchanged. At most 256 are allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -79,9 +79,9 @@ type RoleTemplateSpec struct {
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
 	// inherits lists other RoleTemplates whose rules this template includes, along with the rules that they inherit. At
-	// most 32. A template that names itself is refused. A cycle through several templates is accepted, because each of
-	// them is written separately. All templates that inherit from the cycle are then Stalled with the reason
-	// InheritanceCycle and grant nothing until the cycle is broken.
+	// most 32 are allowed. A template that lists itself is refused. A cycle through several templates is accepted,
+	// because each template is written separately. All templates that inherit from the cycle then become Stalled with
+	// the reason InheritanceCycle and grant nothing until the cycle is broken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -102,13 +102,13 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are created by Drover: refer to the RoleTemplate instead"
 	External string `json:"external,omitempty"`
 
-	// locked prevents new bindings to the template, except by users who can unlock it (verb "escalate"). Existing bindings
-	// are not affected. It defaults to false.
+	// locked prevents new bindings to the template, except by users who can unlock it, which requires the "escalate"
+	// verb. Existing bindings are not affected. It defaults to false.
 	// +optional
 	Locked bool `json:"locked,omitempty"`
 }
 
-// RoleContext defines where a RoleTemplate can be bound.
+// RoleContext defines in which context a RoleTemplate can be bound.
 // +kubebuilder:validation:Enum=Cluster;Project
 type RoleContext string
 
@@ -120,8 +120,8 @@ const (
 )
 
 // RoleTemplateStatus is the observed state of a RoleTemplate. It does not name members, because members belong to
-// workspaces, and every user who can bind the template can read its status. The status of a binding reports failures in
-// a member.
+// workspaces, and every user who can bind the template can read its status. Failures in a member are reported in the
+// status of the binding.
 type RoleTemplateStatus struct {
 	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
@@ -129,8 +129,8 @@ type RoleTemplateStatus struct {
 
 	// conditions are Ready, and Stalled while manual action is required.
 	//
-	// Ready is True with the reasons Available, Applied and MembersAway. It is False with MembersAway while no member has
-	// ever had the template, and with Delivering, DeliveryFailed, Conflict, Fighting, RoleTemplateNotFound,
+	// Ready is True with the reasons Available, Applied and MembersAway. It is False with MembersAway while no member
+	// has ever received the template, and with Delivering, DeliveryFailed, Conflict, Fighting, RoleTemplateNotFound,
 	// InheritanceCycle, ContextMismatch, InheritsExternal and InvalidRules.
 	// +optional
 	// +listType=map
@@ -138,7 +138,7 @@ type RoleTemplateStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// clusters counts the members where the template is bound, in all workspaces.
+	// clusters counts the members in all workspaces where the template is bound.
 	// +optional
 	Clusters *ClusterCount `json:"clusters,omitempty"`
 }

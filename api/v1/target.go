@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Targeted is an object that targets members. The index by Cluster covers the objects of all such kinds.
+// Targeted is an object that targets members. The index by Cluster covers the objects of all kinds that implement it.
 // +kubebuilder:object:generate=false
 type Targeted interface {
 	Target() ClusterTarget

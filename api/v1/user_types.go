@@ -7,13 +7,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// User is a person who signs in to the hub with a password, as the principal "local:<name>". The hash of the password
-// is not part of the User: it is in the Secret drover-user-<name> in the manager's namespace, which "kubectl drover
-// user" writes. A User with spec.principal represents a person who signs in through an AuthProvider instead. It can be
-// used to lock that person out.
+// User is a person who signs in to the hub with a password, as the principal "local:<name>". The password hash is not
+// part of the User: it is in the Secret drover-user-<name> in the manager's namespace, which "kubectl drover user"
+// writes. A User with spec.principal represents a person who signs in through an AuthProvider instead. It can be used
+// to lock that person out.
 //
-// Users can sign in only if the manager's configuration sets signIn.issuer. Bindings, and the hub's own RBAC, grant
-// them rights.
+// Users can sign in only if the manager's configuration sets signIn.issuer. They get their rights from bindings and
+// from the hub's own RBAC.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -32,11 +32,11 @@ type User struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines whether the user is allowed to sign in.
+	// spec defines whether the user can sign in.
 	// +optional
 	Spec UserSpec `json:"spec,omitempty"`
 
-	// status reports whether the user can sign in.
+	// status reports whether the user is able to sign in.
 	//
 	// Ready is True with the reasons PasswordSet, SignsInElsewhere and Disabled. It is False with PasswordMissing and
 	// PasswordInvalid.
@@ -54,7 +54,7 @@ type UserList struct {
 	Items           []User `json:"items"`
 }
 
-// UserSpec defines whether a user is allowed to sign in.
+// UserSpec defines whether a user can sign in.
 type UserSpec struct {
 	// principal refers to a user of an AuthProvider, as "<provider>:<name>". The User then has no password and serves only
 	// to disable that principal. It cannot be changed. By default, the User is the principal "local:<name>".
@@ -88,7 +88,7 @@ type UserStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Reasons of a User's condition Ready.
+// Reasons of a User's Ready condition.
 const (
 	// ReasonPasswordSet means that the user can sign in.
 	ReasonPasswordSet = "PasswordSet"
@@ -102,13 +102,12 @@ const (
 	ReasonPasswordInvalid = "PasswordInvalid"
 )
 
-// PrincipalPrefixLocal is the prefix of Users in the names of principals. The prefixes "hub" and "system" are reserved
-// too.
+// PrincipalPrefixLocal is the prefix of Users in principal names. The prefixes "hub" and "system" are reserved too.
 const PrincipalPrefixLocal = "local:"
 
-// UserSecretPrefix is followed by the name of a User in the name of the Secret with its password hash, and
-// UserSecretKey is the key of the hash. UserSecretUID is the key of the User's UID, which prevents a new User of the
-// same name from inheriting the password.
+// UserSecretPrefix, followed by the name of a User, is the name of the Secret with the password hash. UserSecretKey is
+// the key of the hash. UserSecretUID is the key of the User's UID, which prevents a new User with the same name from
+// inheriting the password.
 const (
 	UserSecretPrefix = "drover-user-"
 	UserSecretKey    = "hash"

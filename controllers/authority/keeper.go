@@ -27,7 +27,7 @@ import (
 // maxNote is the API server's limit for the text of an event, in bytes.
 const maxNote = 1024
 
-// Keeper runs on the leader. It decides when the hub's authority changes, and writes it into its Secret.
+// Keeper runs on the leader. It decides when the hub's authority changes, and writes the new state into the Secret.
 type Keeper struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -42,7 +42,7 @@ type Keeper struct {
 	lastWait string // the text of the last event of recordWait; used only by the single worker
 }
 
-// Reconcile takes the authority's next step, if any. The loader creates a missing Secret.
+// Reconcile takes the next step of a rotation, if one is due. It does not create a missing Secret: the loader does.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
@@ -62,7 +62,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	case trust.StepWait:
 		k.recordWait(secret, in, decision)
 		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
-	case trust.StepCreate: // the Secret was emptied; a new authority would strand every agent
+	case trust.StepCreate: // the Secret was emptied; with a new authority, no agent could connect
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
 	default:
 		return ctrl.Result{}, k.take(ctx, secret, in, decision) // the write triggers another reconcile
@@ -80,11 +80,11 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	case trust.StepChange:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
 	case trust.StepRevoke:
-		// the request was for this change, not for the renewal years later
+		// a request applies to this rotation only, not to a later renewal
 		delete(secret.Annotations, v1.AnnotationRetireNow)
 	default:
 	}
-	if err := k.Client.Update(ctx, secret); err != nil { // the resource version guards against a second leader
+	if err := k.Client.Update(ctx, secret); err != nil { // the resource version protects against a second leader
 		return fmt.Errorf("write the hub's CA: %w", err)
 	}
 	k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority",
@@ -95,7 +95,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 // errEmptied reports a Secret that no longer contains the authority.
 var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
-// recordWait emits an event that explains why a due step is waiting, once for each message.
+// recordWait emits an event that explains why a step that is due has to wait. Each message is emitted once.
 func (k *Keeper) recordWait(secret *corev1.Secret, in trust.Input, decision trust.Decision) {
 	if (in.Requested || in.Revoked) && decision.Why != k.lastWait {
 		k.lastWait = decision.Why
@@ -125,8 +125,8 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input
 }
 
 // missing returns the names of the connected members that have not confirmed the bundle with the current authority.
-// This includes Clusters with the trust System, because an agent trusts whatever its manifest specifies, and the
-// manifest may be older than the spec.
+// This includes Clusters whose trust is System, because an agent trusts what its manifest specifies, and the manifest
+// may be older than the spec.
 func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Active.Cert) {

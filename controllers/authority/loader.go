@@ -26,15 +26,15 @@ type Loader struct {
 	// Live reads from the API server.
 	Live  client.Reader
 	Trust *trust.Holder
-	// Authority is the Secret of the hub's CA. Given is the Secret with the operator's own certificate. Its name is empty
-	// if there is none.
+	// Authority is the Secret with the hub's CA. Given is the Secret with the operator's own certificate. The name of
+	// Given is empty if there is no such Secret.
 	Authority types.NamespacedName
 	Given     types.NamespacedName
 	Now       func() time.Time
 }
 
 // Reconcile loads the Secret that the request names. It also creates the first authority, because replicas must serve
-// even if they do not lead.
+// even if none of them leads yet.
 func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	err := l.Client.Get(ctx, req.NamespacedName, secret)
@@ -56,7 +56,7 @@ func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{}, l.Trust.LoadAuthority(secret)
 }
 
-// loadGiven keeps the certificate that was loaded before if the Secret is gone or invalid.
+// loadGiven keeps the previous certificate if the Secret is gone or invalid.
 func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 	if !exists {
 		l.Trust.GivenAbsent()
@@ -92,9 +92,9 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// make creates the missing Secret with the hub's authority. If the Secret was deleted, it gets the authority in memory,
-// because agents would not trust another one. Otherwise it gets a new authority. If several replicas try, one of them
-// succeeds.
+// make creates the missing Secret with the hub's authority. If the Secret was deleted, make stores the authority that
+// is in memory, because agents would not trust another one. Otherwise it creates a new authority. If several replicas
+// try at the same time, one of them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

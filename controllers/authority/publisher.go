@@ -19,12 +19,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes the hub's addresses, and the certificates that its clients must trust, into a ConfigMap. This way,
-// Prometheus, the provisioner and other clients need no access to the Secret with the authority's keys.
+// Publisher writes the hub's addresses, and the certificates that its clients must trust, into a ConfigMap. As a
+// result, Prometheus, the provisioner and other clients do not need access to the Secret with the authority's keys.
 type Publisher struct {
 	Client client.Client
-	// ConfigMap is the ConfigMap to write. It contains the certificates in the key ca.crt, and the addresses in the key
-	// servers, one per line.
+	// ConfigMap is the ConfigMap to write. It contains the certificates under the key ca.crt, and the addresses under
+	// the key servers, one per line.
 	ConfigMap types.NamespacedName
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings

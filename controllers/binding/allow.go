@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// The manager has all rights that it grants here, so it does not need the verbs escalate and bind.
+// The manager has all rights that it grants here, so it does not need the escalate and bind verbs.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
 // allow lets a principal view the Clusters that it is bound to. It creates one Role and one RoleBinding, which are
@@ -55,7 +55,7 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	})
 }
 
-// unauthenticated reports whether a name on the hub stands for requests without an identity. The hub forwards no such
+// unauthenticated reports whether a name on the hub represents requests without an identity. The hub forwards no such
 // requests to members.
 func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding: it gives a principal a role in
-// members, and lets the principal see their Clusters.
+// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding: it grants a principal a role in
+// members, and lets the principal see the Clusters of these members.
 package binding
 
 import (
@@ -26,17 +26,17 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// kind is a type of bindings: a pointer to T.
+// kind is a type of binding: a pointer to T.
 type kind[T any] interface {
 	*T
 	v1.Binding
 }
 
-// Reconciler reconciles bindings of one kind. NewCluster and NewProject create it.
+// Reconciler reconciles bindings of one kind. NewCluster and NewProject create Reconcilers.
 type Reconciler[T any, B kind[T]] struct {
 	Options
-	// kind is the kind of the sets: set.ClusterBinding or set.ProjectBinding. It is also part of the names of the objects
-	// on the hub.
+	// kind is the kind of the sets, set.ClusterBinding or set.ProjectBinding. It is also part of the names of the
+	// objects on the hub.
 	kind    string
 	members func(context.Context, client.Reader, B) ([]types.NamespacedName, *index.Problem, error)
 	content func(access.Templates, B) (set.Content, error)
@@ -51,7 +51,7 @@ type Deliverer interface {
 
 // Options of a Reconciler.
 type Options struct {
-	// Client reads from a cache with the indexes of package index, and writes.
+	// Client writes objects, and reads them from a cache with the indexes of package index.
 	Client     client.Client
 	Recorder   events.EventRecorder
 	Deliveries Deliverer
@@ -63,8 +63,8 @@ type Options struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings/finalizers;projectroletemplatebindings/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one binding to its members, lets its principal see their Clusters, and writes the progress into
-// its status.
+// Reconcile delivers one binding to its members, lets its principal see the Clusters of these members, and writes the
+// progress into its status.
 func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: r.kind, Namespace: req.Namespace, Name: req.Name}
 	b := B(new(T))
@@ -90,11 +90,11 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 type decision struct {
 	set     *set.Set // nil if there is none
 	members []types.NamespacedName
-	// problem explains why there is no set or no member. It is nil if there is no problem.
+	// problem explains why the binding has no set or no members. It is nil if there is no problem.
 	problem *index.Problem
-	expires time.Duration // time until it expires; 0 if it never does
-	// expired is the message for an expired binding, and former lists the members that had it. Both are empty if the
-	// binding has not expired.
+	expires time.Duration // time until the binding expires; 0 if it never expires
+	// expired is the message for an expired binding, and former lists the members that had the binding. Both are empty
+	// if the binding has not expired.
 	expired string
 	former  []types.NamespacedName
 }
@@ -112,7 +112,7 @@ func (d decision) sets() map[types.NamespacedName]*set.Set {
 }
 
 // decide reads all objects that the binding depends on and makes a decision. It returns an error only if reading fails.
-// A mistake in the binding is returned as a problem, so its objects are removed from members.
+// A mistake in the binding becomes a problem of the decision, so its objects are removed from members.
 func (r *Reconciler[T, B]) decide(ctx context.Context, b B) (decision, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {

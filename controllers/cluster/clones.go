@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// restoredFor is how long the status shows that a member was restored. Changes made in the meantime can be found in the
-// member's audit log for about as long.
+// restoredFor is how long the status shows that a member was restored. The member's audit log contains the lost changes
+// for about as long.
 const restoredFor = 24 * time.Hour
 
 // clonesMessage explains that two clusters share one identity, and how to fix this.
@@ -29,7 +29,7 @@ func clonesMessage(cluster string, c *members.Clones) string {
 		c.Agents[0], c.Agents[1], protocol.AgentNamespace, protocol.AgentName, removeLeft(), cluster)
 }
 
-// writeMaintained writes the condition Maintained, which reports that no replica of the agent is the leader. The
+// writeMaintained writes the Maintained condition, which reports that no replica of the agent is the leader. The
 // condition is unchanged as long as no agent has reported.
 func writeMaintained(in *input, update *status.Update) {
 	report, conditions := in.member.Report, &in.cluster.Status.Conditions
@@ -53,8 +53,8 @@ func writeMaintained(in *input, update *status.Update) {
 	set(in, v1.ConditionMaintained, vacant)
 }
 
-// restored returns when the member was restored. It returns zero if it was not, or if it was restored too long ago to
-// report.
+// restored returns when the member was restored. It returns zero if the member was not restored, or was restored too
+// long ago to report it.
 func (in *input) restored() time.Time {
 	if report := in.member.Report; report != nil && in.now.Before(report.Restored.Add(restoredFor)) {
 		return report.Restored
@@ -62,7 +62,7 @@ func (in *input) restored() time.Time {
 	return time.Time{}
 }
 
-// continuousUntil returns when the condition Continuous is removed, or zero if it is not set.
+// continuousUntil returns when the Continuous condition is removed, or zero if it is not set.
 func (in *input) continuousUntil() time.Time {
 	if c := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionContinuous); c != nil {
 		return c.LastTransitionTime.Add(restoredFor)
@@ -70,8 +70,8 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous reports that the member was restored to an earlier state, and the consequences. An agent that was
-// restarted since then no longer knows this.
+// writeContinuous reports that the member was restored to an earlier state, and the consequences. An agent that has
+// restarted since then no longer knows about this.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()

@@ -21,7 +21,8 @@ import (
 const maxCause = 1024
 
 // lastChecked tells users where to find the time until which a condition is known to be true. The time is not part of
-// the condition, because this would require writes even for idle members. The leading manager renews its Lease anyway.
+// the condition, because this would require writes even for idle members. Instead, the leading manager renews its
+// Lease, which it does anyway.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
@@ -40,7 +41,7 @@ func writeStatus(in *input, update *status.Update) {
 	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
 	// Three changes cause no event: an awaited report arrives almost immediately, a new Cluster that is waiting for its
-	// agent already has the event of its token, and the replica that refused an agent has already emitted an event.
+	// agent already has an event about its token, and the replica that refused an agent has already emitted an event.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
@@ -101,7 +102,7 @@ func decideRegistered(in *input) conditionValue {
 	case in.identity != nil:
 		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
 		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
-			// other refusals matter only while the agent is disconnected, and are in Connected
+			// other refusals matter only while the agent is disconnected, and are reported in Connected
 			message += ". Refused since: " + r.Message
 		}
 		if in.chosen.value != "" && in.chosen.value != in.token.Value {
@@ -195,7 +196,7 @@ func decideReady(in *input, registered, connected conditionValue) conditionValue
 	return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
 }
 
-// versionSkew returns a message that names the side to upgrade, or "" if the hub and the agent share a protocol
+// versionSkew returns a message that says which side to upgrade, or "" if the hub and the agent share a protocol
 // version.
 func versionSkew(report *protocol.Report) string {
 	switch {

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster reconciles Cluster: a member is registered, connects, reports, is lost, comes back, and is removed.
+// Package cluster reconciles Cluster. It follows a member from registration, through connections, reports and outages,
+// to removal.
 package cluster
 
 import (
@@ -23,39 +24,39 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// takeoverTime is how long a manager that was already running waits after it has become the leader: the former leader's
-// agents connect to it.
+// takeoverTime is how long a manager that was already running waits after it has become the leader. In this time, the
+// former leader's agents connect to it.
 const takeoverTime = 15 * time.Second
 
 // settleTime is how long a manager waits after its start before it considers agents that have not come back lost. After
-// an outage of a minute, an agent may have just begun its longest wait. The attempt after it needs a moment, too.
+// an outage of a minute, an agent may have just started its longest wait, and its next attempt also takes a moment.
 const settleTime = protocol.LongestWait + 2*time.Second
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
 type Reconciler struct {
-	// Client reads from the cache and writes; Live reads from the API server.
+	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Members  Members
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
-	// Agent has the hub's defaults for spec.agent.
+	// Agent holds the hub's defaults for spec.agent.
 	Agent v1.Agent
-	// Upgrades decides when an agent gets a change that the hub makes for all agents. If it is nil, agents get such
-	// changes immediately.
+	// Upgrades decides when an agent receives a change that the hub makes for all agents. If it is nil, agents receive
+	// such changes immediately.
 	Upgrades *Upgrades
-	// Places decides which Clusters of a workspace get a join token. If it is nil, all do.
+	// Places decides which Clusters of a workspace get a join token. If it is nil, all Clusters do.
 	Places *Places
 	Sets
-	// Synced reports whether the members of the other replicas are known. If it is nil, they always are.
+	// Synced reports whether the members of the other replicas are known. If it is nil, they are always known.
 	Synced func() bool
 	// Started is the time when this manager started to accept tunnels.
 	Started time.Time
 	Now     func() time.Time
 
 	led           time.Time     // when this manager became the leader; set before the first reconcile
-	admissionTime time.Duration // how long the hub takes to admit all agents; set with led
+	admissionTime time.Duration // how long the hub takes to admit all agents; set together with led
 	manifests     registration.Manifests
 	written       status.Written[*v1.Cluster]
 }
@@ -77,8 +78,8 @@ func MembersOf(all *members.Registry) Members {
 type Sets struct {
 	// Guards returns the outcome of the guards of projects in a member. If it is nil, the outcome is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
-	// Direct returns the outcome of the data with which a member's agent serves users without the hub. It is nil if users
-	// do not sign in to the hub.
+	// Direct returns the outcome of delivering the data that a member's agent needs to serve users without the hub. It
+	// is nil if users do not sign in to the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
 	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
 	Unconfirmed delivery.Unconfirmed
@@ -152,8 +153,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }
 
-// handOver sends the settings and the Deployment to the agent if they differ from its own. A member that is two
-// clusters gets nothing.
+// handOver sends the settings and the Deployment to the agent if they differ from its own. If two clusters share the
+// member's identity, nothing is sent.
 func (r *Reconciler) handOver(in *input) error {
 	if in.member.Clones != nil {
 		return nil

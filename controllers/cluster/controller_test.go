@@ -103,7 +103,7 @@ func (w *world) token() string {
 	return string(w.secret(registration.RegistrationSecret(w.name)).Data[registration.KeyToken])
 }
 
-// ready checks the status and reason of the condition Ready.
+// ready checks the status and reason of the Ready condition.
 func (w *world) ready(state metav1.ConditionStatus, reason string) {
 	w.t.Helper()
 	c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionReady)

@@ -23,16 +23,16 @@ import (
 // deployed is the state of sending an agent its Deployment. It is zero if there is nothing to send.
 type deployed struct {
 	members.Call
-	digest string // of the Deployment that the agent should have now; empty while it is not needed
-	// want is the Deployment that results from the spec and the hub. own is the Deployment that results from a change of
-	// the spec alone, or nil if there is none. observeAgent sets them.
+	digest string // of the Deployment that the agent should have now; empty if it is not needed
+	// want is the Deployment that results from the spec and the hub's settings. own is the Deployment that results from
+	// a change to the spec alone, or nil if there is none. observeAgent sets both fields.
 	want registration.Deployment
 	own  *registration.Deployment
 	// waiting is true if the agent is waiting for its turn to get want.
 	waiting bool
 }
 
-// userAlone is true if the wanted Deployment results from a change of the spec alone and keeps the agent's version of
+// userAlone is true if the desired Deployment results from a change to the spec alone and keeps the agent's version of
 // the hub's part.
 func (d deployed) userAlone() bool { return d.own != nil && d.own.Digest == d.want.Digest }
 
@@ -42,7 +42,7 @@ func (d deployed) refused() bool {
 	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
 }
 
-// profileDiffers reports whether the agent was installed with a different profile than the one in the spec. Then an
+// profileDiffers reports whether the agent was installed with a profile other than spec.agent.profile. If so, an
 // administrator has to apply the manifest, because the agent cannot change its own ClusterRole, which contains the
 // rights of the profile.
 func (in *input) profileDiffers() bool {
@@ -51,10 +51,10 @@ func (in *input) profileDiffers() bool {
 
 // deploy sends a connected agent the Deployment that results from the spec, unless the agent already has it or has
 // rolled it back before. Settings are sent first, because an agent that cannot store them should not be restarted. An
-// agent with an unsupported protocol version also gets its Deployment, because that may replace the agent. An agent
-// with another profile gets nothing, because an old agent would accept the Deployment and serve all users with the
-// rights of the wrong profile. Changes that the hub makes for all agents wait for the agent's turn. Changes of the spec
-// do not.
+// agent with an unsupported protocol version also gets its Deployment, because the Deployment may replace the agent. An
+// agent with another profile gets nothing, because an old agent would accept the Deployment and serve all users with
+// the rights of the wrong profile. Changes that the hub makes for all agents wait for the agent's turn. Changes to the
+// spec do not.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -81,7 +81,7 @@ func (r *Reconciler) deploy(in *input) error {
 	return nil
 }
 
-// writeAgentUpToDate writes the condition AgentUpToDate. The condition is unchanged while its value is unknown.
+// writeAgentUpToDate writes the AgentUpToDate condition. The condition is unchanged while its value is unknown.
 func writeAgentUpToDate(in *input, update *status.Update) {
 	before := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	now, known := decideAgent(in, before)
@@ -94,11 +94,11 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
 	}
 	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
-	// comes last, because it changes the condition that before points to
+	// comes last, because it changes the condition that "before" points to
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 
-// decideAgent returns the condition AgentUpToDate, and whether it is known. It has no side effects.
+// decideAgent returns the AgentUpToDate condition, and whether it is known. It has no side effects.
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
 	if !in.member.Connected() || in.member.ByNodeAgent() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
@@ -142,8 +142,8 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, but not all of its pods are ready")
 }
 
-// otherProfile returns a message about an agent with another profile, which explains what to do and what applies until
-// then.
+// otherProfile returns a message about an agent with another profile. The message explains what to do and what applies
+// until then.
 func otherProfile(in *input) string {
 	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile, which only its manifest can change. "+
 		"Apply %s in the member", in.cluster.Spec.Agent.Profile, manifestOf(in))

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// agentIs checks the status and reason of the condition AgentUpToDate, and returns its message.
+// agentIs checks the status and reason of the AgentUpToDate condition, and returns its message.
 func (w *world) agentIs(state metav1.ConditionStatus, reason string) string {
 	w.t.Helper()
 	c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionAgentUpToDate)

@@ -58,7 +58,7 @@ func writeFacts(in *input) {
 	if report.Version != "" {
 		s.Version = report.Version
 	}
-	if report.Distribution != "" { // only the replica that watches the nodes knows it, after it has seen them
+	if report.Distribution != "" { // only the replica that watches the nodes knows the count, once it has seen them
 		s.Distribution = report.Distribution
 	}
 	if n := report.Nodes; n != nil {
@@ -79,8 +79,7 @@ func isAuthority(text string) bool {
 	return err == nil && certificate.IsCA
 }
 
-// factLabels returns the labels with which users can select Clusters. Facts that are not valid label values are
-// omitted.
+// factLabels returns labels that users can select Clusters by. Facts that are not valid label values are omitted.
 func factLabels(in *input) map[string]string {
 	labels, report := map[string]string{}, in.member.Report
 	if report == nil {
@@ -106,7 +105,7 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))
 	object.SetNamespace(cluster.Namespace)
 	object.SetName(cluster.Name)
-	object.SetUID(cluster.UID) // never recreate a Cluster that has just been deleted
+	object.SetUID(cluster.UID) // do not recreate a Cluster that has just been deleted
 	object.SetLabels(maps.Clone(labels))
 	object.SetFinalizers(finalizers)
 	want := client.ApplyConfigurationFromUnstructured(object)

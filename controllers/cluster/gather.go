@@ -40,7 +40,8 @@ type input struct {
 
 	// secret is the registration Secret, or nil if there is none. Set by gather.
 	secret *corev1.Secret
-	// foreignSecret is true if a Secret that was not created by Drover has its name. Set by register.
+	// foreignSecret is true if a Secret that Drover did not create has the name of the registration Secret. Set by
+	// register.
 	foreignSecret bool
 	// chosen is the token in the user's Secret, or the problem with it. Set by gather if the spec names a Secret.
 	chosen struct{ value, problem string }
@@ -58,9 +59,11 @@ type input struct {
 	token registration.Token
 	// registerErr is the error from writing the registration Secret. Set by Reconcile.
 	registerErr error
-	// announced is the call that sends the settings. It is zero if the agent already has them. Set by announce.
+	// announced is the call that sends the settings. It is zero if the agent already has the current settings. Set by
+	// announce.
 	announced members.Call
-	// deployed contains the agent's Deployment that results from the spec, and the call that sends it. Set by deploy.
+	// deployed contains the agent's Deployment that results from the spec, and the call that sends the Deployment. Set
+	// by deploy.
 	deployed deployed
 }
 
@@ -128,7 +131,7 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 }
 
 // settling reports whether it is too early to change the status of an agent that joined before this manager started.
-// This is the case if the agent has not come back or has not reported yet, and the status is still Ready or empty.
+// This is the case if the agent has not reconnected or has not reported yet, and the status is still Ready or empty.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
 	if in.identity == nil || !silent || in.synced && !in.member.LastSeen.IsZero() || !in.now.Before(in.settled) {
@@ -139,7 +142,7 @@ func (in *input) settling() bool {
 }
 
 // movingTime is how long a disconnected agent may take to appear at another replica. Agents open the new tunnel first,
-// but this manager may learn of the end of the old tunnel before that.
+// but this manager may learn that the old tunnel has closed before it learns about the new one.
 const movingTime = time.Second
 
 // arrivalTime is how long an agent that has joined may take to connect, and then to report, before this delay appears
@@ -165,7 +168,7 @@ func (in *input) arriving() time.Time {
 }
 
 // replicaTime is how long a member must be connected only through node agents before the status shows this. When a hub
-// comes back, the node agents of many members may connect some seconds before the replicas.
+// is available again, the node agents of many members may connect some seconds before the replicas.
 const replicaTime = 20 * time.Second
 
 // awaitingReplica returns the time by which a replica of an agent has to connect in addition to a node agent, if the
@@ -183,7 +186,7 @@ func (in *input) awaitingReplica() time.Time {
 }
 
 // cloned reports whether, according to the status, two clusters share the Cluster's identity. A manager that has just
-// started does not know this otherwise.
+// started has no other way to know this.
 func (in *input) cloned() bool {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)
 	return in.member.Connected() && in.member.Clones == nil && was != nil && was.Reason == v1.ReasonIdentityMismatch
@@ -193,7 +196,7 @@ func (in *input) cloned() bool {
 func (in *input) tooEarly() time.Time {
 	arrived := in.member.LastSeen.Add(movingTime)
 	switch {
-	// its tunnel ended here, so it is lost once the other replicas have reported
+	// its tunnel to this replica has closed, so the member is lost unless another replica has it
 	case in.settling() && !in.member.LastSeen.IsZero():
 		return in.now.Add(syncRecheck)
 	case in.settling(), in.cloned() && in.now.Before(in.settled):

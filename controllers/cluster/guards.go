@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeGuardsApplied writes the condition GuardsApplied, and emits an event when the guards fail or recover.
+// writeGuardsApplied writes the GuardsApplied condition, and emits an event when the guards fail or recover.
 func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	before := meta.FindStatusCondition(*conditions, v1.ConditionGuardsApplied)
@@ -27,11 +27,11 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	if first := before == nil; first && !now.ok || !first && before.Reason != now.reason {
 		update.Event(status.Event{Warning: !now.ok, Reason: now.reason, Action: "Guard", Message: now.message})
 	}
-	set(in, v1.ConditionGuardsApplied, now) // comes last, because it changes the condition that before points to
+	set(in, v1.ConditionGuardsApplied, now) // comes last, because it changes the condition that "before" points to
 }
 
-// decideGuards returns the condition GuardsApplied, and whether it is known. It is unknown while guards are being sent
-// or the member is disconnected.
+// decideGuards returns the GuardsApplied condition, and whether it is known. The condition is unknown while guards are
+// being sent or the member is disconnected.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:

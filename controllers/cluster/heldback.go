@@ -18,16 +18,16 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// stop describes where the upgrade of agents has stopped because too many failed.
+// stop describes where the upgrade of agents has stopped because too many upgrades failed.
 type stop struct {
-	workspace string   // empty for all of them
+	workspace string   // empty if the upgrade has stopped in all workspaces
 	failed    []string // the Clusters whose agents failed there
-	allowed   int      // how many may fail
+	allowed   int      // the number of upgrades that may fail
 }
 
-// holdBack returns the agents in workspaces that are not held back by their own failures. It also returns where the
-// upgrade has stopped: in some workspaces, or in all of them, which is then the first stop. A member's administrator
-// can make its upgrade fail, but must not be able to stop the upgrades of others.
+// holdBack returns the agents in all workspaces except those that are held back by their own failures. It also returns
+// where the upgrade has stopped: either in some workspaces or, as the first stop, in all of them. A member's
+// administrator can make that member's upgrade fail, but must not be able to stop the upgrades of others.
 func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, stops []stop) {
 	groups, failed := map[string]rollout.Group{}, map[string][]string{}
 	for _, c := range all {
@@ -67,8 +67,8 @@ func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, sto
 	return going, stops
 }
 
-// report reports once where the upgrade has stopped, both in the log and as an event of the first Cluster that failed
-// there.
+// report reports once where the upgrade has stopped, both in the log and as an event on the first Cluster whose upgrade
+// failed there.
 func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []stop) {
 	u.mu.Lock()
 	before := u.stopped

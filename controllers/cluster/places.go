@@ -26,10 +26,10 @@ type Places struct {
 	workspaces map[string][]place
 }
 
-// NewPlaces returns the Places for workspaces that may each have this many Clusters. Zero means no limit.
+// NewPlaces returns the Places for a limit of Clusters in each workspace. Zero means no limit.
 func NewPlaces(most int) *Places { return &Places{most: most} }
 
-// place orders the Clusters of a workspace.
+// place is the position of a Cluster in the order of its workspace.
 type place struct {
 	created time.Time
 	name    string
@@ -66,7 +66,7 @@ func (p *Places) add(object client.Object) {
 	}
 }
 
-// remove removes a Cluster, and returns the Cluster that gets its place, if there is one.
+// remove removes a Cluster, and returns the Cluster that takes its place, if there is one.
 func (p *Places) remove(object client.Object) (next types.NamespacedName, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,9 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register writes the registration Secret with the token in force and its manifest. If an agent is about to come back,
-// the manifest is not written until it is connected, because no agent needs it before then, and comparing it is half
-// the work of a reconcile.
+// register writes the registration Secret with the token in force and its manifest. If an agent is about to reconnect,
+// the manifest is not written until then, because it is not needed earlier, and comparing manifests is half the work of
+// a reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
 		return nil // the status reports it
@@ -60,8 +60,8 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 //
 // A token stays in force until the user replaces it, either in the Secret that the spec names or by deleting the
 // registration Secret. Once an agent has joined or is joining, only the deletion counts, because an agent that joins
-// with another token replaces the first agent, and changing the spec does not require the right to do that. A token
-// that was used by an agent that has since been revoked is useless, and is replaced here.
+// with another token replaces the first agent, and users who can change the spec are not necessarily allowed to do
+// that. A token that was used by an agent that has since been revoked is useless, and is therefore replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: in.cluster.Spec.Registration.TokenTTL.Duration}
@@ -83,7 +83,7 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// wantedSecret returns the registration Secret for the token in force.
+// wantedSecret returns the desired registration Secret for the token in force.
 func (r *Reconciler) wantedSecret(in *input) (*corev1ac.SecretApplyConfiguration, error) {
 	manifest, err := r.manifests.Manifest(r.manifestInput(in))
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
 	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, APIServer: in.cluster.Spec.AuthorizedEndpoint.ByAPIServer(), Token: in.token.Value, Settings: in.settings}
 }
 
-// label sets the finalizer and the labels with the facts that the agent reported, if they are not set yet.
+// label sets the finalizer, and the labels with the facts that the agent reported, unless they are already set.
 func (r *Reconciler) label(ctx context.Context, in *input) error {
 	facts := factLabels(in)
 	if labels.ValidatedSetSelector(facts).Matches(labels.Set(in.cluster.Labels)) && slices.Contains(in.cluster.Finalizers, v1.FinalizerUninstall) {

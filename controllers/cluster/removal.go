@@ -26,7 +26,7 @@ const removalPatience = 20 * time.Second
 // cleanupHint tells users how to clean up a member that could not be reached.
 const cleanupHint = "to remove what Drover left there, run with the kubeconfig of that cluster: kubectl drover uninstall"
 
-// remove handles a deleted Cluster. It waits for the agent at most removalPatience.
+// remove handles a deleted Cluster. It waits for the agent for at most removalPatience.
 func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *status.Update) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(cluster, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil
@@ -42,7 +42,7 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	if neverThere(in) || cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
-	// An agent that has removed itself no longer has a tunnel. Therefore its response is checked before its connection.
+	// An agent that has removed itself no longer has a tunnel, so its response is checked before its connection.
 	call := r.Members.StartUninstall(in.name)
 	// a node agent cannot uninstall the agent
 	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent())
@@ -55,7 +55,7 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
-// neverThere reports whether no agent can have installed anything in the member.
+// neverThere reports whether it is certain that no agent has installed anything in the member.
 func neverThere(in *input) bool {
 	return in.identity == nil && !in.member.Connected() && in.synced && in.cluster.Status.ClusterUID == ""
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeUnconfirmed shows the changes that a restored hub does not make in the member until they are confirmed. The
-// status is unchanged while they are unknown.
+// writeUnconfirmed writes to the status which changes in the member a restored hub holds back until they are confirmed.
+// The status stays unchanged while these changes are unknown.
 func (r *Reconciler) writeUnconfirmed(in *input, update *status.Update) {
 	if r.Unconfirmed == nil {
 		return

@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// Revoker closes the tunnels at this replica that do not belong to their Cluster's agent, or no longer do. It runs on
-// every replica, including a replica that the others cannot reach.
+// Revoker closes tunnels to this replica that do not, or no longer, belong to their Cluster's agent. It runs on every
+// replica, including replicas that the others cannot reach.
 type Revoker struct {
 	// Client reads from the cache and Live from the API server, so no tunnel is closed because of an outdated cache.
 	Client  client.Reader
@@ -45,7 +45,7 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 }
 
 // dismiss closes tunnels of agents that do not belong to the Cluster. If the whole workspace is being deleted, the
-// agent's Secret may be deleted before the Cluster; then the tunnel is still needed to uninstall the agent.
+// agent's Secret may be deleted before the Cluster. In that case, the tunnel is still needed to uninstall the agent.
 func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	name := client.ObjectKeyFromObject(cluster)
 	peers := r.Tunnels.Local(name)
@@ -57,7 +57,7 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	for i, reader := range []client.Reader{r.Client, r.Live} {
 		if i > 0 { // the Cluster may have been replaced by now
 			if err := reader.Get(ctx, name, cluster); err != nil {
-				return client.IgnoreNotFound(err) // its event follows
+				return client.IgnoreNotFound(err) // the event for the change follows
 			}
 		}
 		var err error

@@ -43,7 +43,7 @@ func newFollower(w *world, key ed25519.PublicKey) *follower {
 	return f
 }
 
-// revoke reconciles the Cluster, and checks whether the tunnel still exists afterwards.
+// revoke reconciles the Cluster, and checks whether the tunnel still exists afterward.
 func (f *follower) revoke(want bool) {
 	f.t.Helper()
 	if _, err := f.revoker.Reconcile(f.t.Context(), ctrl.Request{NamespacedName: f.name}); err != nil {

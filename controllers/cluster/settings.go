@@ -3,8 +3,8 @@
 
 package cluster
 
-// announce sends the hub's settings to a connected agent that reports different ones. The agent confirms them with its
-// next report. If it does not, they are sent again after a pause.
+// announce sends the hub's settings to a connected agent that reports different settings. The agent confirms them in
+// its next report. If it does not, they are sent again after a pause.
 func (r *Reconciler) announce(in *input) {
 	report := in.member.Report
 	if report == nil || versionSkew(report) != "" || report.SettingsDigest == in.settings.Digest() {

@@ -16,11 +16,11 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// upgradeTime is how long an agent may take to come back with a new Deployment. The agent itself restores the former
+// upgradeTime is how long an agent may take to reconnect with a new Deployment. The agent itself restores the former
 // Deployment after two minutes per replica.
 const upgradeTime = 15 * time.Minute
 
-// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in its configuration, and
+// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in the hub's configuration, and
 // everything that the manager's version creates for a Cluster without settings.
 func (r *Reconciler) hubRevision() (string, error) {
 	nothing := &input{cluster: &v1.Cluster{}, settings: r.Settings()}
@@ -29,7 +29,7 @@ func (r *Reconciler) hubRevision() (string, error) {
 	return d.Digest, err
 }
 
-// image returns the image that the agent should have.
+// image returns the image that the agent should run.
 func (r *Reconciler) image(in *input) string {
 	return protocol.WithRegistry(in.settings.Registry, cmp.Or(in.cluster.Spec.Agent.Image, r.Agent.Image))
 }
@@ -104,9 +104,9 @@ func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	return nil
 }
 
-// own returns the Deployment for a spec that its user has changed since the agent's Deployment was made. It has the
-// image that the agent has, unless the spec names one. A user's change does not wait for the agent's turn. own returns
-// nil if the spec has not changed, or if the agent's Deployment is unknown.
+// own returns the Deployment for a spec that a user has changed since the agent's Deployment was created. It uses the
+// agent's current image, unless the spec names one. A user's change does not wait for the agent's turn. own returns nil
+// if the spec has not changed, or if the agent's Deployment is unknown.
 func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	agent := in.cluster.Status.Agent
 	switch {
@@ -123,8 +123,8 @@ func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	return &d, err
 }
 
-// agent returns the agent's part of the status, and creates it if necessary. It shares no memory with the Cluster or
-// its former status.
+// agent returns the agent's part of the status, and creates it if necessary. The result shares no memory with the
+// Cluster or its former status.
 func (in *input) agent() *v1.AgentStatus {
 	if in.cluster.Status.Agent == nil {
 		in.cluster.Status.Agent = &v1.AgentStatus{}
@@ -147,7 +147,7 @@ func fail(up *v1.AgentUpgrade, now time.Time) {
 	}
 }
 
-// stamp converts a time to the form used in a status.
+// stamp converts a time to the format used in a status.
 func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
 
 // upgradeDue returns when an agent that is being upgraded counts as failed, or zero if it is not being upgraded.
@@ -158,9 +158,9 @@ func (in *input) upgradeDue() time.Time {
 	return time.Time{}
 }
 
-// mayUpgrade reports whether an agent may get the hub's current part of its Deployment. If its turn has come, this is
-// recorded in the status. An incompatible agent does not have to wait, because it serves no requests that an upgrade
-// could interrupt.
+// mayUpgrade reports whether an agent may get the hub's current part of its Deployment. If the agent's turn has come,
+// the function records this in the status. An incompatible agent does not have to wait, because it serves no requests
+// that an upgrade could interrupt.
 func (r *Reconciler) mayUpgrade(in *input) bool {
 	agent := in.cluster.Status.Agent
 	if r.Upgrades == nil || versionSkew(in.member.Report) != "" || r.Upgrades.begun(agent) {
@@ -173,7 +173,7 @@ func (r *Reconciler) mayUpgrade(in *input) bool {
 	return turn != nil
 }
 
-// waiting returns a message for an agent that waits for its turn.
+// waiting returns a message for an agent that is waiting for its turn.
 func waiting(in *input) string {
 	what := "a Deployment of this version of the hub"
 	if wanted := in.cluster.Status.Agent.WantedImage; wanted != "" {

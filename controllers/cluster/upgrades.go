@@ -31,9 +31,9 @@ const (
 	maxFailedNamed = 5
 )
 
-// Upgrades decides whose agent is upgraded next, as package rollout decides for Plans. It is a reconciler of one
-// request for all Clusters at once. Its state comes from the Clusters: each reconcile of a Cluster reports the state of
-// its agent. A new leader collects this state first.
+// Upgrades decides which agent is upgraded next, as package rollout does for Plans. It is a reconciler with a single
+// request for all Clusters. Its state comes from the Clusters: each reconcile of a Cluster reports the state of the
+// Cluster's agent. A new leader collects this state first.
 type Upgrades struct {
 	Client   client.Reader
 	Recorder events.EventRecorder
@@ -41,31 +41,31 @@ type Upgrades struct {
 	Pace func(clusters int) rollout.Pace
 	Now  func() time.Time
 
-	kept registration.Manifests // with the images that agents have
+	kept registration.Manifests // with the images that the agents have
 
 	mu       sync.Mutex // guards the fields below
 	revision string
-	settled  time.Time // no agent begins before this time
+	settled  time.Time // no upgrade starts before this time
 	agents   map[types.NamespacedName]agentState
 	turns    map[types.NamespacedName]v1.AgentUpgrade // turns that have been assigned but are not in any status yet
-	stopped  map[string]bool                          // the workspaces, "" for all, for which the event was sent
+	stopped  map[string]bool                          // the workspaces for which the event was sent; "" means all
 	changed  func()
 	begin    func(types.NamespacedName)
 }
 
-// agentState contains the facts about an agent from one reconcile of its Cluster.
+// agentState contains the facts about an agent that one reconcile of its Cluster collected.
 type agentState struct {
-	// away explains why the agent cannot be upgraded now. It is empty if it can be.
+	// away explains why the agent cannot be upgraded now. It is empty if the agent can be upgraded.
 	away string
 	// out is true if the hub cannot change the agent at all, or if its image is set by the user and has failed.
 	out bool
-	// waits is true if the agent's Deployment differs from the wanted one.
+	// waits is true if the agent's Deployment differs from the desired one.
 	waits bool
-	// upgrade is its part in the current upgrade, or nil if it has none.
+	// upgrade is the agent's part in the current upgrade, or nil if it has none.
 	upgrade *v1.AgentUpgrade
 }
 
-// pending reports whether the upgrade of all agents depends on this agent.
+// pending reports whether the overall upgrade depends on this agent.
 func (a agentState) pending() bool {
 	return a.waits || a.upgrade != nil && a.upgrade.Complete == nil
 }
@@ -84,8 +84,8 @@ func (u *Upgrades) OnTurn(f func(types.NamespacedName)) {
 	u.begin = f
 }
 
-// lead starts a leadership. No agent starts before settled, because the agents of the former manager may still be
-// reconnecting.
+// lead is called when this manager becomes the leader. No upgrade starts before settled, because the agents of the
+// former manager may still be reconnecting.
 func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.mu.Lock()
 	u.revision, u.settled, u.agents, u.turns = revision, settled, map[types.NamespacedName]agentState{}, map[types.NamespacedName]v1.AgentUpgrade{}
@@ -114,7 +114,7 @@ func (u *Upgrades) observe(name types.NamespacedName, now agentState) {
 	u.mu.Lock()
 	before := u.agents[name]
 	u.agents[name] = now
-	if now.upgrade != nil || !now.waits { // its status has the turn, or it does not need one
+	if now.upgrade != nil || !now.waits { // the turn is in the Cluster's status, or the agent does not need one
 		delete(u.turns, name)
 	}
 	u.mu.Unlock()
@@ -123,7 +123,7 @@ func (u *Upgrades) observe(name types.NamespacedName, now agentState) {
 	}
 }
 
-// forget removes a Cluster that is gone.
+// forget removes a Cluster that no longer exists.
 func (u *Upgrades) forget(name types.NamespacedName) {
 	if u == nil {
 		return
@@ -148,7 +148,7 @@ func (u *Upgrades) turn(name types.NamespacedName) *v1.AgentUpgrade {
 	return nil
 }
 
-// Reconcile assigns a turn to as many agents as may start now.
+// Reconcile assigns a turn to as many agents as can be upgraded now.
 func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	var list v1.ClusterList
 	if err := u.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -164,7 +164,7 @@ func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{}, nil
 }
 
-// giveTurns has the Cluster controller reconcile each Cluster whose turn has started.
+// giveTurns makes the Cluster controller reconcile each Cluster whose turn has started.
 func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
 	u.mu.Lock()
 	begin := u.begin
@@ -177,7 +177,7 @@ func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
 	}
 }
 
-// decide assigns turns to agents. It returns their names, the reason why no other agent has its turn, and where the
+// decide assigns turns to agents. It returns their names, the reason why no other agent gets a turn, and where the
 // upgrade has stopped.
 func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.NamespacedName, why rollout.Wait, stops []stop) {
 	u.mu.Lock()
@@ -196,7 +196,7 @@ func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.N
 	}
 	pace.MaxFailed = len(all) // holdBack has counted them
 	fleet, err := rollout.NewFleet(going, rollout.FleetPlan{Pace: pace, Revision: u.revision}, now)
-	if err != nil { // the configuration was checked
+	if err != nil { // the configuration has already been validated
 		return nil, rollout.Wait{Reason: v1.ReasonInvalidSelector, Message: err.Error()}, stops
 	}
 	for {
@@ -235,7 +235,7 @@ func (u *Upgrades) gather(clusters []v1.Cluster) (all []rollout.Cluster, known b
 			one.Claim = claimOf(a.upgrade)
 		case given:
 			one.Claim = claimOf(&turn)
-		case !a.waits && a.away == "": // it joined with this Deployment
+		case !a.waits && a.away == "": // the agent joined with this Deployment
 			one.Claim = &rollout.ClusterClaim{Revision: u.revision, Complete: &time.Time{}}
 		}
 		all = append(all, one)

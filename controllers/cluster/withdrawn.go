@@ -14,7 +14,7 @@ import (
 )
 
 // removeLeft returns the command that removes all delivered objects, but not the agent. Namespaces are kept, and the
-// member does not need to have the kind Plan.
+// member does not need to have the Plan kind.
 func removeLeft() string {
 	var resources []string
 	for _, kind := range protocol.SetKinds() {
@@ -26,8 +26,8 @@ func removeLeft() string {
 		" delete secrets --field-selector type=" + v1.Group + "/set"
 }
 
-// writeWithdrawn lists the objects that are still in force in a member whose agent may not remove them. The condition
-// is unchanged until the leader has reported.
+// writeWithdrawn lists the objects that are still in force in a member whose agent is not permitted to remove them. The
+// condition stays unchanged until the leader has reported.
 func writeWithdrawn(in *input, update *status.Update) {
 	report := in.member.Report
 	if report == nil || !report.Leader {

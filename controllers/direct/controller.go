@@ -37,7 +37,7 @@ import (
 // keepLimit is the time limit for restoring a deleted session Secret.
 const keepLimit = 10 * time.Second
 
-// Deliverer brings sets to members. The delivery store implements it.
+// Deliverer delivers sets to members. The delivery store implements it.
 type Deliverer interface {
 	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
 }
@@ -67,7 +67,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	access, again, err := r.access(ctx, cluster)
-	// no token is valid without keys, and the creation of their Secret triggers a reconcile
+	// without keys, no token is valid, and the creation of the Secret with the keys triggers a reconcile
 	if errors.Is(err, errNoURL) || apierrors.IsNotFound(err) {
 		r.Deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
@@ -82,8 +82,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
-// errNoURL is returned for a Cluster whose endpoint has a server that is not a URL. The schema rejects such a server,
-// but the object may be older than the schema.
+// errNoURL is returned for a Cluster whose endpoint has a server that is not a valid URL. The schema rejects such
+// values, but the object may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 
 // access returns the data that a member must have now, and the time when it needs newer data.
@@ -119,8 +119,8 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 }
 
 // validity returns the time until which a member may use its current data, and the time when it gets newer data. Data
-// is valid for at least as long as users should be able to work without the hub, and a quarter longer. Times are
-// rounded to whole quarters, so a new leader does not deliver the same data again.
+// is valid for at least a quarter longer than users should be able to work without the hub. Times are rounded to whole
+// quarters, so a new leader does not deliver the same data again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
 	begun := now.UTC().Truncate(quarter)
@@ -148,16 +148,16 @@ func content(access protocol.DirectAccess) (*set.Set, error) {
 
 // denials is the list of ended sessions, which is the same for all Clusters. The zero value is an empty list.
 type denials struct {
-	changes atomic.Int64 // changes that may affect the list
+	changes atomic.Int64 // the number of changes that may affect the list
 	waking  atomic.Bool  // set if all Clusters will soon be queued
 
-	mu    sync.Mutex // guards the rest, and makes one caller build the list
-	made  int64      // the value of changes when the list was built, plus 1; 0 if it was not
+	mu    sync.Mutex // guards the fields below, and makes only one caller build the list
+	made  int64      // the value of changes when the list was built, plus 1; 0 if it has not been built
 	list  []string
-	again time.Time // when the first session leaves the list, zero if none does
+	again time.Time // when the first session leaves the list; zero if none does
 }
 
-// denied returns the list. The first call after a change builds it, so all sessions are read only once for all
+// denied returns the list. The first call after a change builds it, so the sessions are read only once for all
 // Clusters.
 func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	d := &r.denials
@@ -175,8 +175,8 @@ func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	return list, again, nil
 }
 
-// wake marks the list as outdated. A moment later it wakes the reconciler for all Clusters with direct access, once for
-// many changes.
+// wake marks the list as outdated. After a short delay, which combines many changes, it wakes the reconciler for all
+// Clusters with direct access.
 func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], later time.Duration) {
 	r.denials.changes.Add(1)
 	if !r.denials.waking.CompareAndSwap(false, true) {
@@ -198,7 +198,7 @@ func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimiting
 	})
 }
 
-// Handler wakes the reconciler for all Clusters at an event that may change their members' data.
+// Handler wakes the reconciler for all Clusters on an event that may change their members' data.
 func (r *Reconciler) Handler(later time.Duration) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	on := func(ctx context.Context, q queue, before, after client.Object) {

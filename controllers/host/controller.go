@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host reconciles Host: a machine joins, gets its instructions, reports its progress, is cleaned and given
-// back.
+// Package host reconciles Host. A machine joins, gets its instructions, reports its progress, is cleaned and is
+// released.
 package host
 
 import (
@@ -34,7 +34,7 @@ const removalTime = 20 * time.Second
 
 // Reconciler reconciles Hosts.
 type Reconciler struct {
-	// Client reads from the cache and writes; Live reads from the API server.
+	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
@@ -44,8 +44,8 @@ type Reconciler struct {
 	// Trust determines how agents verify the hub.
 	Trust v1.Trust
 	History
-	// Settled reports whether agents have had time to come back since this manager started to accept tunnels. Before
-	// that, a missing agent is not lost.
+	// Settled reports whether agents have had time to reconnect since this manager started to accept tunnels. Until
+	// then, a missing agent does not count as lost.
 	Settled func() bool
 	Now     func() time.Time
 
@@ -56,7 +56,7 @@ type Reconciler struct {
 type Members struct {
 	*members.States
 	*members.Calls
-	// Forget drops all data about a member whose Host is gone.
+	// Forget discards all data about a member whose Host is gone.
 	Forget func(name types.NamespacedName)
 }
 
@@ -65,12 +65,12 @@ func MembersOf(all *members.Registry) Members {
 	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
 
-// Member returns the name that a Host has among members.
+// Member returns the name of a Host among the members.
 func Member(host types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
 }
 
-// OfMembers calls back with the names of the Hosts among the members.
+// OfMembers calls the given function with the names of the Hosts among the members.
 func OfMembers(on func(func(types.NamespacedName))) func(func(types.NamespacedName)) {
 	return func(wake func(types.NamespacedName)) {
 		on(func(member types.NamespacedName) {
@@ -97,23 +97,23 @@ type input struct {
 	member types.NamespacedName
 	now    time.Time
 	term   string
-	// settling reports whether a missing agent may still come back, after a restart of the manager or a loss of many
-	// agents at the same time.
+	// settling reports whether a missing agent may still reconnect, after a restart of the manager or after many agents
+	// were lost at the same time.
 	settling bool
 
-	secret   *corev1.Secret              // with the join token; nil if there is none
-	foreign  bool                        // whether another Secret has its name
+	secret   *corev1.Secret              // the Secret with the join token; nil if there is none
+	foreign  bool                        // whether another Secret has the name of the token Secret
 	identity *registration.AgentIdentity // nil if no agent has joined
 	state    members.State
 	token    registration.Token
 
 	// version is the version of the instructions that the host must have, or empty if it must have none. invalid
-	// describes the problem with them.
+	// describes the problem with the instructions.
 	version, invalid string
-	// call is the call that sends the instructions. It is zero if the host already has them.
+	// call is the call that sends the instructions. It is zero if the host already has the right instructions.
 	call members.Call
 	err  error // of register
-	// held is the change that waits for an administrator, or nil if there is none.
+	// held is the change that is waiting for an administrator, or nil if there is none.
 	held *v1.RestoreStatus
 	// owner is the owner of the hub's instructions, if the host is held back. It is nil if the owner is unknown.
 	owner *string
@@ -183,7 +183,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	return in, err
 }
 
-// register writes the Secret with the join token and the command.
+// register writes the Secret with the join token and the join command.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
 	made := false
 	// the cache may not contain a token that was created a moment ago
@@ -215,7 +215,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 }
 
 // decideToken returns the token in force, and whether it is new. A token stays in force until its Secret is deleted. If
-// an agent has used the token and was revoked since, it is replaced.
+// an agent that used the token has been revoked since, the token is replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	token, made := registration.TokenOf(in.secret, in.host), false
 	if !registration.ValidToken(token.Value) || token.Created.IsZero() || token.Used && in.identity == nil {
@@ -229,9 +229,9 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver sends the settings and then the instructions to a connected agent, if they differ from its own. A host that
-// knows more than the hub waits for a confirmation. If it nevertheless has the hub's instructions, they are sent again
-// together with the hub's checkpoint.
+// handOver sends the settings and then the instructions to a connected agent, if they differ from the agent's own. A
+// host whose state is newer than the hub's waits for a confirmation. If such a host nevertheless has the hub's
+// instructions, they are sent again together with the hub's checkpoint.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {
@@ -251,15 +251,15 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	}
 	secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host))
 	if in.version == "" {
-		// The cache may be older than the Secret, and does not have a Secret without Drover's labels. Cleaning a machine
-		// cannot be undone.
+		// The cache may be outdated, and does not contain Secrets without Drover's labels. Since cleaning a machine
+		// cannot be undone, the Secret is read from the API server.
 		if err == nil && !holdsInstructions(secret, in.host) {
 			r.give(in, "", nil)
 		}
 		return err
 	}
 	if err != nil || secret == nil || secret.Type != v1.SecretTypeHostPlan || version(secret) != in.version {
-		return err // the newer Secret brings an event
+		return err // the newer Secret triggers an event
 	}
 	if _, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err != nil {
 		in.invalid = err.Error()
@@ -282,7 +282,7 @@ func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
 }
 
-// setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
+// setFinalizer patches only the finalizer, because the status of the object is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, change)
 }

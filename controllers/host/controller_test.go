@@ -83,7 +83,7 @@ func (w *world) reconcile() {
 	}
 }
 
-// want checks the state and the reason of the condition Ready.
+// want checks the state and the reason of the Ready condition.
 func (w *world) want(state v1.HostState, reason string) *v1.Host {
 	w.t.Helper()
 	h := &v1.Host{}

@@ -25,7 +25,7 @@ import (
 )
 
 // inUse returns the finalizers of other controllers that use the Host. A machine that is part of a cluster is cleaned
-// only after its node was removed from the cluster.
+// only after its node has been removed from the cluster.
 func (in *input) inUse() (others []string) {
 	for _, f := range in.host.Finalizers {
 		if f != v1.FinalizerUninstall && f != metav1.FinalizerDeleteDependents && f != metav1.FinalizerOrphanDependents {
@@ -35,8 +35,8 @@ func (in *input) inUse() (others []string) {
 	return others
 }
 
-// remove cleans the machine, removes its agent, and removes the Host's finalizer. It leaves a machine that is not
-// connected as it is.
+// remove cleans the machine, removes its agent, and removes the Host's finalizer. A machine that is not connected is
+// left unchanged.
 func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Update) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(in.host, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil
@@ -66,10 +66,10 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
-// clean takes the instructions away and waits until the host is clean.
+// clean withdraws the instructions and waits until the host is clean.
 func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 	if report.Progress.Phase != protocol.HostCleaning {
-		r.give(in, "", nil) // without a confirmation: to delete a Host cannot be undone
+		r.give(in, "", nil) // without a confirmation, because the deletion of a Host cannot be undone anyway
 	}
 	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, progressStatus(report)
 	setRemoving(in.host, "the machine is being cleaned")
@@ -88,7 +88,7 @@ func (r *Reconciler) release(ctx context.Context, in *input) error {
 	return err
 }
 
-// Revoker ends the tunnels at this replica that do not, or no longer, belong to their Host's agent. It runs on every
+// Revoker closes tunnels to this replica that do not, or no longer, belong to their Host's agent. It runs on every
 // replica.
 type Revoker struct {
 	// Client reads from the cache and Live from the API server, so no tunnel is closed because of an outdated cache.
@@ -118,8 +118,8 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{RequeueAfter: time.Second}, nil
 }
 
-// rightful returns a function that reports whether a tunnel belongs to a Host's agent. No tunnel belongs to a Host that
-// is gone.
+// rightful returns a function that reports whether a tunnel belongs to a Host's agent. It reports false for every
+// tunnel of a Host that is gone.
 func rightful(ctx context.Context, reader client.Reader, name types.NamespacedName) (func(members.Peer) bool, error) {
 	host := &v1.Host{}
 	if err := reader.Get(ctx, name, host); apierrors.IsNotFound(err) {

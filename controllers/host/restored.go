@@ -17,17 +17,17 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// History is what tells a hub whose etcd was restored from a backup. HistoryOf makes it.
+// History detects that the hub's etcd was restored from a backup. HistoryOf creates it.
 type History struct {
-	// Checkpoint returns the checkpoint that is sent with instructions, and Forgot reports whether the hub does not
-	// remember a checkpoint that an agent has.
+	// Checkpoint returns the checkpoint that is sent with instructions. Forgot reports whether an agent has a
+	// checkpoint that the hub has no record of.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
-	// Term returns the term in which this manager leads, for the status.
+	// Term returns this manager's leadership term, for the status.
 	Term func() string
 }
 
-// HistoryOf returns the history that a Recorder keeps. Nil keeps none.
+// HistoryOf returns the history that a Recorder keeps. If the Recorder is nil, there is no history.
 func HistoryOf(r *checkpoint.Recorder) History {
 	return History{Checkpoint: r.Current, Forgot: r.Forgot, Term: r.Term}
 }
@@ -40,8 +40,8 @@ func (r *Reconciler) give(in *input, version string, content []byte) {
 	})
 }
 
-// holdBack reports whether the host knows more than the restored hub. It sets the changes that wait for a confirmation,
-// unless they would not harm the host.
+// holdBack reports whether the host's state is newer than the state of the restored hub. It records the changes that
+// need a confirmation, unless they cannot harm the host.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
 	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
 	if lost == "" || unharmed || confirmed {
@@ -53,7 +53,7 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (be
 // compare determines what the restored hub would do on a host whose instructions differ from the hub's.
 func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
-		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache has no content
+		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache does not contain the data of the Secret
 		if err != nil {
 			return err
 		}
@@ -67,8 +67,8 @@ func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error 
 	return nil
 }
 
-// heldBack returns the changes that wait for a confirmation. It has no side effects. A host would be cleaned first if
-// its instructions have another owner, or if it does not report their owner.
+// heldBack returns the changes that are waiting for a confirmation. It has no side effects. A host would be cleaned
+// first if its instructions have another owner, or if it does not report the owner.
 func heldBack(in *input, lost string) *v1.RestoreStatus {
 	name, progress := []string{secretName(in.host).Name}, in.report().Progress
 	held, has := &v1.RestoreStatus{Checkpoint: lost}, progress.Version
@@ -88,8 +88,8 @@ func heldBack(in *input, lost string) *v1.RestoreStatus {
 	return held
 }
 
-// writeHeld shows the changes that wait for a confirmation. The status is unchanged while it is unknown whether a host
-// is waiting.
+// writeHeld writes the changes that are waiting for a confirmation to the status. The status stays unchanged while it
+// is unknown whether a host is waiting.
 func writeHeld(in *input, update *status.Update) {
 	if in.err != nil || in.report() == nil && in.identity != nil {
 		return
@@ -99,7 +99,7 @@ func writeHeld(in *input, update *status.Update) {
 		Write(in.held, "HandOver", whyHeld(in), update)
 }
 
-// whyHeld describes the changes that wait for a confirmation, and explains what to do about them.
+// whyHeld describes the changes that are waiting for a confirmation, and explains what to do about them.
 func whyHeld(in *input) string {
 	if in.held == nil {
 		return ""
@@ -117,7 +117,7 @@ func whyHeld(in *input) string {
 		"confirms it. Correct Secret %s if it is not what you want, then run \"kubectl drover restored host/%s -w %s\"", would, secretName(in.host).Name, in.host.Name, in.host.Namespace)
 }
 
-// instructionsOf describes instructions by their owner, which is nil if it is unknown.
+// instructionsOf describes instructions by their owner. The owner is nil if it is unknown.
 func instructionsOf(owner *string) string {
 	switch {
 	case owner == nil:

@@ -19,7 +19,8 @@ import (
 // writeStatus writes the facts about the host into its status.
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
-	if report != nil && in.state.Clones == nil { // with two machines, it is not known which of them has reported
+	if report != nil && in.state.Clones == nil {
+		// if two machines share the identity, it is not known which of them sent the report
 		s.Machine, s.Plan = machine(report.Machine), progressStatus(report)
 		s.AgentVersion, s.ReportedTo = in.state.Report.AgentVersion, in.term
 	}
@@ -32,7 +33,7 @@ func writeStatus(in *input) {
 		s.LastSeen = &metav1.Time{Time: in.state.LastSeen.Truncate(1e9)}
 	}
 	if in.identity != nil && in.settling && report == nil && s.State != "" && s.State != v1.HostWaitingToRegister {
-		return // the status stays until agents have had time to come back
+		return // the status stays unchanged until agents have had time to reconnect
 	}
 	state, v := decide(in)
 	s.State = state
@@ -45,7 +46,7 @@ func writeStatus(in *input) {
 	v.Write(in.host.Generation, &s.ObservedGeneration, &s.Conditions)
 }
 
-// decide returns the state and the readiness of a Host. It is pure.
+// decide returns the state and the readiness of a Host. It has no side effects.
 func decide(in *input) (v1.HostState, status.Readiness) {
 	secret := registration.RegistrationSecret(in.member).Name
 	report := in.report()
@@ -77,7 +78,7 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	}
 	state, v := ofProgress(report.Progress)
 	if in.held != nil {
-		return state, v // the condition RestoreConfirmed lists the changes
+		return state, v // the RestoreConfirmed condition lists the changes
 	}
 	if in.version != "" && report.Progress.Version != in.version && report.Progress.Phase != protocol.HostCleaning {
 		state, v = v1.HostInstalling, status.Readiness{Reason: v1.ReasonInstalling, Message: "the instructions are on their way to the host"}
@@ -88,10 +89,11 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	return state, v
 }
 
-// contended reports whether another writer was faster. That is no problem of the Host, which is reconciled again.
+// contended reports whether another writer was faster. This is not a problem with the Host, because it is reconciled
+// again.
 func contended(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// orWaiting returns the former state, for a host that does not report one.
+// orWaiting returns the former state of a host that does not report one.
 func orWaiting(in *input) v1.HostState {
 	if in.identity != nil && in.host.Status.State != "" {
 		return in.host.Status.State
@@ -104,7 +106,7 @@ func stateOf(p protocol.HostProgress) v1.HostState {
 	return state
 }
 
-// ofProgress returns the state and the readiness of a host that has reported.
+// ofProgress returns the state and the readiness of a host that has sent a report.
 func ofProgress(p protocol.HostProgress) (v1.HostState, status.Readiness) {
 	switch {
 	case p.Version == "":

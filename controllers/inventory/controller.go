@@ -23,13 +23,14 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Reconciler writes the profile of each Cluster. The API server deletes it with its Cluster.
+// Reconciler writes the profile of each Cluster. The API server deletes a profile together with its Cluster.
 type Reconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
 	// Settings returns the hub's settings: its addresses and CA.
 	Settings func() protocol.Settings
-	// Served reports whether the hub's API server serves the kind. Without it, Reconcile does nothing.
+	// Served reports whether the hub's API server serves the ClusterProfile kind. If it does not, Reconcile does
+	// nothing.
 	Served func() bool
 }
 
@@ -56,13 +57,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.taken(ctx, cluster, other)
 	}
 	err := r.write(ctx, desired(cluster, settings, found.Status.Conditions), found)
-	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // the kind was removed, which is no error, or the profile was just now
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		// the kind or the profile has just been removed, which is not an error
 		return ctrl.Result{RequeueAfter: LookEvery}, nil
 	}
 	return ctrl.Result{}, err
 }
 
-// taken tells users of the Cluster why it has no profile.
+// taken tells users why the Cluster has no profile.
 func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager string) error {
 	update := status.Begin(cluster)
 	update.Event(status.Event{Warning: true, Reason: v1.ReasonProfileTaken, Action: "Publish",
@@ -70,7 +72,7 @@ func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager str
 	return update.Commit(ctx, r.Client, r.Recorder)
 }
 
-// write writes what differs in the profile.
+// write writes the parts of the profile that have changed.
 func (r *Reconciler) write(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
 	if err := r.apply(ctx, want, found); err != nil {
 		return err
@@ -78,13 +80,14 @@ func (r *Reconciler) write(ctx context.Context, want, found *clusterprofile.Clus
 	return r.applyStatus(ctx, want, found)
 }
 
-// apply writes labels, owner and spec if one of them differs. Labels and owners of others stay.
+// apply writes the labels, the owner and the spec if any of them differs. Labels and owners that others have set are
+// kept.
 func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
 	if sameLabels(want, found) && within(want.OwnerReferences, found.OwnerReferences) && want.Spec == found.Spec {
 		return nil
 	}
 	read := want.DeepCopy()
-	// if another is in its place, that is a conflict. A new ClusterProfile has an immutable manager
+	// a ClusterProfile of another manager with this name is a conflict, because the manager of a profile is immutable
 	read.UID, read.ResourceVersion = found.UID, found.ResourceVersion
 	object, err := configuration(read, "spec")
 	if err != nil {
@@ -102,7 +105,7 @@ func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofil
 		return nil
 	}
 	bare := want.DeepCopy()
-	bare.Labels, bare.OwnerReferences = nil, nil // a status has neither
+	bare.Labels, bare.OwnerReferences = nil, nil // a status has no such metadata
 	object, err := configuration(bare, "status")
 	if err != nil {
 		return err
@@ -113,7 +116,7 @@ func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofil
 	return nil
 }
 
-// configuration returns one part of a profile, with its metadata, in the form for an apply.
+// configuration returns one part of a profile, together with its metadata, as an apply configuration.
 func configuration(profile *clusterprofile.ClusterProfile, part string) (runtime.ApplyConfiguration, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(profile)
 	if err != nil {

@@ -24,12 +24,12 @@ import (
 	"github.com/drover-dev/drover/internal/clusterprofile"
 )
 
-// LookEvery is the interval at which the API server is queried for the kind while it does not serve it.
+// LookEvery is the interval at which the API server is queried for the kind until the API server serves it.
 const LookEvery = time.Minute
 
-// Kind watches profiles once the hub's API server has their kind, which may be installed at any time. As a source, it
-// wakes the owners of profiles that change, and all Clusters when it starts. If the kind is removed again, the watch
-// waits for it.
+// Kind watches ClusterProfiles once the hub's API server serves their kind, which can be installed at any time. As a
+// source, it wakes the owners of profiles that change, and all Clusters when the watch starts. If the kind is removed,
+// Kind waits until it is installed again.
 type Kind struct {
 	Mapper meta.RESTMapper
 	Scheme *runtime.Scheme
@@ -42,10 +42,10 @@ type Kind struct {
 	served atomic.Bool
 }
 
-// Served reports whether the kind existed at the last look, and is watched.
+// Served reports whether the kind existed at the last check and is being watched.
 func (k *Kind) Served() bool { return k.served.Load() }
 
-// Start implements source.Source. It does not wait for the kind.
+// Start implements source.Source. It does not wait until the kind is served.
 func (k *Kind) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
 		err := wait.PollUntilContextCancel(ctx, k.Every, true, func(ctx context.Context) (bool, error) {

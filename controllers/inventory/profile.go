@@ -22,11 +22,12 @@ import (
 const (
 	// Manager is the name of the cluster manager in Drover's profiles.
 	Manager = "drover"
-	// LabelManager is the label of a profile with the name of its cluster manager.
+	// LabelManager is the label that contains the name of a profile's cluster manager.
 	LabelManager = "x-k8s.io/cluster-manager"
-	// provider is the name of Drover's way of access to a cluster. Consumers map it to the command that makes credentials.
+	// provider is the name of Drover's access provider. Consumers map this name to the command that creates
+	// credentials.
 	provider = "drover"
-	// execExtension is the extension that client-go hands to exec plugins as spec.cluster.config.
+	// execExtension is the extension that client-go passes to exec plugins as spec.cluster.config.
 	execExtension = "client.authentication.k8s.io/exec"
 )
 
@@ -36,7 +37,7 @@ const (
 	ConditionJoined  = "Joined"
 )
 
-// Properties of a profile: two from KEP-2149, and Drover's own.
+// Properties of a profile: two from KEP-2149, and Drover's own properties.
 const (
 	propertyID           = "cluster.clusterset.k8s.io"
 	propertySet          = "clusterset.k8s.io"
@@ -46,8 +47,8 @@ const (
 // maxValue is the maximum length of a property's value.
 const maxValue = 1024
 
-// desired returns the profile of a Cluster, for a hub with these settings. Conditions keep their times if nothing has
-// changed.
+// desired returns the desired profile of a Cluster on a hub with the given settings. Conditions keep their transition
+// times if nothing has changed.
 func desired(cluster *v1.Cluster, settings protocol.Settings, before []metav1.Condition) *clusterprofile.ClusterProfile {
 	profile := &clusterprofile.ClusterProfile{
 		TypeMeta:   metav1.TypeMeta{APIVersion: clusterprofile.GroupVersion.String(), Kind: "ClusterProfile"},
@@ -66,7 +67,7 @@ func desired(cluster *v1.Cluster, settings protocol.Settings, before []metav1.Co
 	return profile
 }
 
-// labels returns the Cluster's labels, with which tools select profiles as users select Clusters.
+// labels returns the Cluster's labels, so that tools can select profiles by the same labels as Clusters.
 func labels(cluster *v1.Cluster) map[string]string {
 	all := maps.Clone(cluster.Labels)
 	if all == nil {
@@ -74,7 +75,7 @@ func labels(cluster *v1.Cluster) map[string]string {
 	}
 	for key := range all {
 		if tenancy.ClaimsOwnership(key) && key != v1.LabelDistribution && key != v1.LabelVersion {
-			delete(all, key) // the profile is not an object of the tool that applied the Cluster
+			delete(all, key) // the profile does not belong to the tool that applied the Cluster
 		}
 	}
 	all[LabelManager], all[v1.LabelManagedBy] = Manager, v1.ManagedBy
@@ -112,8 +113,8 @@ func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	return known
 }
 
-// access returns the way of access through the hub's proxy. It contains no credential: an exec plugin gets the audience
-// for tokens that are valid only for this cluster.
+// access returns the access provider for the hub's proxy. It contains no credentials: the exec plugin receives the
+// audience for tokens that are valid only for this cluster.
 func access(cluster *v1.Cluster, settings protocol.Settings) []clusterprofile.AccessProvider {
 	if len(settings.Servers) == 0 {
 		return nil
@@ -121,7 +122,7 @@ func access(cluster *v1.Cluster, settings protocol.Settings) []clusterprofile.Ac
 	server := settings.Servers[0] + protocol.PathClusters + cluster.Namespace + "/" + cluster.Name
 	config, err := json.Marshal(map[string]string{"audience": server})
 	if err != nil {
-		panic(fmt.Sprintf("audience %q: %v", server, err)) // a string has a form in JSON
+		panic(fmt.Sprintf("audience %q: %v", server, err)) // every string can be encoded as JSON
 	}
 	way := clusterprofile.AccessProvider{Name: provider, Cluster: clientcmdv1.Cluster{
 		Server:     server,

@@ -23,11 +23,11 @@ import (
 const (
 	// fieldOwner is the manager's field manager on Clusters.
 	fieldOwner = owned.FieldOwner
-	// conflictPause is the time for a cache to catch up after a conflict.
+	// conflictPause is how long to wait after a conflict, so that the cache can catch up.
 	conflictPause = 50 * time.Millisecond
 )
 
-// advance makes steps until there is a reason to wait.
+// advance takes steps until there is a reason to wait.
 func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	for {
 		var err error
@@ -52,18 +52,18 @@ func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	}
 }
 
-// unsettled reports whether members may not have come back yet since the manager's start. A wave is not skipped because
-// of such members.
+// unsettled reports whether some members may not have reconnected yet since the manager started. A wave is not skipped
+// because of such members.
 func (r *Reconciler) unsettled(s *scope) bool {
 	return r.Settled != nil && !r.Settled() && s.misses()
 }
 
-// misses reports whether a member is not connected.
+// misses reports whether any member is not connected.
 func (s *scope) misses() bool {
 	return slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Connected })
 }
 
-// write makes a step: one write of one Cluster. It fails if the Cluster has changed since the decision.
+// write takes one step, which is one write to one Cluster. It fails if the Cluster has changed since the decision.
 func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.ClusterStep) error {
 	key := v1.PlanLabel(s.plan.Name)
 	object, err := r.patch(ctx, s.members[i].object, func(c *v1.Cluster) error {
@@ -95,8 +95,8 @@ func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.C
 	return nil
 }
 
-// patch writes a Cluster as it was read, and remembers the result until the cache has it. A Cluster that is gone is not
-// an error.
+// patch writes a Cluster, and remembers the result until it is in the cache. A Cluster that no longer exists is not an
+// error.
 func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v1.Cluster) error) (*v1.Cluster, error) {
 	next := read.DeepCopy()
 	if err := change(next); err != nil {
@@ -139,7 +139,7 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 	return nil
 }
 
-// deliver passes the set for each member to the store.
+// deliver passes each member's set to the store.
 func (r *Reconciler) deliver(s *scope) {
 	made := map[rollout.Delivery]*set.Set{}
 	sets := map[types.NamespacedName]*set.Set{}
@@ -171,9 +171,9 @@ func (s *scope) delivery(i int) rollout.Delivery {
 	return s.observed.Deliver(&s.clusters[i])
 }
 
-// made returns the set of a plan. If none can be created, it returns a set that makes members keep their current set.
-// The store waits for all owners before it removes unwanted objects from members, so each plan must pass a set for each
-// member.
+// made returns the set of a plan. If the set cannot be built, it returns a placeholder that makes members keep their
+// current set. The store waits for all owners before it removes unwanted objects from members, so each plan must pass a
+// set for each member.
 func (s *scope) made(paused bool) *set.Set {
 	made, err := s.set(paused)
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *scope) made(paused bool) *set.Set {
 	return made
 }
 
-// set returns the set with the Plan for members and the copies of its Secrets.
+// set returns the set that contains the Plan for members and copies of its Secrets.
 func (s *scope) set(paused bool) (*set.Set, error) {
 	plan := &v1.Plan{Spec: *s.spec.DeepCopy()}
 	plan.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan reconciles Plan: members run a plan in the order and number that it specifies, and its status shows
-// their progress.
+// Package plan reconciles Plan. Members run a plan in the specified order and number, and the plan's status shows their
+// progress.
 package plan
 
 import (
@@ -23,9 +23,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Reconciler reconciles Plans that are for members.
+// Reconciler reconciles Plans that apply to members.
 type Reconciler struct {
-	// Client reads from a cache with the indexes of package index, and writes.
+	// Client writes objects, and reads them from a cache with the indexes of package index.
 	Client client.Client
 	// Secrets reads the Secrets with the label for plans.
 	Secrets    client.Reader
@@ -35,14 +35,15 @@ type Reconciler struct {
 	State func(plan string, member types.NamespacedName) MemberState
 	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
 	Unconfirmed delivery.Unconfirmed
-	// Channel returns the version that a release channel points to, and queries the channel for a workspace if that is
-	// due.
+	// Channel returns the version that a release channel points to, and queries the channel on behalf of a workspace if
+	// a query is due.
 	Channel func(workspace, url string) release.Result
-	// Settled reports whether agents have had time to come back since this manager started. Before that, a missing agent
-	// need not be away. A nil function means that they have had time.
+	// Settled reports whether agents have had time to reconnect since this manager started. Until then, a missing agent
+	// does not count as disconnected. If Settled is nil, agents have had time.
 	Settled func() bool
-	// Returned reports the same, counted from the first agent that was connected: before, the hub may not have been
-	// reachable. Where an agent may know better about a plan than the hub does, it takes this. Nil means that they have.
+	// Returned is like Settled, but counts from the time when the first agent was connected, because the hub may not
+	// have been reachable before. It is used where an agent may have newer information about a plan than the hub. If it
+	// is nil, agents have had time.
 	Returned func() bool
 	Now      func() time.Time
 
@@ -56,8 +57,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile advances one plan as far as it can go now. Claims on Clusters mark the members in progress, and a member's
-// claim decides from its arguments alone.
+// Reconcile advances one plan as far as possible. Claims on Clusters mark the members in progress.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	plan := &v1.Plan{}
 	if err := r.Client.Get(ctx, req.NamespacedName, plan); client.IgnoreNotFound(err) != nil {
@@ -77,15 +77,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.deliver(s)
 	switch {
 	case apierrors.IsConflict(err):
-		return ctrl.Result{RequeueAfter: conflictPause}, nil // the cache is about to catch up
+		return ctrl.Result{RequeueAfter: conflictPause}, nil // the cache will catch up soon
 	case err != nil:
 		return ctrl.Result{}, err
 	}
 	return r.writeStatus(ctx, s)
 }
 
-// wait makes members keep their set of a plan whose channel has not answered yet. The store waits for all owners
-// before it removes unwanted objects from members, and there may be many slow channels.
+// wait makes members keep their set for a plan whose channel has not responded yet. The store waits for all owners
+// before it removes superfluous objects from members, and there may be many slow channels.
 func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -102,7 +102,7 @@ func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	return nil
 }
 
-// remove removes a plan that is gone, or that is for no member, from all members.
+// remove removes from all members a plan that is gone or that applies to no member.
 func (r *Reconciler) remove(ctx context.Context, name types.NamespacedName) error {
 	r.Deliveries.Replace(keyOf(name), nil)
 	r.written.Forget(name)

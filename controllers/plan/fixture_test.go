@@ -243,7 +243,7 @@ func (s *fixture) leaves(name string) {
 	}
 }
 
-// expect checks the reason of the condition Complete, and returns its message.
+// expect checks the reason of the Complete condition, and returns its message.
 func (s *fixture) expect(reason string) string {
 	s.t.Helper()
 	c := meta.FindStatusCondition(s.read().Status.Conditions, v1.ConditionComplete)

@@ -27,25 +27,25 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// silence is how long an agent may take to report its plans before it counts as away.
+// silence is how long an agent may take to report its plans before it counts as unavailable.
 const silence = 15 * time.Second
 
 // scope is a plan and everything that its next step depends on.
 type scope struct {
 	plan    *v1.Plan
 	release resolved
-	// spec is the spec that members are given, and secrets are the copies that go with it.
+	// spec is the spec that members receive, and secrets are the copies that they receive with it.
 	spec    *v1.PlanSpec
 	secrets []*corev1.Secret
 	fleet   rollout.FleetPlan
-	// clusters are the Clusters that the plan is for, or has a claim on, by name. members has more about the same
-	// Clusters, in the same order.
+	// clusters are the Clusters that the plan applies to or has a claim on, by name. members holds more information
+	// about the same Clusters, in the same order.
 	clusters []rollout.Cluster
 	members  []observedMember
 	// problem prevents the plan from continuing: nothing new starts, and everything that has started is paused.
 	problem *index.Problem
 
-	// observed and decision are the planner's result after all steps were made.
+	// observed and decision are the planner's result after all steps have been taken.
 	observed *rollout.Fleet
 	decision rollout.FleetDecision
 }
@@ -59,13 +59,13 @@ type observedMember struct {
 // resolved is the version, if it is known.
 type resolved struct {
 	version string // empty if none is known
-	reason  string // the reason of the condition LatestResolved
+	reason  string // the reason of the LatestResolved condition
 	message string
 	next    time.Time // when to query the channel again
 }
 
-// gather reads everything that a plan depends on. It returns nil while the channel is being asked, because then it is
-// too early to decide anything.
+// gather reads everything that a plan depends on. It returns nil while the channel is being queried, because it is too
+// early to decide anything.
 func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) {
 	s := &scope{plan: plan}
 	var known bool
@@ -82,7 +82,7 @@ func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) 
 	return s, r.gatherClusters(ctx, s)
 }
 
-// fail records why a plan cannot continue, unless there is a problem already.
+// fail records why a plan cannot continue, unless another problem has been recorded already.
 func (s *scope) fail(reason, message string, stalled bool) {
 	if s.problem == nil {
 		s.problem = &index.Problem{Reason: reason, Message: message, Stalled: stalled}
@@ -112,7 +112,7 @@ func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	return found, true
 }
 
-// gatherSecrets copies the Secrets that a plan names, and computes the hashes that cover them.
+// gatherSecrets copies the Secrets that a plan refers to, and computes their hashes.
 func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 	digests := map[string]string{}
 	for _, name := range index.PlanSecrets(&s.plan.Spec) {
@@ -152,7 +152,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 	return err
 }
 
-// gatherClusters finds the Clusters that a plan is for, and the Clusters on which it has a claim.
+// gatherClusters finds the Clusters that a plan applies to, and the Clusters on which it has a claim.
 func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 	selects := labels.Nothing()
 	if selector := s.plan.Spec.ClusterSelector; selector != nil {
@@ -196,7 +196,7 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 	}
 	switch {
 	case !m.state.Connected:
-		c.Away, c.AwaySince = "it is not connected", now // its status is about to say since when
+		c.Away, c.AwaySince = "it is not connected", now // its status will soon say since when
 		if said := meta.FindStatusCondition(m.object.Status.Conditions, v1.ConditionConnected); said != nil && said.Status == metav1.ConditionFalse {
 			c.AwaySince = said.LastTransitionTime.Time
 			c.Away += " since " + c.AwaySince.UTC().Format(time.RFC3339)
@@ -213,17 +213,17 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 		c.Away, c.AwaySince = "its agent has not said how its plans are since "+m.state.Silent.UTC().Format(time.RFC3339), m.state.Silent
 	}
 	if c.Away != "" && c.AwaySince.IsZero() && c.Claim != nil {
-		c.AwaySince = c.Claim.Since // an agent that refuses continues to do so until a user acts
+		c.AwaySince = c.Claim.Since // an agent that refuses will keep refusing until a user acts
 	}
 	return c
 }
 
-// unreported reports whether it is not known if a plan is in a member.
+// unreported reports whether it is unknown if a plan is in a member.
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
 // readClaim returns the claim of a plan on a Cluster, or nil if there is none. A claim that cannot be read, or whose
-// times do not fit into a status, has no revision: it is not known what runs there, and that may finish before the
-// member begins again.
+// times do not fit into a status, is returned without a revision. It is unknown what is running there, and that work
+// can finish before the member starts again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {

@@ -18,29 +18,31 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxPlans bounds the plans for which the status of one member is kept, because its agent may be malicious.
+// maxPlans is the maximum number of plans whose status is kept for one member, because its agent may be malicious.
 const maxPlans = 128
 
 // MemberState contains what the hub knows about a plan in a member.
 type MemberState struct {
 	// Connected reports whether the member is connected.
 	Connected bool
-	// Refuses is why the member's agent runs no plans: ReasonAgentTooOld or ReasonAgentReadOnly, or ReasonIdentityMismatch
-	// if there are two clusters. It is empty if the agent runs plans, or is not connected.
-	Refuses string
-	// Reported reports whether the agent has reported all its plans and reports each change. Otherwise Hold and Status may
-	// be old or empty.
-	Reported bool
-	// Silent is since when the agent, which runs plans, has not reported all of them. It is zero if it has, or is not
+	// Refuses is the reason why the member's agent runs no plans: ReasonAgentTooOld, ReasonAgentReadOnly, or
+	// ReasonIdentityMismatch if two clusters share the identity. It is empty if the agent runs plans or is not
 	// connected.
+	Refuses string
+	// Reported reports whether the agent has reported all its plans and is reporting each change. Otherwise Hold and
+	// Status may be old or empty.
+	Reported bool
+	// Silent is the time since which an agent that runs plans has not reported all of them. It is zero if the agent has
+	// reported them or is not connected.
 	Silent time.Time
-	// Hold explains why the member currently takes no part. It is empty if it does.
+	// Hold explains why the member currently does not take part. It is empty if the member takes part.
 	Hold string
-	// Status is the status of the Plan in the member, or nil if it is not there. It is shared and must not be changed.
+	// Status is the status of the Plan in the member, or nil if the member does not have the Plan. The status is shared
+	// and must not be changed.
 	Status *v1.PlanStatus
 }
 
-// Progress keeps the members' reports about plans. It keeps the last status while a member is disconnected, and a new
+// Progress keeps the members' reports about plans. While a member is disconnected, its last status is kept. A new
 // leader knows nothing until the agents have reported. It is a members.Follower. All methods may be called
 // concurrently.
 type Progress struct {
@@ -58,7 +60,7 @@ type progress struct {
 	runs    bool   // the member is connected, and its agent runs plans unless refuses has a reason
 	refuses string // see MemberState.Refuses
 	synced  bool
-	silent  time.Time // since when it runs plans without being synced, while this manager leads
+	silent  time.Time // since when the agent has been running plans without a full report, while this manager leads
 	hold    string
 	states  map[string]*v1.PlanStatus
 }
@@ -68,7 +70,7 @@ func NewProgress(state func(types.NamespacedName) members.State) *Progress {
 	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
 }
 
-// OnPlan calls f after the status of a plan changed in a member. f must not block.
+// OnPlan calls f after the status of a plan has changed in a member. f must not block.
 func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +104,7 @@ func (p *Progress) State(plan string, member types.NamespacedName) MemberState {
 	return state
 }
 
-// Start counts from now on how long agents are silent, and returns when ctx ends.
+// Start begins to measure how long agents are silent, and returns when ctx ends.
 func (p *Progress) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.leads = true
@@ -114,7 +116,7 @@ func (p *Progress) Start(ctx context.Context) error {
 	return nil
 }
 
-// Changed looks at a member's connection. It is for members.Registry.OnChange.
+// Changed checks a member's connection. It is a callback for members.Registry.OnChange.
 func (p *Progress) Changed(member types.NamespacedName) {
 	state := p.state(member)
 	runs, refuses := state.Connected() && state.Report != nil, ""
@@ -137,7 +139,7 @@ func (p *Progress) Changed(member types.NamespacedName) {
 	}
 }
 
-// lookLocked records since when an agent is silent.
+// lookLocked records since when an agent has been silent.
 func (p *Progress) lookLocked(m *progress) {
 	switch {
 	case !m.runs || m.refuses != "" || m.synced:
@@ -156,7 +158,7 @@ func (p *Progress) memberLocked(name types.NamespacedName) *progress {
 	return m
 }
 
-// dropLocked forgets a member that is disconnected and has reported nothing that is worth keeping.
+// dropLocked removes a member that is disconnected and has no reports to keep.
 func (p *Progress) dropLocked(name types.NamespacedName) {
 	if m := p.members[name]; m != nil && !m.runs && !m.synced && len(m.states) == 0 && m.hold == "" {
 		delete(p.members, name)
@@ -186,7 +188,7 @@ func (p *Progress) Synced(member types.NamespacedName, all []*protocol.PlanEvent
 	notify(listeners, member)
 }
 
-// Event applies one change.
+// Event applies one reported change.
 func (p *Progress) Event(member types.NamespacedName, event *protocol.PlanEvent) {
 	p.mu.Lock()
 	plan, all := p.memberLocked(member).takeLocked(event)
@@ -199,7 +201,7 @@ func (p *Progress) Event(member types.NamespacedName, event *protocol.PlanEvent)
 	}
 }
 
-// Stopped records that a member's state may change without a report. The reports are kept.
+// Stopped records that a member's state may change without a report from now on. Earlier reports are kept.
 func (p *Progress) Stopped(member types.NamespacedName) {
 	p.mu.Lock()
 	m := p.memberLocked(member)
@@ -217,7 +219,8 @@ func notify(listeners []func(types.NamespacedName), name types.NamespacedName) {
 	}
 }
 
-// takeLocked applies an event. It returns the plan whose status changed, or whether the hold for all plans changed.
+// takeLocked applies an event. It returns the plan whose status changed, or reports that the hold for all plans
+// changed.
 func (m *progress) takeLocked(event *protocol.PlanEvent) (plan string, all bool) {
 	switch {
 	case event.Hold != nil && event.Hold.Reason != m.hold:
@@ -232,7 +235,7 @@ func (m *progress) takeLocked(event *protocol.PlanEvent) (plan string, all bool)
 	return "", false
 }
 
-// keepLocked keeps a status, and reports whether it changed.
+// keepLocked stores a status, and reports whether it changed.
 func (m *progress) keepLocked(state *protocol.PlanState) bool {
 	was := m.states[state.Name]
 	if was == nil && len(m.states) >= maxPlans {
@@ -247,7 +250,7 @@ func (m *progress) keepLocked(state *protocol.PlanState) bool {
 	return was == nil || !reflect.DeepEqual(was, status)
 }
 
-// refusal returns why an agent runs no plans, or "" if it runs them.
+// refusal returns the reason why an agent runs no plans, or "" if it runs them.
 func refusal(r *protocol.Report) string {
 	switch {
 	case r.Profile == string(v1.ProfileReadOnly):

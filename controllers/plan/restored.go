@@ -12,11 +12,11 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// awaitConfirmation returns why a plan does not begin in a member: another one of its members waits, or may wait, for
-// the confirmation of a restore of the hub. A plan from a backup is for all its members as they were. So it does not
-// begin in members that lost nothing while it is not known whether it should run at all. The zero value means that it
-// may start. It may also begin in a member that waits itself: nothing is sent there, and the plan is among the changes
-// to confirm.
+// awaitConfirmation returns the reason why a plan does not start in a member: another member of the plan is waiting, or
+// may be waiting, for confirmation after the hub was restored. A plan from a backup refers to all its members as they
+// were at that time. While it is unknown whether the plan should run at all, it does not start even in members that
+// lost nothing. The zero value means that it can start. It can also start in a member that is itself waiting, because
+// nothing is sent to that member, and the plan is one of the changes to confirm.
 func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	if r.Unconfirmed == nil {
 		return rollout.Wait{}
@@ -29,7 +29,7 @@ func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 		switch {
 		case difference != nil && m.object.Name == begins:
 			return rollout.Wait{}
-		case difference != nil || !known && m.object.Status.Restore != nil: // a member that is disconnected still waits
+		case difference != nil || !known && m.object.Status.Restore != nil: // a disconnected member is still waiting
 			waiting = append(waiting, m.object.Name)
 		case !known && (m.state.Reported || !m.state.Silent.IsZero() && r.Now().Sub(m.state.Silent) <= silence):
 			asking = true

@@ -26,26 +26,26 @@ import (
 )
 
 const (
-	// listenAgain is when to look again for reports that agents have not sent yet. A report wakes the plan anyway.
+	// listenAgain is when to check again for reports that agents have not sent yet. A report wakes the plan anyway.
 	listenAgain = time.Second
 	// maxMessage is the limit for the message of a member, in bytes.
 	maxMessage = 512
-	// statusPause is the time between two writes of a status in which only counts have changed.
+	// statusPause is the minimum time between two status writes if only counts have changed.
 	statusPause = time.Second
-	// reasonPause is how long a plan that returns to a former reason gets no event, because the state of a member may
-	// change constantly.
+	// reasonPause is how long no event is emitted when a plan returns to an earlier reason. A member's state may change
+	// back and forth constantly.
 	reasonPause = time.Minute
 )
 
-// conclusion is the result for a plan: its conditions Complete and Ready.
+// conclusion is the result for a plan: its Complete and Ready conditions.
 type conclusion struct {
 	reason, message   string
 	complete, stalled bool
-	// ready reports whether everything that can be reached is complete.
+	// ready reports whether every member that can be reached is complete.
 	ready bool
 }
 
-// writeStatus writes the status, and returns how long until the status may change without an event.
+// writeStatus writes the status, and returns the time after which the status may change without an event.
 func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, error) {
 	observed := s.plan.Status.ObservedGeneration == s.plan.Generation
 	change := status.Change{Until: r.again(s), Rest: statusPause, Fill: func(update *status.Update) bool {
@@ -58,12 +58,12 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 		return news || !observed
 	}}
 	if observed && r.unreported(s) {
-		change.Delay = listenAgain // a write now would drop, for an instant, the reports that agents are about to repeat
+		change.Delay = listenAgain // a write now would briefly remove reports that agents are about to repeat
 	}
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, s.plan, change)
 }
 
-// again returns after how long the plan is reconciled without any event, or 0 for never.
+// again returns the time after which the plan is reconciled without an event, or 0 for never.
 func (r *Reconciler) again(s *scope) time.Duration {
 	var next time.Time
 	for _, at := range []time.Time{s.decision.Wait.Until, s.release.next} {
@@ -103,7 +103,7 @@ func (s *scope) conclusion() conclusion {
 	wait := s.decision.Wait
 	v := conclusion{reason: wait.Reason, message: wait.Message}
 	switch v.reason {
-	case "": // a step that could not be made yet
+	case "": // a step that could not be taken yet
 		v.reason, v.message = v1.ReasonApplying, "it goes on"
 	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
 		v.complete, v.ready = true, true
@@ -118,7 +118,7 @@ func (s *scope) conclusion() conclusion {
 	return v
 }
 
-// completeSomewhere reports whether a member has completed the plan, in this revision or a former one. A plan that no
+// completeSomewhere reports whether a member has completed the plan, in this revision or an earlier one. A plan that no
 // member has ever carried out is not Ready, however many members are disconnected.
 func (s *scope) completeSomewhere() bool {
 	return slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Complete != nil })
@@ -156,7 +156,7 @@ func (r *Reconciler) conclude(plan *v1.Plan, release resolved, v conclusion) boo
 	return changed
 }
 
-// delivered returns the members that are given the plan.
+// delivered returns the members that receive the plan.
 func (s *scope) delivered() []types.NamespacedName {
 	var names []types.NamespacedName
 	for i := range s.clusters {
@@ -206,7 +206,7 @@ func (s *scope) current(i int) *v1.PlanStatus {
 	return nil
 }
 
-// leftOut returns how many selected nodes of all members cannot run the pods of plans.
+// leftOut returns the number of selected nodes, in all members, that cannot run the pods of plans.
 func (s *scope) leftOut() int32 {
 	count := 0
 	for i := range s.clusters {
@@ -226,7 +226,7 @@ func sum(all *[5]int, c *v1.PlanCount) {
 	}
 }
 
-// nodes adds the nodes of a member that are in progress or failed, as many as there is room for.
+// nodes adds the nodes of a member that are in progress or failed, as far as there is room.
 func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	st := &s.plan.Status
 	for _, a := range said.Applying {

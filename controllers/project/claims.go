@@ -19,14 +19,14 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// decideProject makes the set of a project for each member. The sets differ only if another project has a namespace
-// that both list.
+// decideProject builds the set of a project for each member. The sets differ only if another project owns a namespace
+// that both projects list.
 func (r *Reconciler) decideProject(ctx context.Context, project *v1.Project, d *decision) error {
 	rivals, err := r.rivals(ctx, project)
 	if err != nil {
 		return err
 	}
-	made := map[string]*set.Set{} // by the namespaces that others have
+	made := map[string]*set.Set{} // by the namespaces that other projects own
 	told := map[string]bool{}
 	for _, member := range d.members {
 		taken, err := r.taken(ctx, project, rivals, member)
@@ -58,7 +58,7 @@ func (r *Reconciler) decideProject(ctx context.Context, project *v1.Project, d *
 	return nil
 }
 
-// rivals returns the other projects of the workspace that list a namespace of this project.
+// rivals returns the other projects of the workspace that list one of this project's namespaces.
 func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Project, error) {
 	listing, err := index.ProjectsListing(ctx, r.Client, project.Namespace, project.Spec.Namespaces)
 	return slices.DeleteFunc(listing, func(other *v1.Project) bool {
@@ -66,7 +66,7 @@ func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Pro
 	}), err
 }
 
-// taken returns the namespaces of a project that belong to another project in a member, with its name.
+// taken returns the namespaces of a project that belong to another project in a member, with the name of that project.
 func (r *Reconciler) taken(ctx context.Context, project *v1.Project, rivals []*v1.Project, member types.NamespacedName) (map[string]string, error) {
 	if len(rivals) == 0 {
 		return nil, nil

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package project reconciles Project: it gives members the project's namespaces, limits and copies of secrets, and
-// gives all members the guards of projects.
+// Package project reconciles Project: it delivers a project's namespaces, limits and copies of secrets to members, and
+// delivers the policies that guard projects to all members.
 package project
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// Deliverer knows of the sets that members keep, too. The delivery store implements it.
+// Deliverer delivers sets, and also knows which sets members keep. The delivery store implements it.
 type Deliverer interface {
 	delivery.Deliverer
 	Kept(id string, member types.NamespacedName) *set.Set
@@ -36,7 +36,7 @@ type Deliverer interface {
 
 // Reconciler reconciles Projects.
 type Reconciler struct {
-	// Client reads from a cache with the indexes of package index, and writes.
+	// Client writes objects, and reads them from a cache with the indexes of package index.
 	Client client.Client
 	// Secrets reads the Secrets with the label for a project. index.SecretReader is an implementation.
 	Secrets    client.Reader
@@ -87,20 +87,20 @@ type decision struct {
 	members  []types.NamespacedName
 	projects map[types.NamespacedName]*set.Set
 	secrets  map[types.NamespacedName]*set.Set
-	// held has the outcome of the guards in the members that get no copies of Secrets until the guards are applied, by the
-	// names of their Clusters.
+	// held maps Cluster names to the outcome of the guards, for members that get no copies of Secrets until the guards
+	// are applied.
 	held map[string]delivery.Outcome
 	// problems keep the project, or part of it, from being delivered. The most important one is first.
 	problems []index.Problem
 }
 
-// fail records a problem that only a person can fix.
+// fail records a problem that only a user can fix.
 func (d *decision) fail(reason, message string) {
 	d.problems = append(d.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
-// decide gathers and decides. An error means that reading failed. A mistake in the project is a problem instead, so
-// that its objects are removed from members.
+// decide reads everything that the project depends on and makes a decision. It returns an error only if reading fails.
+// A mistake in the project becomes a problem of the decision, so the project's objects are removed from members.
 func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision, error) {
 	d := decision{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
@@ -114,7 +114,7 @@ func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision,
 	return d, errors.Join(r.decideProject(ctx, project, &d), r.decideSecrets(ctx, project, &d))
 }
 
-// decideSecrets makes the set of copies. There is none for a project without secrets.
+// decideSecrets builds the set of copies. A project without secrets has no such set.
 func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *decision) error {
 	sources, err := r.sources(ctx, project, d)
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 			continue
 		}
 		kept, err := keep(r.Deliveries.Kept(copies.ID, member), copies, content)
-		if err != nil { // without the namespaces that were removed since, they are too large
+		if err != nil { // even without the namespaces that have been removed since, the copies are too large
 			d.fail(v1.ReasonDeliveryFailed, fmt.Sprintf("The copies in cluster %s are taken away: %v", member.Name, err))
 			kept = delivery.Absent(copies.ID)
 		}
@@ -151,8 +151,8 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 	return nil
 }
 
-// keep returns the copies for a member in which projects are not guarded: the copies that it should have had until now,
-// without the namespaces that have left the project since. Nothing is added or changed there.
+// keep returns the copies for a member in which projects are not guarded. These are the copies that the member should
+// already have, except in namespaces that have left the project since. Nothing is added or changed in the member.
 func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	switch {
 	case kept == nil:
@@ -186,8 +186,8 @@ func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	return set.New(copies.ID, nil, rest)
 }
 
-// unguarded returns the members in which the guards of projects are not in force, with the reason. There, anyone who
-// can label a namespace would get the Secrets of a project.
+// unguarded returns the members in which the guards of projects are not in force, with the reason. In these members,
+// anyone who can label a namespace could obtain the Secrets of a project.
 func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delivery.Outcome {
 	held := map[string]delivery.Outcome{}
 	for _, guards := range r.Deliveries.Outcomes(set.Guards, members) {
@@ -203,7 +203,7 @@ func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delive
 	return held
 }
 
-// sources returns the Secrets with the label for a project, with the content of the Secrets that are copied.
+// sources returns the Secrets that are labeled for a project. Secrets that are copied include their content.
 func (r *Reconciler) sources(ctx context.Context, project *v1.Project, d *decision) ([]corev1.Secret, error) {
 	var labelled corev1.SecretList
 	if err := r.Secrets.List(ctx, &labelled, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {

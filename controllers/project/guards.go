@@ -17,15 +17,16 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// MemberDeliverer brings sets to members, and learns which members change or go. The delivery store implements it.
+// MemberDeliverer delivers sets to members, and is told when members change or are removed. The delivery store
+// implements it.
 type MemberDeliverer interface {
 	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
 	Changed(member types.NamespacedName)
 	Forget(member types.NamespacedName)
 }
 
-// Guards makes every member guard its projects, and makes the delivery store forget members whose Clusters are deleted.
-// NewGuards creates it.
+// Guards delivers the policies that guard projects to every member, and makes the delivery store forget members whose
+// Clusters have been deleted. NewGuards creates it.
 type Guards struct {
 	clusters   client.Reader
 	deliveries MemberDeliverer
@@ -45,7 +46,7 @@ func NewGuards(clusters client.Reader, deliveries MemberDeliverer) (*Guards, err
 	return &Guards{clusters: clusters, deliveries: deliveries, set: set}, nil
 }
 
-// Reconcile hands over the guards of one member, or leaves the member alone if its Cluster is being deleted.
+// Reconcile hands over the guards of one member, or does nothing if its Cluster is being deleted.
 func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Guards, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}
@@ -58,7 +59,7 @@ func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		g.deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
 	}
-	g.deliveries.Changed(req.NamespacedName) // its profile may have changed, which decides whether anything is delivered
+	g.deliveries.Changed(req.NamespacedName) // its profile, which decides whether anything is delivered, may have changed
 	g.deliveries.Replace(key, map[types.NamespacedName]*set.Set{req.NamespacedName: g.set})
 	return ctrl.Result{}, nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Limits of a status.
+// Limits for a status.
 const (
 	maxNamespaceCounts = 100
 	maxNamed           = 10
@@ -44,8 +44,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d dec
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, project, change)
 }
 
-// outcomes returns the outcomes of the project and of its secrets, the worse one for each member. Secrets that wait for
-// the guards have the guards' outcome.
+// outcomes returns the worse of two outcomes for each member: the project's and its secrets'. Secrets that are waiting
+// for the guards have the guards' outcome.
 func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcome {
 	if len(d.projects) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcom
 	return outcomes
 }
 
-// writeQuotaFits writes the condition QuotaFits, and returns an event if the condition has changed.
+// writeQuotaFits writes the QuotaFits condition, and returns an event if the condition has changed.
 func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Outcome) *status.Event {
 	if len(project.Spec.ResourceQuota) == 0 {
 		meta.RemoveStatusCondition(&project.Status.Conditions, v1.ConditionQuotaFits)
@@ -85,8 +85,8 @@ func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Out
 	return &status.Event{Warning: !fits, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
 }
 
-// quotaFits returns the condition QuotaFits, which reports whether a namespace has less than the default or, which is
-// worse, nothing. It is pure.
+// quotaFits returns the QuotaFits condition, which reports whether any namespace has less than its default share or,
+// even worse, nothing. It has no side effects.
 func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	var short, spent []string
 	for _, o := range outcomes {
@@ -116,8 +116,8 @@ func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	return unfit
 }
 
-// messages returns the messages of problems. The first problem gives the reason. A person fixes them one by one, and
-// needs to see them all.
+// messages returns the messages of problems. The first problem determines the reason, but users need to see all
+// problems to fix them.
 func messages(problems []index.Problem) []string {
 	texts := make([]string, len(problems))
 	for i, problem := range problems {
@@ -126,8 +126,8 @@ func messages(problems []index.Problem) []string {
 	return texts
 }
 
-// named joins the first texts, and says if there are more. It does not say how many, because an agent names only the
-// first ones.
+// named joins the first texts, and says whether there are more. It does not say how many, because an agent names only
+// the first few.
 func named(texts []string, separator string) string {
 	if len(texts) < maxNamed {
 		return strings.Join(texts, separator)
@@ -137,7 +137,7 @@ func named(texts []string, separator string) string {
 
 func countNamespaces(project *v1.Project, outcomes []delivery.Outcome) {
 	project.Status.NamespaceCount, project.Status.Namespaces = 0, nil
-	for _, o := range outcomes { // in the order of clusters
+	for _, o := range outcomes { // in the same order as clusters
 		project.Status.NamespaceCount += o.Namespaces
 		if len(project.Status.Namespaces) < maxNamespaceCounts && o.Namespaces > 0 {
 			project.Status.Namespaces = append(project.Status.Namespaces, v1.NamespaceCount{Cluster: o.Cluster, Count: o.Namespaces})

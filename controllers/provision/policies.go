@@ -16,7 +16,7 @@ import (
 
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=list
 
-// watchPolicies has every replica look for the admission policies that limit the provisioner's account.
+// watchPolicies makes every replica watch for the admission policies that limit the provisioner's account.
 func watchPolicies(mgr ctrl.Manager, cfg config.Config, clients kubernetes.Interface) error {
 	log := mgr.GetLogger().WithName("policies")
 	watch, err := policies.New(limits(cfg), clients.AdmissionregistrationV1(), log)

@@ -20,7 +20,7 @@ import (
 )
 
 // addProbes adds the checks of /healthz and /readyz to a manager. A replica is ready once its caches are filled and its
-// hooks are served, also while another one leads.
+// hooks are served, even if it is not the leader.
 func addProbes(mgr ctrl.Manager, cfg config.Config) error {
 	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
 		return err

@@ -39,10 +39,10 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// The rights of every provisioner: config/provision/role.yaml. The rights for Cluster API are beside its
+// Every provisioner has the rights in config/provision/role.yaml. The rights for Cluster API are defined next to its
 // controllers. Instructions of Hosts run as root on the machines. In workspaces where an administrator has bound
-// drover-provisioner-workspace, the provisioner gets Secrets whose names it knows, and lists none; the policies in
-// config/provision/policy.yaml limit its writes.
+// drover-provisioner-workspace, the provisioner can get Secrets whose names it knows, but cannot list Secrets. The
+// policies in config/provision/policy.yaml limit its writes.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get
@@ -95,7 +95,7 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	return wiring.Add(mgr, all)
 }
 
-// watch adds the parts of every replica that are no controllers.
+// watch adds everything other than controllers that runs on every replica.
 func watch(mgr ctrl.Manager, cfg config.Config) error {
 	clients, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -105,10 +105,10 @@ func watch(mgr ctrl.Manager, cfg config.Config) error {
 	return errors.Join(addProbes(mgr, cfg), watchPolicies(mgr, cfg, clients), mgr.Add(restores))
 }
 
-// shared has the dependencies of all controllers.
+// shared holds the dependencies of all controllers.
 type shared struct {
 	mgr ctrl.Manager
-	// client reads from the cache and writes; live reads from the API server.
+	// client writes objects and reads them from the cache. live reads from the API server.
 	client client.Client
 	live   client.Reader
 	hub    hub.Hub
@@ -116,7 +116,7 @@ type shared struct {
 
 func (s shared) recorder(name string) events.EventRecorder { return s.mgr.GetEventRecorder(name) }
 
-// served returns an error if the hub does not have the kinds.
+// served returns an error if the hub does not serve the kinds.
 func (s shared) served(install string, version schema.GroupVersion, kinds ...string) error {
 	for _, kind := range kinds {
 		if _, err := s.mgr.GetRESTMapper().RESTMapping(version.WithKind(kind).GroupKind(), version.Version); err != nil {
@@ -126,7 +126,7 @@ func (s shared) served(install string, version schema.GroupVersion, kinds ...str
 	return nil
 }
 
-// installations lists the controllers of clusters with k3s and RKE2, and of their etcd.
+// installations lists the controllers of k3s and RKE2 clusters and of their etcd.
 func (s shared) installations() []wiring.Controller {
 	clusters := &installation.Reconciler{
 		Client: s.client, Live: s.live, Recorder: s.recorder("drover-installation"), Now: time.Now,
@@ -148,7 +148,7 @@ func (s shared) installations() []wiring.Controller {
 	}
 }
 
-// etcd returns the controller for the etcd of one kind of cluster. Changes of the objects trigger it, too.
+// etcd returns the controller for the etcd of one kind of cluster. Changes to the given objects also trigger it.
 func (s shared) etcd(name string, backend etcd.Backend, objects ...client.Object) wiring.Controller {
 	r := &etcd.Reconciler{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Backend: backend}
 	affected := r.Handler()
@@ -159,7 +159,7 @@ func (s shared) etcd(name string, backend etcd.Backend, objects ...client.Object
 	return c
 }
 
-// clusterAPI lists the controllers of the kinds with which Cluster API creates clusters, and of their etcd.
+// clusterAPI lists the controllers of the kinds that Cluster API uses to create clusters, and of their etcd.
 func (s shared) clusterAPI() []wiring.Controller {
 	return []wiring.Controller{
 		s.etcd("etcd", etcd.Kubeadm{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Now: time.Now},
@@ -191,7 +191,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 // everyDroverCluster requests all DroverClusters.
 func (s shared) everyDroverCluster(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
 	list := &infrav1.DroverClusterList{}
-	// The cache can only be unreadable if it is being stopped.
+	// Reading from the cache fails only while the manager is stopping.
 	if err := s.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "reconciles not requested")
 	}
@@ -201,7 +201,7 @@ func (s shared) everyDroverCluster(ctx context.Context, _ client.Object) (reques
 	return requests
 }
 
-// imports returns the controller that imports clusters of Cluster API.
+// imports returns the controller that imports Cluster API clusters.
 func (s shared) imports() wiring.Controller {
 	return wiring.Controller{
 		Name: "clusterimport", Workers: clusterimport.Workers, Reconciler: &clusterimport.Reconciler{

@@ -286,7 +286,7 @@ func impersonating(env *testkit.Env) *rest.Config {
 	return kubeconfig
 }
 
-// ready returns nil once an object has the condition Ready with a reason.
+// ready returns nil once an object has the Ready condition with a reason.
 func ready(ctx context.Context, env *testkit.Env, o client.Object, is *[]metav1.Condition, reason string) error {
 	if err := env.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return err

@@ -27,13 +27,13 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// BuiltIn applies the built-in role templates when the manager starts to lead. Like the API server with its own
-// ClusterRoles, it creates missing templates and reverts changes. A template with the annotation
-// v1.AnnotationAutoUpdate set to "false" stays as it is.
+// BuiltIn applies the built-in role templates when the manager becomes the leader. Like the API server with its own
+// ClusterRoles, it creates missing templates and reverts changes. A template whose annotation v1.AnnotationAutoUpdate
+// is "false" is left unchanged.
 //
-// The manifests of a hub do not contain the templates, because kubectl cannot apply them together with their CRD.
+// The hub's manifests do not contain the templates, because kubectl cannot apply them together with their CRD.
 type BuiltIn struct {
-	// Live reads from the API server, because the caches have no annotations.
+	// Live reads from the API server, because the caches do not contain annotations.
 	Live   client.Reader
 	Writer client.Writer
 	Log    logr.Logger
@@ -41,11 +41,11 @@ type BuiltIn struct {
 	Retry time.Duration
 }
 
-// The right to escalate lets the manager write rules. It is limited to the names of the built-in templates.
+// The "escalate" verb lets the manager write rules. The right is limited to the names of the built-in templates.
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=create
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=update;escalate,resourceNames=cluster-member;cluster-owner;cluster-viewer;configmaps-manage;configmaps-view;ingress-manage;ingress-view;monitoring-manage;monitoring-view;project-member;project-owner;project-viewer;secrets-manage;secrets-view;serviceaccounts-manage;serviceaccounts-view;services-manage;services-view;volumes-manage;volumes-view;workloads-manage;workloads-view
 
-// Start applies the templates, and returns when all are applied or ctx ends.
+// Start applies the templates, and returns when all of them have been applied or ctx ends.
 func (b BuiltIn) Start(ctx context.Context) error {
 	templates, err := Templates()
 	if err != nil {
@@ -64,11 +64,11 @@ func (b BuiltIn) Start(ctx context.Context) error {
 			b.Log.Error(errors.Join(failed...), "cannot apply built-in role templates, trying again")
 		}
 		return len(failed) == 0, nil
-	}) // it only ends early when ctx ends
+	}) // it ends early only when ctx ends
 	return nil
 }
 
-// apply replaces the spec as a whole. A server-side apply would keep templates that another client added to the set
+// apply replaces the spec as a whole. A server-side apply would keep templates that another client has added to
 // spec.inherits.
 func (b BuiltIn) apply(ctx context.Context, template *unstructured.Unstructured) error {
 	found := &unstructured.Unstructured{}
@@ -82,7 +82,7 @@ func (b BuiltIn) apply(ctx context.Context, template *unstructured.Unstructured)
 	case err == nil:
 		spec := template.DeepCopy().Object["spec"].(map[string]any)
 		before, _ := found.Object["spec"].(map[string]any)
-		if locked, set := before["locked"]; set { // the lock of an administrator stays
+		if locked, set := before["locked"]; set { // a lock that an administrator has set is kept
 			spec["locked"] = locked
 		}
 		if equality.Semantic.DeepEqual(before, spec) {
@@ -123,7 +123,7 @@ func Templates() ([]*unstructured.Unstructured, error) {
 				return nil
 			case err != nil:
 				return fmt.Errorf("%s: %w", path, err)
-			case template.GetKind() == "RoleTemplate": // and not the kustomization
+			case template.GetKind() == "RoleTemplate": // not the kustomization
 				all = append(all, template)
 			}
 		}

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package role reconciles RoleTemplate: only the members in which a template is bound have its ClusterRole.
+// Package role reconciles RoleTemplate. It delivers a template's ClusterRole only to members in which the template is
+// bound.
 package role
 
 import (
@@ -25,7 +26,7 @@ import (
 
 // Reconciler reconciles RoleTemplates.
 type Reconciler struct {
-	// Client reads from a cache with the indexes of package index, and writes.
+	// Client writes objects, and reads them from a cache with the indexes of package index.
 	Client     client.Client
 	Recorder   events.EventRecorder
 	Deliveries delivery.Deliverer
@@ -62,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, template, used, given, refused)
 }
 
-// setsOf gives each member the same set, nil for none.
+// setsOf returns the same set for each member, or nil if there is no set.
 func setsOf(members []types.NamespacedName, given *set.Set) map[types.NamespacedName]*set.Set {
 	sets := make(map[types.NamespacedName]*set.Set, len(members))
 	if given != nil {
@@ -73,7 +74,7 @@ func setsOf(members []types.NamespacedName, given *set.Set) map[types.Namespaced
 	return sets
 }
 
-// writeStatus writes how far the template has got.
+// writeStatus writes the progress of the template.
 func (r *Reconciler) writeStatus(
 	ctx context.Context, template *v1.RoleTemplate, used uses, given *set.Set, refused *access.Error,
 ) (ctrl.Result, error) {
@@ -84,7 +85,7 @@ func (r *Reconciler) writeStatus(
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, template, change)
 }
 
-// compute makes the set of a template, or nil if the template is external or refused.
+// compute builds the set of a template, or nil if the template is external or refused.
 func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*set.Set, *access.Error, error) {
 	var templates v1.RoleTemplateList
 	if err := r.Client.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
@@ -109,7 +110,7 @@ func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*s
 	return given, nil, nil
 }
 
-// decide returns the progress of a template. Its status names no member, because every user who can create bindings may
+// decide returns the progress of a template. Its status names no member, because every user who can create bindings can
 // read it.
 func (r *Reconciler) decide(template *v1.RoleTemplate, used uses, given *set.Set, refused *access.Error) delivery.Summary {
 	if refused != nil {

@@ -14,14 +14,15 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// uses has the members in which a template is bound.
+// uses describes the members in which a template is bound.
 type uses struct {
 	members []types.NamespacedName
 	// until is the time until one of the bindings expires, or 0 for never.
 	until time.Duration
 }
 
-// uses finds the members in which a template is bound, by bindings that are allowed to bind it and have not expired.
+// uses finds the members in which a template is bound. It considers only bindings that are allowed to bind the template
+// and that have not expired.
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {
@@ -61,12 +62,12 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 	return found.uses, nil
 }
 
-// finding collects uses.
+// finding collects the result of uses.
 type finding struct {
 	uses
 	now   time.Time
 	known map[types.NamespacedName]struct{}
-	// the targets by name that were looked up, so that a thousand bindings for one member need one lookup
+	// targets by name that have already been looked up, so that a thousand bindings for one member need only one lookup
 	targets map[string]struct{}
 }
 
@@ -83,7 +84,7 @@ func (f *finding) expired(end *metav1.Time) bool {
 	return false
 }
 
-// same reports whether a target by name was looked up before.
+// same reports whether a target by name has already been looked up.
 func (f *finding) same(namespace string, t v1.ClusterTarget) bool {
 	if t.ClusterSelector != nil {
 		return false

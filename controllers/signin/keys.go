@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package signin reconciles the objects for sign-in: the keys that sign tokens, Users, and the sessions that have
-// ended.
+// Package signin reconciles the sign-in objects: the keys that sign tokens, AuthProviders, Users and sessions.
 package signin
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/keys"
 )
 
-// Keys makes and rotates the keys that sign tokens. It runs on the leader.
+// Keys creates and rotates the keys that sign tokens. It runs on the leader.
 type Keys struct {
 	Client client.Client
 	// Secret contains the keys.
@@ -28,7 +27,7 @@ type Keys struct {
 	Now    func() time.Time
 }
 
-// Reconcile takes the next step of the keys, if there is one to take.
+// Reconcile takes the next step of the key rotation, if one is due.
 func (k *Keys) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {

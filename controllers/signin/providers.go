@@ -24,15 +24,15 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Times between requests that check whether a provider answers. A provider that does not answer is asked again after as
-// long as it has not answered, within these limits.
+// Limits for the interval between requests that check whether a provider responds. Within these limits, the interval is
+// as long as the time for which the provider has not responded.
 const (
 	checkEvery = 5 * time.Minute
 	checkSoon  = 10 * time.Second
 	checkLimit = 15 * time.Second
 )
 
-// Providers writes into the status of each AuthProvider whether it answers. It runs on the leader.
+// Providers records in the status of each AuthProvider whether the provider responds. It runs on the leader.
 type Providers struct {
 	Client     client.Client
 	Recorder   events.EventRecorder
@@ -42,7 +42,7 @@ type Providers struct {
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=authproviders/status,verbs=get;update;patch
 
-// Reconcile asks one provider and writes its status.
+// Reconcile checks one provider and writes the status.
 func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	p := &v1.AuthProvider{}
 	if err := r.Client.Get(ctx, req.NamespacedName, p); err != nil {
@@ -58,12 +58,12 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	update := status.Begin(p)
 	condition := ready(p, failed)
 	setReady(&p.Status.Conditions, condition, r.Now())
-	kind, _ := r.Connectors.TypeOf(p) // check reports the error
+	kind, _ := r.Connectors.TypeOf(p) // the result of check describes the error
 	p.Status.ObservedGeneration, p.Status.Type = p.Generation, kind.Name
 	return ctrl.Result{RequeueAfter: checkAgain(p, failed, r.Now())}, update.Commit(ctx, r.Client, r.Recorder)
 }
 
-// checkAgain returns after what time a provider is asked again, zero for never.
+// checkAgain returns the time after which a provider is checked again; zero means never.
 func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 	switch {
 	case p.Spec.Disabled:
@@ -79,7 +79,7 @@ func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 func (r *Providers) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) (requests []reconcile.Request) {
 		var all v1.AuthProviderList
-		// from a cache; the provider is asked again anyway
+		// this reads from a cache; the provider is checked again anyway
 		if secret.GetNamespace() != r.Connectors.Namespace || secret.GetLabels()[v1.LabelSecretKind] != v1.SecretKindProvider || r.Client.List(ctx, &all) != nil {
 			return nil
 		}
@@ -96,7 +96,7 @@ func (r *Providers) Handler() handler.EventHandler {
 	})
 }
 
-// check returns why a provider cannot be asked.
+// check returns the reason why a provider cannot be used.
 func (r *Providers) check(ctx context.Context, p *v1.AuthProvider) error {
 	made, err := r.Connectors.Get(ctx, p)
 	if err != nil {
@@ -107,7 +107,7 @@ func (r *Providers) check(ctx context.Context, p *v1.AuthProvider) error {
 	return made.Check(ctx)
 }
 
-// ready returns the condition Ready of a provider after a check.
+// ready returns a provider's Ready condition after a check.
 func ready(p *v1.AuthProvider, failed error) metav1.Condition {
 	const most = 1024
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
@@ -125,7 +125,7 @@ func ready(p *v1.AuthProvider, failed error) metav1.Condition {
 	default:
 		c.Reason = v1.ReasonUnreachable
 	}
-	// A provider can say anything, and kubectl writes it to the user's terminal.
+	// A provider can send any text, and kubectl writes it to the user's terminal.
 	c.Message = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '.'

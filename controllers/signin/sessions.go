@@ -19,18 +19,18 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// kept is how long the Secret of a session or of a token for scripts stays after it has ended.
+// kept is how long the Secret of a session or of a script token is kept after the session or token has ended.
 const kept = time.Minute
 
-// Sessions deletes the sessions and the tokens for scripts that have ended. It runs on the leader.
+// Sessions deletes sessions and script tokens that have ended. It runs on the leader.
 type Sessions struct {
 	Client client.Client
-	// Namespace is the manager's namespace, which has the Secrets.
+	// Namespace is the manager's namespace, which contains the Secrets.
 	Namespace string
 	Now       func() time.Time
 }
 
-// Ends reports whether an object is the Secret of a session or a token, and does not only have the label of one.
+// Ends reports whether an object really is the Secret of a session or token, as opposed to only having its label.
 func (s *Sessions) Ends(o client.Object) bool {
 	prefixes := map[string]string{v1.SecretKindSession: session.Prefix, v1.SecretKindToken: scripttoken.Prefix}
 	prefix, known := prefixes[o.GetLabels()[v1.LabelSecretKind]]

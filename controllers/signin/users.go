@@ -25,18 +25,18 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Users writes into the status of each User whether the user can sign in. It runs on the leader.
+// Users records in the status of each User whether the user can sign in. It runs on the leader.
 type Users struct {
 	Client   client.Client
 	Recorder events.EventRecorder
-	// Namespace has the Secrets with the hashes of passwords.
+	// Namespace is the namespace of the Secrets with the password hashes.
 	Namespace string
 	Now       func() time.Time
 }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=users/status,verbs=get;update;patch
 
-// Handler wakes the controller for the User of a Secret with a password.
+// Handler wakes the controller for the User that a password Secret belongs to.
 func (u *Users) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		name := o.GetName()
@@ -64,8 +64,8 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
 }
 
-// setReady sets the condition Ready, and Stalled while Ready is False for a reason that only a person can change. A
-// missing object may be about to come.
+// setReady sets the Ready condition, and Stalled while Ready is False for a reason that only a user can fix. This does
+// not include a missing object, which may be created soon.
 func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.Time) {
 	ready.LastTransitionTime = metav1.NewTime(now)
 	meta.SetStatusCondition(conditions, ready)
@@ -77,7 +77,8 @@ func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.T
 	meta.SetStatusCondition(conditions, ready)
 }
 
-// decide returns the condition Ready of a User. The Secret has the user's password, or is nil if there is none.
+// decide returns the Ready condition of a User. The given Secret contains the user's password hash. It is nil if there
+// is none.
 func decide(user *v1.User, secret *corev1.Secret) metav1.Condition {
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: user.Generation}
 	switch {

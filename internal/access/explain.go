@@ -16,7 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Workspace holds the objects that grant rights in one namespace of the hub, and the time of the question.
+// Workspace holds the objects that grant rights in one namespace of the hub, and the time for which access is
+// evaluated.
 type Workspace struct {
 	Templates       Templates
 	Clusters        map[string]labels.Set
@@ -31,7 +32,7 @@ type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
 	// Project is the project of the action's namespace, from the namespace's label in the member. If it is empty, the
-	// label is unknown, and the namespaces that projects list decide.
+	// label is unknown, and the project is determined from the namespaces that projects list.
 	Project string
 }
 
@@ -50,10 +51,10 @@ const (
 // Explanation explains why a user may do something, or which right is missing.
 type Explanation struct {
 	Decision Decision
-	// Chains grant the action. Chains with External set might grant it.
+	// Chains are the chains that grant the action. Chains with External set might grant it.
 	Chains []Chain
-	// Missing lists the subject's bindings that do not grant the action, the closest to a grant first. If the subject has
-	// no bindings, it has one entry with LackBinding. It is set with every decision.
+	// Missing lists the subject's bindings that do not grant the action, with the closest to a grant first. If the
+	// subject has no bindings, it has one entry with LackBinding. It is set for every decision.
 	Missing []Missing
 }
 
@@ -63,13 +64,14 @@ type Chain struct {
 	Binding Reference `json:"binding"`
 	// Subject is the matching subject of the binding.
 	Subject v1.Subject `json:"subject"`
-	// Expires is when the binding ends. Nil means never.
+	// Expires is when the binding ends. It is nil if the binding never ends.
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// Templates is the path from the bound template to the template with the rule.
 	Templates []string `json:"templates"`
 	// Rule is the rule that allows the action. It is empty if External is set.
 	Rule rbacv1.PolicyRule `json:"rule,omitzero"`
-	// External is the ClusterRole in the member whose rules decide. It is empty if the rules are known here.
+	// External is the ClusterRole in the member whose rules determine the decision. It is empty if the rules are known
+	// here.
 	External string `json:"external,omitempty"`
 	// Object is the object in the member.
 	Object Reference `json:"object"`
@@ -116,7 +118,7 @@ type Missing struct {
 	// RoleTemplate and Project are the names in the binding. Project is empty for a ClusterRoleTemplateBinding.
 	RoleTemplate string `json:"roleTemplate,omitempty"`
 	Project      string `json:"project,omitempty"`
-	// Expires is when the binding ends or ended. Nil means never.
+	// Expires is when the binding ends or ended. It is nil if the binding never ends.
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// Err is the reason why a role template or a selector cannot be used.
 	Err error `json:"-"`
@@ -134,7 +136,7 @@ func Explain(w Workspace, user string, groups []string, where Place, what Action
 	return explanation
 }
 
-// WhoCan returns the chains of all subjects that grant, or might grant, the action in the given place.
+// WhoCan returns the chains, for all subjects, that grant or might grant the action in the given place.
 func WhoCan(w Workspace, where Place, what Action) []Chain {
 	return w.ask(func(v1.Subject) bool { return true }, where, what).Chains
 }
@@ -271,8 +273,8 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 }
 
 // projectOf returns the project of a namespace in a member. This is the project in the namespace's label or, if the
-// label is unknown, the oldest project that lists the namespace. A reserved namespace is in no project, whatever its
-// label says.
+// label is unknown, the oldest project that lists the namespace. A reserved namespace is in no project, regardless of
+// its label.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
 	case set.Reserved(namespace):

@@ -3,8 +3,8 @@
 
 // Package access converts role templates and bindings into RBAC objects, and explains why a user may do something.
 //
-// It is pure: it has no client, context, clock or logger. Rules are never translated, merged or widened: members get
-// the rules as they are written in the templates.
+// It has no side effects: it uses no client, context, clock or logger. Rules are never translated, merged or widened:
+// members get the rules as they are written in the templates.
 package access
 
 import (
@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Templates has all role templates of the hub, by name.
+// Templates holds all role templates of the hub, by name.
 type Templates map[string]*v1.RoleTemplate
 
 // Index returns the templates of a list, by name.
@@ -32,10 +32,10 @@ func Index(list []v1.RoleTemplate) Templates {
 
 // Error is the reason why a template or binding cannot be converted to RBAC.
 type Error struct {
-	// Reason is the reason of the condition Ready: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
+	// Reason is the reason of the Ready condition: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
 	// ReasonContextMismatch, ReasonInheritsExternal or ReasonInvalidRules.
 	Reason string
-	// Message names the problem and the remedy.
+	// Message describes the problem and the remedy.
 	Message string
 }
 
@@ -45,9 +45,9 @@ func refuse(reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// A Source is a rule and the place where it was written.
+// A Source is a rule and where it was written.
 type Source struct {
-	// Path has the templates from the requested one to the one with the rule.
+	// Path holds the templates from the requested template to the template with the rule.
 	Path []string
 	Rule rbacv1.PolicyRule
 }
@@ -112,7 +112,7 @@ func (w *walk) visit(name string) error {
 	return nil
 }
 
-// template returns the template with a name, if the previous template on the path may inherit it.
+// template returns the template with the given name, if the previous template on the path may inherit it.
 func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	template, found := w.templates[name]
 	switch {

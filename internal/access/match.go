@@ -18,7 +18,7 @@ type Action struct {
 	Group string `json:"group,omitempty"`
 	// Resource is the plural name, followed by "/" and the subresource if there is one: "pods/log".
 	Resource string `json:"resource,omitempty"`
-	// Name is the name of the object. It is empty for all objects and for create.
+	// Name is the name of the object. An empty name means all objects, and is used for create.
 	Name string `json:"name,omitempty"`
 	// Namespace is empty for cluster-scoped resources and for all namespaces.
 	Namespace string `json:"namespace,omitempty"`
@@ -26,7 +26,7 @@ type Action struct {
 	URL string `json:"url,omitempty"`
 }
 
-// Allows reports whether a rule allows an action, as the member's API server decides.
+// Allows reports whether a rule allows an action, in the same way as the member's API server.
 func Allows(rule rbacv1.PolicyRule, a Action) bool {
 	if !has(rule.Verbs, a.Verb) {
 		return false

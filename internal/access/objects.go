@@ -47,8 +47,8 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 	}, nil
 }
 
-// ProjectBinding returns the RoleBinding of a binding without a namespace, as a template for set.Content.Expand, which
-// creates it in each namespace of the project. The error is an *Error.
+// ProjectBinding returns the RoleBinding of a binding. It has no namespace, because set.Content.Expand uses it as a
+// template and creates it in each namespace of the project. The error is an *Error.
 func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rbacv1.RoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextProject)
 	if err != nil {
@@ -100,15 +100,15 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole of a template that is not external. RBAC names may contain colons and
-// the names of our kinds may not, so names of two kinds never collide. The name includes the context: a binding must
-// never get the rules that its template has in another context, not even temporarily.
+// roleName returns the name of the ClusterRole of a template that is not external. RBAC names may contain colons but
+// the names of our kinds may not, so names of different kinds never collide. The name includes the context, because a
+// binding must never get the rules that its template has in another context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }
 
-// A binding's name includes the role, because the role of a binding is immutable in Kubernetes. A change of the role
-// creates a new object, and the old one is removed when the new one exists.
+// A binding's name includes the role, because the role of a binding is immutable in Kubernetes. A change of role
+// creates a new object, and the old object is removed once the new one exists.
 func clusterBindingName(binding, role string) string { return "drover:crtb:" + binding + ":" + role }
 
 func projectBindingName(binding, role string) string { return "drover:prtb:" + binding + ":" + role }

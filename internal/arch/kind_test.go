@@ -17,7 +17,7 @@ import (
 // maxPlaces is the maximum number of places that adding a kind can require to change.
 const maxPlaces = 12
 
-// place is a file or folder that must be changed by hand to add a kind.
+// place is a file or folder that must be changed manually to add a kind.
 type place struct {
 	// path is the path in docs/contributing.md.
 	path string

@@ -103,7 +103,7 @@ func countVoice(text string) tally {
 	return result
 }
 
-// comments counts the comments of Go files by folder, without generated files, directives, markers and licence headers.
+// comments counts the comments of Go files by folder, without generated files, directives, markers and license headers.
 func comments(files []source) map[string]tally {
 	folders := map[string]tally{}
 	for _, f := range files {

@@ -3,7 +3,7 @@
 
 // Package audit records who did what in which member.
 //
-// Each request is logged as a line of JSON when it has ended. A long-running request is also logged when its response
+// Each request is logged as one line of JSON when it ends. A long-running request is also logged when its response
 // starts. Lines pass through a bounded buffer to a single writer. Tokens, and the bodies of objects that contain
 // secrets, are never written.
 package audit
@@ -57,7 +57,7 @@ type Settings struct {
 	MaxBackups int
 }
 
-// Observer has functions that a Log calls, for metrics. Each may be nil and must not block.
+// Observer holds functions that a Log calls, for metrics. Each may be nil and must not block.
 type Observer struct {
 	// Written counts lines that were written.
 	Written func(lines int)
@@ -65,7 +65,7 @@ type Observer struct {
 	Dropped func(lines int)
 }
 
-// maxPending limits the bytes that wait to be written.
+// maxPending is the maximum number of bytes that are waiting to be written.
 const maxPending = 4 << 20
 
 // Log writes lines. Open returns a Log. All methods are safe for concurrent use. A nil Log is valid and writes nothing.
@@ -169,7 +169,7 @@ func (l *Log) drop(lines int) {
 	}
 }
 
-// batch is the lines that are written in one go.
+// batch is a group of lines that are written together.
 type batch struct {
 	content []byte
 	lines   int
@@ -199,7 +199,7 @@ func (l *Log) run() {
 			l.observer.Written(b.lines)
 		}
 		if spare = b.content[:0]; cap(spare) > 1<<20 {
-			spare = nil // the burst is over
+			spare = nil // release the buffer once the burst is over
 		}
 	}
 }

@@ -20,7 +20,7 @@ const (
 	stageComplete = "ResponseComplete"
 	// stageAborted is the end of a request without a response, usually because its caller has gone.
 	stageAborted = "Aborted"
-	// stageDropped marks the line that counts the lines for which there was no room in the buffer.
+	// stageDropped marks the line that says how many lines did not fit into the buffer.
 	stageDropped = "Dropped"
 )
 
@@ -109,7 +109,7 @@ func encode(e *event) []byte {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if encoder.Encode(e) != nil { // strings, numbers and JSON that was marshalled here can always be encoded
+	if encoder.Encode(e) != nil { // strings, numbers and JSON that was marshaled here can always be encoded
 		return nil
 	}
 	return out.Bytes()

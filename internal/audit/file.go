@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// file is a file that starts again when it is full. Only the writer of a Log uses it.
+// file is a log file that is rotated when it is full. Only the writer of a Log uses it.
 type file struct {
 	settings Settings
 	current  *os.File

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// idHeader carries the ID of a request, as with kube-apiserver. The caller may choose it. It also appears in the
+// idHeader contains the ID of a request, as with kube-apiserver. The caller may choose it. It also appears in the
 // response, and in the audit log of the member's API server.
 const idHeader = "Audit-Id"
 
@@ -66,7 +66,7 @@ func (r *Record) Claimed(name string) {
 	r.event.Claimed = clip(name, maxName)
 }
 
-// About records what the request does, and in which member. member is "namespace/name", or "local" for the hub.
+// About records what the request does and in which member. member is "namespace/name", or "local" for the hub.
 func (r *Record) About(member string, info request.Info) {
 	if r == nil {
 		return
@@ -162,7 +162,7 @@ func (r *Record) end(u *http.Request, aborted bool) {
 	r.mu.Lock()
 	line := r.line(u, stage, true)
 	r.mu.Unlock()
-	// The line is written even if the caller has gone.
+	// The line is written even if the caller has disconnected.
 	r.log.write(context.WithoutCancel(u.Context()), line)
 }
 
@@ -239,7 +239,8 @@ func clipAll(texts []string) []string {
 	return out
 }
 
-// clip returns a text as valid UTF-8, cut to a limit and without control characters, so that it stays on its line.
+// clip returns a text as valid UTF-8, truncated to a limit and without control characters, so that it stays on one
+// line.
 func clip(text string, bound int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {

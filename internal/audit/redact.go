@@ -48,12 +48,11 @@ func openPaths() []string {
 		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
 }
 
-// jwt matches a JSON Web Token anywhere in a text. It also matches a token for scripts, with its secret complete or
-// cut.
+// jwt matches a JSON Web Token anywhere in a text. It also matches a script token, with a complete or truncated secret.
 var jwt = regexp.MustCompile(
 	`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 
-// tokenPath matches the path of a token for scripts. The ID in the path is not secret.
+// tokenPath matches the path of a script token. The ID in the path is not secret.
 var tokenPath = regexp.MustCompile(`^/v1/auth/tokens/[0-9a-f]{40}$`)
 
 // URI returns the URI of a request in the form in which it may be logged.
@@ -69,7 +68,7 @@ func URI(u *url.URL, info request.Info) string {
 }
 
 // redactPath returns a path in the form in which it may be logged. It takes the decoded path, so no encoding can hide
-// anything. Of an unknown path outside the Kubernetes APIs, it keeps only the first element.
+// anything. For an unknown path outside the Kubernetes APIs, it keeps only the first element.
 func redactPath(path string) string {
 	if strings.Contains(path+"/", "/v1/import/") {
 		return "/v1/import/" + redacted + ".yaml"
@@ -87,7 +86,7 @@ func redactPath(path string) string {
 	return "/" + first + "/" + redacted
 }
 
-// redactQuery keeps the names and the order of parameters. For requests that are proxied to a workload it keeps no
+// redactQuery keeps the names and the order of parameters. For requests that are proxied to a workload, it keeps no
 // values, because workloads define their own parameters.
 func redactQuery(raw string, workload bool) string {
 	if raw == "" {
@@ -152,7 +151,7 @@ func Body(info request.Info, raw []byte) json.RawMessage {
 	return out
 }
 
-// holdsSecrets reports whether the bodies of a resource are never written.
+// holdsSecrets reports whether a resource holds secrets, so that request bodies for it must not be written.
 func holdsSecrets(info request.Info) bool {
 	return info.Resource == "" || info.Resource == "secrets" || info.Group == "authentication.k8s.io" ||
 		info.Subresource == "token" || info.Subresource == "proxy" || info.Verb == "proxy"

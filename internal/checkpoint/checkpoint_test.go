@@ -187,8 +187,7 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// A replica that runs during a restore must not lead afterwards, because the state in its memory differs from the
-// hub's.
+// A replica that runs during a restore must not lead afterward, because the state in its memory differs from the hub's.
 func TestReplicaNoticesARestoredLease(t *testing.T) {
 	t.Parallel()
 	client := &fakeLeases{}

@@ -14,12 +14,12 @@ import (
 // maxNamed is the maximum number of sets that a status lists for each kind of change.
 const maxNamed = 50
 
-// Difference has the changes that a restored hub would make in a member, as sorted IDs of sets.
+// Difference holds the changes that a restored hub would make in a member, as sorted IDs of sets.
 type Difference struct {
-	// Checkpoint is the checkpoint that the agent has or had, and that the hub does not remember.
+	// Checkpoint is the checkpoint that the agent has or had, and that the hub has no record of.
 	Checkpoint string
-	// Add has the sets that the member lacks, Change has the sets whose content differs, and Remove has the sets that no
-	// object on the hub wants.
+	// Add lists the sets that the member lacks, Change lists the sets whose content differs, and Remove lists the sets
+	// that no object on the hub requires.
 	Add, Change, Remove []string
 }
 
@@ -34,7 +34,7 @@ func (d *Difference) digest() string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// Status returns the difference in the form for the status of a Cluster, or nil for nil.
+// Status returns the difference in the form used in a Cluster's status. It returns nil for a nil difference.
 func (d *Difference) Status() *v1.RestoreStatus {
 	if d == nil {
 		return nil

@@ -1,13 +1,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint recognizes a hub whose etcd was restored from a backup, and holds back its changes to members and
-// hosts until an administrator confirms them.
+// Package checkpoint detects that the hub's etcd was restored from a backup, and holds back the hub's changes to
+// members and hosts until an administrator confirms them.
 //
 // A checkpoint is one renewal of the leader's Lease. The leader sends the latest checkpoint with each set, and agents
-// keep it. The Lease contains the history of leaders and of the number of their renewals, so a leader can tell whether
+// store it. The Lease contains the history of leaders, with the number of their renewals, so a leader can tell whether
 // the hub remembers a checkpoint. A restored hub does not remember the checkpoints that were sent after the backup,
-// whatever its revisions are now. Nothing else is written for this purpose.
+// regardless of its current revisions. Nothing else has to be written for this purpose.
 package checkpoint
 
 import (
@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// maxTerms is the maximum number of terms in a history, which take about 13 KB of text. Older checkpoints count as
-// remembered.
+// maxTerms is the maximum number of terms in a history. That many terms take about 13 KB of text. Older checkpoints
+// count as remembered.
 const maxTerms = 500
 
 // term is the time during which one manager led.
@@ -28,9 +28,9 @@ type term struct {
 	renewals uint64 // the number of renewals of the Lease in this term
 }
 
-// history has the latest terms of one Lease, the oldest first.
+// history holds the latest terms of one Lease, the oldest first.
 type history struct {
-	lease string // UID of the Lease, because a Lease that was created again has another history
+	lease string // UID of the Lease, because a Lease that was created again has a different history
 	terms []term
 }
 
@@ -70,7 +70,7 @@ func parsePoint(text string) (point, bool) {
 	return point{lease: parts[1], term: term{number: int32(number), id: parts[3], renewals: renewals}}, err == nil
 }
 
-// renew returns the history with another renewal by a process. The first renewal of a process begins its term.
+// renew returns the history with another renewal by a process. The first renewal by a process starts its term.
 func (h history) renew(number int32, id string) history {
 	terms := append([]term(nil), h.terms...)
 	if n := len(terms); n == 0 || terms[n-1].id != id {
@@ -82,8 +82,8 @@ func (h history) renew(number int32, id string) history {
 
 // forgot reports whether a checkpoint belongs to this hub but is missing from its history.
 //
-// A checkpoint of another Lease does not belong to this hub: the hub was restored into another cluster, or the Lease
-// was deleted.
+// A checkpoint of another Lease does not belong to this hub. Such a checkpoint exists if the hub was restored into
+// another cluster, or if the Lease was deleted.
 func (h history) forgot(p point) bool {
 	if p.lease != h.lease || len(h.terms) == 0 {
 		return false
@@ -117,7 +117,7 @@ func (h history) String() string {
 func parseHistory(lease, text string) history {
 	h := history{lease: lease}
 	for part := range strings.FieldsSeq(text) {
-		p, ok := parsePoint("x/" + part) // a term has the form of a checkpoint without the Lease
+		p, ok := parsePoint("x/" + part) // a term has the format of a checkpoint, but without the Lease
 		if !ok {
 			return history{lease: lease}
 		}

@@ -13,25 +13,25 @@ import (
 
 // Policy holds back the changes that a restored hub would make in its members. The zero value holds nothing back.
 type Policy struct {
-	// Current returns the checkpoint to send with each set, or an empty string if there is none. Nil means that there is
+	// Current returns the checkpoint to send with each set, or an empty string if there is none. If it is nil, there is
 	// none.
 	Current func() string
-	// Lost returns the checkpoint that the hub does not remember and that no administrator has confirmed for a member. has
-	// is the checkpoint of the member's agent, or empty if it has none. The result is empty if the member does not wait.
-	// Nil means that no member waits. Lost must not call an API server.
+	// Lost returns the checkpoint that the hub does not remember and that no administrator has confirmed for a member.
+	// The argument has is the checkpoint of the member's agent, or empty if it has none. The result is empty if the
+	// member is not waiting. If Lost is nil, no member is waiting. Lost must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
-	// Rules has the rules for sets, by kind of set.
+	// Rules holds the rules for sets, by kind of set.
 	Rules map[string]Rule
 }
 
-// Rule determines what happens to the sets of one kind while a member waits. With the zero value, all changes wait for
-// the confirmation.
+// Rule determines what happens to the sets of one kind while a member is waiting. With the zero value, all changes wait
+// for the confirmation.
 type Rule struct {
-	// CountsAsWithdrawn means that a set is removed at once when its owner withdraws it after the restore. A user has
-	// requested this removal, so it is not a consequence of the restore.
+	// CountsAsWithdrawn means that a set is removed immediately when its owner withdraws it after the restore. A user
+	// has requested this removal, so it is not a consequence of the restore.
 	CountsAsWithdrawn bool
-	// RevokedAtOnce means that a set that differs from the wanted one is removed at once, and sent again after the
-	// confirmation. An outdated version of such a set may grant access that has ended since.
+	// RevokedAtOnce means that a set that differs from the desired one is removed immediately, and is sent again after
+	// the confirmation. An outdated version of such a set may grant access that has been revoked since.
 	RevokedAtOnce bool
 	// OfMember means that the set belongs to the member itself, and that its owner is notified when the member starts or
 	// stops waiting.
@@ -52,8 +52,8 @@ func (p *Policy) Rule(id string) Rule {
 	return p.Rules[kind]
 }
 
-// Examine decides whether a member waits, and reports whether that has changed. settled is true if the agent reports
-// each change, so withdrawn sets need not be recorded while the member is not waiting.
+// Examine determines whether a member is waiting, and reports whether that has changed. settled is true if the agent
+// reports each change, so withdrawn sets need not be recorded while the member is not waiting.
 func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Hold, settled bool) (changed bool) {
 	was := h.Waits()
 	h.lost = ""
@@ -72,7 +72,7 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 // Hold is the state of one member after a restore of the hub's etcd. It must not be used concurrently.
 type Hold struct {
 	reached    string              // the checkpoint that the agent reported, empty if there is none
-	lost       string              // the checkpoint that needs a confirmation, empty if the member does not wait
+	lost       string              // the checkpoint that needs a confirmation, empty if the member is not waiting
 	difference *Difference         // nil while it is not known
 	withdrawn  map[string]struct{} // IDs of the sets that their owners withdrew after the restore
 }
@@ -80,7 +80,7 @@ type Hold struct {
 // Reach records the checkpoint that the agent reported, or an empty string if there is none.
 func (h *Hold) Reach(checkpoint string) { h.reached = checkpoint }
 
-// Waits reports whether changes in the member wait for a confirmation.
+// Waits reports whether changes in the member are waiting for a confirmation.
 func (h *Hold) Waits() bool { return h.lost != "" }
 
 // Holds reports whether a set must be neither sent nor removed. wanted is true if the set has an owner.
@@ -114,8 +114,8 @@ func (h *Hold) Compared(now *Difference) (changed bool) {
 // Agrees reports whether the difference is known to be empty, so that there is nothing to confirm.
 func (h *Hold) Agrees() bool { return h.difference != nil && h.difference.empty() }
 
-// Difference returns the difference that waits for a confirmation, or nil if nothing waits. known reports whether it is
-// known. settled has the same meaning as for Examine.
+// Difference returns the difference that is waiting for a confirmation, or nil if nothing is waiting. The result known
+// reports whether it is known. settled has the same meaning as for Examine.
 func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {
 	case !h.Waits():
@@ -126,5 +126,5 @@ func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	return h.difference, true
 }
 
-// End ends the wait of a member whose agent has received a checkpoint. The agent is about to report it.
+// End stops the waiting of a member whose agent has received a checkpoint. The agent is about to report it.
 func (h *Hold) End(checkpoint string) { *h = Hold{reached: checkpoint} }

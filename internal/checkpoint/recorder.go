@@ -16,21 +16,20 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrRestored ends a replica because the hub's etcd was restored while the replica was running. Its caches may contain
-// objects that the hub has forgotten.
+// ErrRestored stops a replica because the hub's etcd was restored while the replica was running. Its caches may contain
+// objects that no longer exist on the hub.
 var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: " +
 	"the hub's etcd was restored from a backup while the program was running. The replica exits, because its caches " +
 	"may be newer than the hub, and starts again with the hub's present state")
 
-// Recorder is the client for Leases that a manager uses for leader election. It keeps the history in the Lease's
-// annotation.
+// Recorder is the Lease client that a manager uses for leader election. It keeps the history in the Lease's annotation.
 type Recorder struct {
 	leasesv1.LeasesGetter
 	// Restored, if it is not nil, is called when a Lease lacks a renewal that was seen before.
 	Restored func()
 
 	id   string
-	own  atomic.Pointer[history] // the history that this process last stored, nil if it never led
+	own  atomic.Pointer[history] // the history that this process last stored, nil if it has never been the leader
 	seen history                 // the history last read or stored; only the leader election uses it
 }
 
@@ -39,7 +38,7 @@ func NewRecorder(client leasesv1.LeasesGetter) *Recorder {
 	return &Recorder{LeasesGetter: client, id: rand.Text()[:12]}
 }
 
-// Current returns the latest checkpoint of this leader, or an empty string if it never led.
+// Current returns the latest checkpoint of this leader, or an empty string if it has never been the leader.
 func (r *Recorder) Current() string {
 	h := r.load()
 	if h == nil {
@@ -49,7 +48,7 @@ func (r *Recorder) Current() string {
 	return last.String()
 }
 
-// Term returns the term of this leader, or an empty string if it never led.
+// Term returns the term of this leader, or an empty string if it has never been the leader.
 func (r *Recorder) Term() string {
 	if h := r.load(); h != nil {
 		return h.term()
@@ -85,7 +84,7 @@ type leases struct {
 	recorder *Recorder
 }
 
-// Get implements LeaseInterface. A standby replica reads the Lease every few seconds. The leader reads it only when it
+// Get implements LeaseInterface. A standby replica reads the Lease every few seconds. The leader reads it only if it
 // could not renew it, for example after a restore. After a restore, Get fails, so that a replica whose caches differ
 // from the hub does not lead.
 func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
@@ -140,7 +139,7 @@ func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	if n := lease.Spec.LeaseTransitions; n != nil {
 		number = *n
 	}
-	lease = lease.DeepCopy() // a failed write must not leave a trace
+	lease = lease.DeepCopy() // a failed write must not change the history
 	if lease.Annotations == nil {
 		lease.Annotations = map[string]string{}
 	}
@@ -148,7 +147,7 @@ func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	return lease
 }
 
-// stored records a Lease that was written.
+// stored records a Lease that has been written.
 func (r *Recorder) stored(lease *coordinationv1.Lease) {
 	r.seen = historyOf(lease)
 	if last, ok := r.seen.last(); ok && last.id == r.id {

@@ -15,11 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Policy returns the policy of the hub whose Lease the Recorder renews. clusters must read from a cache.
+// Policy returns the policy of the hub whose Lease the Recorder renews. The argument clusters must read from a cache.
 func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
 	lost := func(ctx context.Context, member types.NamespacedName, has string) string {
 		cluster := &v1.Cluster{}
-		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a missing Cluster confirms nothing
+		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a Cluster that does not exist confirms nothing
 		if lost, confirmed := Lost(cluster, cluster.Status.Restore, has, r.Forgot); !confirmed {
 			return lost
 		}
@@ -29,9 +29,9 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 }
 
 // Lost returns the checkpoint of a Cluster or Host that the hub does not remember, or an empty string if there is none.
-// confirmed reports whether an administrator has confirmed the hub's changes there. waits comes from the status of the
-// object, and has is the checkpoint that its agent reports. An object that has started to wait continues to wait when
-// the history no longer reaches back to that checkpoint, and also when the agent has lost the checkpoint.
+// confirmed reports whether an administrator has confirmed the hub's changes there. The argument waits comes from the
+// status of the object, and has is the checkpoint that its agent reports. An object that has started to wait continues
+// to wait when the history no longer reaches back to that checkpoint, and even when the agent has lost the checkpoint.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
 ) (lost string, confirmed bool) {
@@ -44,17 +44,17 @@ func Lost(
 	return lost, lost != "" && object.GetAnnotations()[v1.AnnotationRestored] == lost
 }
 
-// Status is the part of the status of a Cluster or Host that shows the changes that wait.
+// Status is the part of the status of a Cluster or Host that shows the changes that are waiting.
 type Status struct {
 	Restore    **v1.RestoreStatus
 	Conditions *[]metav1.Condition
 	Generation int64
-	// Now is the time of a change of the condition. Zero means the current time.
+	// Now is the transition time for a change of the condition. It defaults to the current time.
 	Now metav1.Time
 }
 
-// Write writes the changes that wait for a confirmation, where nil means none, and records an event when the wait
-// begins. message explains how to resolve the wait, and action describes what the controller would have done.
+// Write writes the changes that are waiting for a confirmation, where nil means none, and emits an event when the
+// waiting starts. message explains how to resolve the wait, and action describes what the controller would have done.
 func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
 	*s.Restore = held
 	if held == nil {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterprofile has the parts of SIG-Multicluster's kind ClusterProfile that the hub writes.
+// Package clusterprofile contains the parts of SIG-Multicluster's ClusterProfile kind that the hub writes.
 //
 // +kubebuilder:object:generate=true
 package clusterprofile
@@ -23,8 +23,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// ClusterProfile has the fields of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322) that the hub writes. The
-// upstream module requires another version of controller-runtime, and has no other fields.
+// ClusterProfile holds the fields of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322) that the hub writes. The
+// upstream module requires another version of controller-runtime, and its type has no further fields.
 //
 // +kubebuilder:object:root=true
 type ClusterProfile struct {
@@ -50,8 +50,7 @@ type ClusterProfileSpec struct {
 	ClusterManager ClusterManager `json:"clusterManager"`
 }
 
-// ClusterManager is the product that writes a profile. It is immutable, and it is also the value of the label
-// LabelManager.
+// ClusterManager is the product that writes a profile. It is immutable, and is also the value of LabelManager.
 type ClusterManager struct {
 	Name string `json:"name"`
 }
@@ -64,7 +63,7 @@ type ClusterProfileStatus struct {
 	AccessProviders []AccessProvider   `json:"accessProviders,omitempty"`
 }
 
-// Version has the versions of the cluster.
+// Version holds the versions of the cluster.
 type Version struct {
 	Kubernetes string `json:"kubernetes,omitempty"`
 }
@@ -75,8 +74,8 @@ type Property struct {
 	Value string `json:"value"`
 }
 
-// AccessProvider is a way to reach the cluster's API (KEP-5339). It has an address and, in the extension execExtension,
-// the data with which an exec plugin creates a credential.
+// AccessProvider is a way to reach the cluster's API (KEP-5339). It consists of an address and, in the extension
+// execExtension, the data that an exec plugin needs to create a credential.
 type AccessProvider struct {
 	Name    string              `json:"name"`
 	Cluster clientcmdv1.Cluster `json:"cluster"`

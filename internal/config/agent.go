@@ -13,38 +13,39 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Agent has the defaults for agents. A field of spec.agent of a Cluster overrides the field here. For Env, each
+// Agent holds the defaults for agents. A field of spec.agent of a Cluster overrides the field here. For Env, each
 // variable of the Cluster overrides the variable here.
 type Agent struct {
 	// Image is the image of the agent. Default: the image of the manager's own container (SetAgentImage), or
-	// "drover:latest" if the manager runs outside of a cluster.
+	// "drover:latest" if the manager runs outside a cluster.
 	Image string `json:"image,omitempty"`
-	// Rollout specifies how a new image or version reaches the agents: a few first, then shares of the rest.
+	// Rollout specifies how a new image or version reaches the agents: first a few agents, and then larger shares of
+	// the rest.
 	Rollout Rollout `json:"rollout,omitempty"`
-	// Registry is prepended to images of agents and Plans that do not name a registry, for example
+	// Registry is prepended to the images of agents and Plans that do not specify a registry, for example
 	// "registry.example.com/mirror". Default: none.
 	Registry string `json:"registry,omitempty"`
 	// ImagePullSecrets name Secrets in the agent's namespace in each member.
 	ImagePullSecrets []v1.PullSecret `json:"imagePullSecrets,omitempty"`
-	// Env has environment variables for agents. Only variables that a Cluster may set are allowed.
+	// Env holds environment variables for agents. Only variables that a Cluster may set are allowed.
 	Env []v1.AgentEnv `json:"env,omitempty"`
-	// NodeSelector, Tolerations and PriorityClassName apply to the agents' pods.
+	// NodeSelector, Tolerations and PriorityClassName apply to the pods of agents.
 	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`
 	Tolerations       []corev1.Toleration `json:"tolerations,omitempty"`
 	PriorityClassName string              `json:"priorityClassName,omitempty"`
 }
 
-// Defaults returns the defaults of spec.agent.
+// Defaults returns the defaults for spec.agent.
 func (a Agent) Defaults() v1.Agent {
 	return v1.Agent{Image: a.Image, ImagePullSecrets: a.ImagePullSecrets, Env: a.Env,
 		NodeSelector: a.NodeSelector, Tolerations: a.Tolerations, PriorityClassName: a.PriorityClassName}
 }
 
-// aRegistry matches a host with optional folders. The host needs a dot or a port so that container runtimes recognize
-// it as one.
+// aRegistry matches a host with an optional path. The host needs a dot or a port so that container runtimes recognize
+// it as a host.
 var aRegistry = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]+)?$`)
 
-// validate reports the faults of the section. add takes a field, a format and arguments.
+// validate reports the errors in the section. add takes a field, a format and arguments.
 func (a Agent) validate(add func(field, format string, args ...any)) {
 	if a.Registry != "" && !aRegistry.MatchString(a.Registry) {
 		add("agent.registry", "%q is not of the form host[:port][/folder], with a dot or a port in the host", a.Registry)

@@ -57,20 +57,21 @@ func (p *Program) Validate(kind string, rest func(add func(field, format string,
 	return errors.Join(errs...)
 }
 
-// Port is a port for operators. Its connections and handshakes do not count toward the limits of Server.
+// Port configures a port for operators. Connections to it and handshakes on it do not count toward the limits of
+// Server.
 type Port struct {
 	// Listen is the address of the port, or ListenNowhere.
 	Listen string `json:"listen,omitempty"`
 }
 
-// validate reports the faults of the port with the given name.
+// Validate reports the errors in the configuration of the port with the given name.
 func (p Port) validate(name string, add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(p.Listen); err != nil && p.Listen != ListenNowhere {
 		add(name+".listen", "want host:port, :port or %q: %w", ListenNowhere, err)
 	}
 }
 
-// LeaderElection configures leader election among the replicas of a program, through a Lease.
+// LeaderElection configures leader election among the replicas of a command, through a Lease.
 type LeaderElection struct {
 	// Enabled turns leader election on. Default: true. Turn it off only for a single process.
 	Enabled *bool `json:"enabled,omitempty"`
@@ -88,7 +89,7 @@ func (l *LeaderElection) SetDefaults() {
 	setDefault(&l.RetryPeriod.Duration, 2*time.Second)
 }
 
-// validate reports the faults of the section.
+// Validate reports the errors in the section.
 func (l LeaderElection) validate(add func(field, format string, args ...any)) {
 	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
 		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")

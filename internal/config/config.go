@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config loads and validates the manager's configuration file, and starts the log of the process.
+// Package config loads and validates the manager's configuration file, and sets up logging for the process.
 package config
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// APIVersion and Kind of the configuration file.
+// APIVersion and Kind identify the configuration file format.
 const (
 	APIVersion = "config.drover.dev/v1"
 	Kind       = "ManagerConfig"
@@ -27,21 +27,21 @@ type Config struct {
 
 	// Server is the hub's HTTPS port.
 	Server Server `json:"server"`
-	// Agent has the defaults for agents.
+	// Agent holds the defaults for agents.
 	Agent Agent `json:"agent,omitempty"`
-	// Peers configures how the replicas of the manager reach each other.
+	// Peers configures how the replicas of the manager connect to each other.
 	Peers Peers `json:"peers,omitempty"`
-	// Tracing configures traces of requests. Off by default.
+	// Tracing configures traces of requests. It is off by default.
 	Tracing Tracing `json:"tracing,omitempty"`
 	// Drain configures how a replica stops.
 	Drain Drain `json:"drain,omitempty"`
 	// Limits limit the load that users can put on one replica.
 	Limits Limits `json:"limits,omitempty"`
-	// Audit configures the log of users' requests to members. Off by default.
+	// Audit configures the log of users' requests to members. It is off by default.
 	Audit Audit `json:"audit,omitempty"`
 	// Channels restricts the release channels of Plans.
 	Channels Channels `json:"channels,omitempty"`
-	// SignIn configures how users sign in to the hub. Off by default.
+	// SignIn configures how users sign in to the hub. It is off by default.
 	SignIn SignIn `json:"signIn,omitempty"`
 }
 
@@ -57,21 +57,21 @@ type Channels struct {
 type Server struct {
 	// Listen is the address of the port. Default: ":8443".
 	Listen string `json:"listen,omitempty"`
-	// URLs are the base URLs under which agents and users reach the hub, the preferred one first. Only https is allowed.
-	// All of them are announced to the agents. At least one is required.
+	// URLs are the base URLs under which agents and users reach the hub, with the preferred URL first. Only https is
+	// allowed. All of them are announced to the agents. At least one is required.
 	URLs []string `json:"urls"`
-	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub serves with it instead of
-	// with certificates of its own CA. Agents are told to trust its ca.crt in addition to the hub's own CA.
+	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub uses this certificate
+	// instead of certificates from its own CA. Agents are told to trust its ca.crt in addition to the hub's own CA.
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 }
 
-// ListenNowhere in place of an address disables a Port.
+// ListenNowhere instead of an address disables a Port.
 const ListenNowhere = "0"
 
 // Load reads, defaults and validates the file at path. Unknown fields are errors.
 func Load(path string) (Config, error) { return Read(path, Parse) }
 
-// Read reads the configuration file of a program and returns the result of the program's parse function.
+// Read reads the configuration file of a command and returns the result of its parse function.
 func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	var none T
 	raw, err := os.ReadFile(path)
@@ -85,7 +85,7 @@ func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	return c, nil
 }
 
-// Parse is Load for the content of a file. It reports all faults at once.
+// Parse is Load for the content of a file. It reports all errors at the same time.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -141,7 +141,7 @@ func (c *Config) validate(add func(field, format string, args ...any)) {
 	c.SignIn.validate(c.Server.URLs, add)
 }
 
-// moved returns an error for keys of the manager's former configuration that another program reads now.
+// moved returns an error for keys of the manager's former configuration that another command reads now.
 func moved(raw []byte) error {
 	var former struct {
 		ClusterAPI any `json:"clusterAPI"`

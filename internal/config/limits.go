@@ -11,48 +11,51 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Limits limit the requests of users in one replica, and the costs of a workspace. The defaults are for 1 GiB of
-// memory.
+// Limits limit users' requests to one replica, and the resources that a workspace can use. The defaults are suitable
+// for 1 GiB of memory.
 type Limits struct {
-	// Short limits requests that get an answer and end. Defaults: user 100, member 250, all 2000.
+	// Short limits requests that end with their response. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`
 	// Long limits requests that are meant to last: watches, followed logs, sessions, and requests that are proxied to
 	// workloads. Defaults: user 1000, member 2000, all 5000.
 	Long RequestLimits `json:"long,omitempty"`
-	// Queue limits short requests that wait because a limit is reached. Long requests never wait.
+	// Queue limits the short requests that wait because a limit has been reached. Long requests never wait.
 	Queue Queue `json:"queue,omitempty"`
-	// Backlog limits the memory for answers that users do not read.
+	// Backlog limits the memory for responses that users do not read.
 	Backlog Backlog `json:"backlog,omitempty"`
-	// Workspace limits the costs of the members of one workspace.
+	// Workspace limits the resources that the members of one workspace can use.
 	Workspace Workspace `json:"workspace,omitempty"`
 	// Connections limit the connections to the port of one replica.
 	Connections Connections `json:"connections,omitempty"`
 }
 
-// Workspace limits the costs of the members of one workspace, because any tenant may create Clusters there.
+// Workspace limits the resources that the members of one workspace can use, because any tenant can create Clusters in
+// it.
 type Workspace struct {
-	// Clusters is how many Clusters get a join token. A further Cluster has the reason TooManyClusters. Clusters that have
-	// joined are not affected. Default: 1000.
+	// Clusters is the maximum number of Clusters that get a join token. Further Clusters get the reason
+	// TooManyClusters. Clusters that have joined are not affected. Default: 1000.
 	Clusters int `json:"clusters,omitempty"`
-	// Tunnels is the maximum number of tunnels of all Clusters of the workspace at one replica. Default: 4000. This is
-	// enough for two agent replicas of each Cluster, which all open a new tunnel before they close the old one.
+	// Tunnels is the maximum number of tunnels that all Clusters of the workspace together have to one replica.
+	// Default: 4000. This is enough for two agent replicas of each Cluster, which all open a new tunnel before they
+	// close the old one.
 	Tunnels int `json:"tunnels,omitempty"`
-	// ClusterTunnels is the maximum number of tunnels of one Cluster at one replica. Default: 12.
+	// ClusterTunnels is the maximum number of tunnels of one Cluster to one replica. Default: 12.
 	ClusterTunnels int `json:"clusterTunnels,omitempty"`
 }
 
-// Connections bounds the connections to the port of one replica.
+// Connections limits the connections to the port of one replica.
 type Connections struct {
 	// All is the maximum number of connections, including tunnels. The next connection waits to be accepted. Default:
 	// 50000.
 	All int `json:"all,omitempty"`
-	// Source is the maximum number of connections of one address (or IPv6 /64) without an authenticated user or agent. It
-	// is also the maximum for one user, and for the service accounts of one namespace. The next connection is closed at
-	// once. Default: 4000. Tunnels do not count, because behind a load balancer all agents come from one address.
+	// Source is the maximum number of connections of one address (or IPv6 /64) without an authenticated user or agent.
+	// It is also the maximum for one user, and for the service accounts of one namespace. The next connection is closed
+	// immediately. Default: 4000. Tunnels do not count, because behind a load balancer all agents come from one
+	// address.
 	Source int `json:"source,omitempty"`
 }
 
-// RequestLimits limit the concurrent requests in one replica.
+// RequestLimits limit the concurrent requests to one replica.
 type RequestLimits struct {
 	// User is the limit for one user. The service accounts of one namespace count as one user.
 	User int `json:"user,omitempty"`
@@ -62,9 +65,9 @@ type RequestLimits struct {
 	All int `json:"all,omitempty"`
 }
 
-// Queue limits the short requests that wait.
+// Queue limits the short requests that are waiting.
 type Queue struct {
-	// All is how many requests may wait at once. Default: 2000.
+	// All is how many requests may wait at the same time. Default: 2000.
 	All int `json:"all,omitempty"`
 	// User is how many requests of one user may wait. Default: 400.
 	User int `json:"user,omitempty"`
@@ -72,12 +75,12 @@ type Queue struct {
 	Wait metav1.Duration `json:"wait,omitempty"`
 }
 
-// Backlog limits the buffered answers that users do not read. Above a limit, the oldest answer that has not moved for a
-// second is cut off. At twice the limit, the oldest answer is cut off even if it moves.
+// Backlog limits the buffered responses that users do not read. Above a limit, the oldest response that has made no
+// progress for a second is cut off. At twice the limit, the oldest response is cut off even if it is making progress.
 type Backlog struct {
-	// MemberMiB is the limit for answers of one member. Default: 64.
+	// MemberMiB is the limit for responses from one member. Default: 64.
 	MemberMiB int64 `json:"memberMiB,omitempty"`
-	// AllMiB is the limit for all answers together. Default: 256.
+	// AllMiB is the limit for all responses together. Default: 256.
 	AllMiB int64 `json:"allMiB,omitempty"`
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // startLog configures logging for the whole process according to the options, by default as JSON with times in RFC
-// 3339. Only panics have a stack trace, because errors describe what failed and on which object.
+// 3339. Only panics are logged with a stack trace, because errors say what failed and on which object.
 // "-zap-stacktrace-level=error" adds stack traces to errors.
 func startLog(options zap.Options) {
 	log := newLog(options)
@@ -25,7 +25,7 @@ func startLog(options zap.Options) {
 	klog.SetLogger(log.WithName("client-go"))
 }
 
-// newLog returns the manager's log. Its libraries write to the same log.
+// newLog returns the manager's log. Libraries write to the same log.
 func newLog(options zap.Options) logr.Logger {
 	if options.StacktraceLevel == nil && !options.Development {
 		options.StacktraceLevel = zapcore.PanicLevel
@@ -43,7 +43,7 @@ type quietConflicts struct {
 }
 
 // With implements zapcore.Core. It keeps the fields unencoded until a line is logged. Each reconcile has a logger with
-// values, most of them log nothing, and encoding the values takes a buffer of one KiB each time.
+// values, but most reconciles log nothing, and encoding the values takes a buffer of one KiB each time.
 func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
 	return quietConflicts{c.Core, slices.Concat(c.fields, fields)}
 }
@@ -67,7 +67,7 @@ func (c quietConflicts) Write(entry zapcore.Entry, fields []zapcore.Field) error
 	return c.Core.Write(entry, slices.Concat(c.fields, fields))
 }
 
-// isConflict reports whether the log entry is about an object that has changed since it was read.
+// isConflict reports whether a log entry is about an object that has changed since it was read.
 func isConflict(fields []zapcore.Field) bool {
 	for i := range fields {
 		if err, ok := fields[i].Interface.(error); ok && fields[i].Type == zapcore.ErrorType && apierrors.IsConflict(err) {

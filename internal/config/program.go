@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// Main runs a program that reads a configuration file, and returns its exit code. It parses the flags, starts the log,
+// Main runs a command that reads a configuration file, and returns its exit code. It parses the flags, sets up logging,
 // and calls run with the path of the file and a context that ends when the process is asked to stop.
 func Main(program, version string, run func(ctx context.Context, path string) error) int {
 	path := flag.String("config", "/etc/drover/config.yaml", "path of the configuration file")
@@ -33,7 +33,7 @@ func Main(program, version string, run func(ctx context.Context, path string) er
 	return 0
 }
 
-// NewManager returns a controller manager for the configuration of a program.
+// NewManager returns a controller manager for the configuration of a command.
 func NewManager(cfg interface{ ManagerOptions() (ctrl.Options, error) }, userAgent string) (ctrl.Manager, error) {
 	hub, err := kubeconfig(userAgent)
 	if err != nil {

@@ -17,22 +17,23 @@ import (
 // maxWaves is the maximum number of waves, as in a Plan.
 const maxWaves = 16
 
-// Rollout specifies how a new image or version reaches the agents. Its fields are the same as in a Plan. A change of
-// spec.agent of a Cluster takes effect without it.
+// Rollout specifies how a new image or version reaches the agents. Its fields are the same as in a Plan. A change to a
+// Cluster's spec.agent takes effect without a rollout.
 type Rollout struct {
-	// Paused prevents further agents from starting. Default: false.
+	// Paused prevents further agents from starting an upgrade. Default: false.
 	Paused bool `json:"paused,omitempty"`
-	// MaxConcurrentClusters is how many agents may be upgraded at once, as a number or as a percentage of all agents (such
-	// as "10%", rounded up). Default: 10%.
+	// MaxConcurrentClusters is how many agents may be upgraded at the same time, as a number or as a percentage of all
+	// agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
 	// MaxFailedClusters is how many agents may fail before no more agents start, as a number or as a percentage
-	// (rounded down). It applies to the Clusters of one workspace, which is then held back alone, and to all Clusters
-	// outside the workspace with the most failures. Default: 1%.
+	// (rounded down). It applies separately to each workspace, where it holds back only that workspace, and to all
+	// Clusters outside the workspace with the most failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
 	// Waves start one after the other. Clusters that are in none of them form the last wave. Default: 1% of all
-	// Clusters, 10% of the others, and then the rest, 10 minutes apart. With an empty list, all Clusters are one wave.
+	// Clusters, 10% of the others, and then the rest, 10 minutes apart. If the list is empty, all Clusters form a
+	// single wave.
 	Waves []Wave `json:"waves"`
-	// Window is the time window in which agents may start. Default: always open.
+	// Window is the time window in which agents may start an upgrade. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`
 }
 
@@ -43,7 +44,7 @@ type Wave struct {
 	// ClusterSelector selects Clusters by their labels, in all workspaces. Default: all Clusters that are in no earlier
 	// wave.
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// Share is the percentage of the selected Clusters that are in the wave, rounded up. Default: all.
+	// Share is the percentage of the selected Clusters that belong to the wave, rounded up. Default: all.
 	Share int `json:"share,omitempty"`
 	// Soak is how long the wave must have been complete before the next one starts. Default: 0s.
 	Soak metav1.Duration `json:"soak,omitempty"`
@@ -92,7 +93,7 @@ func (r *Rollout) validate(add func(field, format string, args ...any)) {
 // Pace returns the pace for the given number of Clusters.
 func (r *Rollout) Pace(clusters int) rollout.Pace {
 	scaled := func(value *intstr.IntOrString, up bool) int {
-		n, _ := intstr.GetScaledValueFromIntOrPercent(value, clusters, up) // validate has checked the value
+		n, _ := intstr.GetScaledValueFromIntOrPercent(value, clusters, up) // validate has already checked the value
 		return n
 	}
 	p := rollout.Pace{Paused: r.Paused, Window: r.Window, MaxConcurrent: max(scaled(r.MaxConcurrentClusters, true), 1),

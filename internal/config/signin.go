@@ -12,9 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SignIn configures how users sign in to the hub. Off by default.
+// SignIn configures how users sign in to the hub. It is off by default.
 type SignIn struct {
-	// Issuer is one of Server.URLs. Users sign in there, and all their tokens name it. If it is empty, sign-in is off.
+	// Issuer is one of Server.URLs. Users sign in at this URL, and all their tokens contain it as the issuer. If it is
+	// empty, sign-in is off.
 	Issuer string `json:"issuer,omitempty"`
 	// Tokens configures the tokens that users create for scripts.
 	Tokens Tokens `json:"tokens,omitempty"`
@@ -24,7 +25,7 @@ type SignIn struct {
 	SessionIdleTimeout metav1.Duration `json:"sessionIdleTimeout,omitempty"`
 }
 
-// Limits of sessions. Tokens are valid for 10 minutes anyway, so a shorter session would have no effect. Entering a
+// Limits for sessions. Tokens are valid for 10 minutes anyway, so a shorter session would have no effect. Entering a
 // password once a month is not a burden.
 const (
 	minSession = 10 * time.Minute
@@ -44,7 +45,7 @@ type Tokens struct {
 	MaxTTL metav1.Duration `json:"maxTTL,omitempty"`
 }
 
-// Limits of Tokens.MaxTTL. No token is valid forever.
+// Limits for Tokens.MaxTTL. No token is valid forever.
 const (
 	minTokenTTL = time.Minute
 	maxTokenTTL = 366 * 24 * time.Hour

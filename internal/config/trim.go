@@ -21,16 +21,16 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// trimmed replaces the annotations that trim leaves out. Without it, a merge patch that removes the last of our
-// annotations would remove all annotations. Its value never changes, so no patch contains it.
+// trimmed is an annotation that stands for the annotations that trim leaves out. Without it, a merge patch that removes
+// the last of our annotations would remove all annotations. Its value never changes, so no patch contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
 // maxProfileLabels is the number of labels that a Cluster can have, plus the labels of a profile.
 const maxProfileLabels = 400
 
 // trim is a cache transform. It leaves out the managed fields of objects and, for our kinds, the metadata that the
-// manager does not read, because a user may give an object more than a megabyte of metadata. The policy
-// drover-cluster-metadata limits the labels and finalizers of a Cluster, which are kept.
+// manager does not read, because users can give an object more than a megabyte of metadata. The drover-cluster-metadata
+// policy limits the labels and finalizers of a Cluster, which are kept.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {
@@ -79,16 +79,17 @@ func trimOther(object any) {
 	}
 }
 
-// maxSubjects is how many subjects of a RoleBinding are kept: one more than the manager's own RoleBindings have.
+// maxSubjects is the number of subjects of a RoleBinding that are kept, which is one more than the manager's own
+// RoleBindings have.
 const maxSubjects = 2
 
-// made returns the metadata that is read of a Role or RoleBinding that the manager creates for a binding.
+// made returns the metadata of a Role or RoleBinding that the manager reads if it created the object for a binding.
 func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }
 
-// metadata returns the metadata that is read of an object of another group. Objects of all other kinds are in the
-// manager's own namespace.
+// metadata returns the metadata of an object of another group that the manager reads. Objects of all other kinds are in
+// the manager's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
 	case *clusterprofile.ClusterProfile:
@@ -97,8 +98,8 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	return kept, false
 }
 
-// shareText lets Clusters with equal texts share the memory. For example, ten thousand Ready Clusters all have the same
-// conditions.
+// shareText lets Clusters with equal texts share the memory for them. For example, ten thousand Ready Clusters all have
+// the same conditions.
 func shareText(c *v1.Cluster) {
 	shared := func(text string) string { return unique.Make(text).Value() }
 	for i := range c.Status.Conditions {
@@ -113,7 +114,7 @@ func trimAnnotations(o client.Object) {
 	all := o.GetAnnotations()
 	kept := maps.Clone(all)
 	maps.DeleteFunc(kept, func(key, value string) bool {
-		claim := strings.HasPrefix(key, v1.PlanLabel("")) // only the manager may set it
+		claim := strings.HasPrefix(key, v1.PlanLabel("")) // only the manager is allowed to set it
 		read := key == v1.AnnotationResume || key == v1.AnnotationRestored
 		return !claim && (!read || len(value) > kinds.MaxAnnotation)
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// want records that an owner wants a set in a member.
+// want records that an owner requires a set in a member.
 func (g *guarded) want(m *member, key Key, c content) {
 	id := c.set.ID
 	was := m.entry(id)
@@ -29,10 +29,10 @@ func (g *guarded) want(m *member, key Key, c content) {
 	g.enqueue(m, id)
 }
 
-// withdraw records that an owner no longer wants a set in a member.
+// withdraw records that an owner no longer requires a set in a member.
 func (g *guarded) withdraw(m *member, id string, key Key) {
 	if m.entry(id).key != key {
-		return // another owner wants it there now
+		return // another owner now requires it in the member
 	}
 	delete(m.wants, id)
 	if g.owners.complete {
@@ -56,8 +56,8 @@ func (g *guarded) known(name types.NamespacedName) *member {
 	return m
 }
 
-// wantedIn returns the state of a member in which an owner wants a set. If Forget was called for the member, wantedIn
-// replaces its state with a new one.
+// wantedIn returns the state of a member in which an owner requires a set. If Forget was called for the member,
+// wantedIn replaces its state with a new one.
 func (g *guarded) wantedIn(name types.NamespacedName) *member {
 	was := g.members[name]
 	if was != nil && !was.forgotten {
@@ -73,7 +73,7 @@ func (g *guarded) wantedIn(name types.NamespacedName) *member {
 	return m
 }
 
-// drop forgets a member if there is nothing to remember about it.
+// drop forgets a member if nothing has to be remembered about it.
 func (g *guarded) drop(m *member) {
 	if g.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && g.members[m.name] == m {
 		delete(g.members, m.name)
@@ -177,8 +177,8 @@ func (d *Store) Stopped(name types.NamespacedName) {
 	}
 }
 
-// update applies the state of a set that an agent reported, where nil means that the set does not exist. If the state
-// has changed, the owner of the set is notified.
+// update applies the state of a set that an agent reported, where nil means that the member does not have the set. If
+// the state has changed, the owner of the set is notified.
 func (g *guarded) update(m *member, id string, state *protocol.SetState) {
 	want, was, had := m.entry(id), m.has[id], m.hasWanted(id)
 	if state == nil {

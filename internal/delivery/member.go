@@ -21,7 +21,8 @@ type member struct {
 	synced    bool // set if the agent has reported all its sets and reports each change
 	forgotten bool // set if Forget was called
 	reported  bool // set if the agent has ever reported all its sets to this store
-	// hold records the changes that await a confirmation. comparing is true if unusedID is queued to compute them.
+	// hold records the changes that await a confirmation. comparing is true if unusedID has been queued to compute
+	// these changes.
 	hold      unconfirmed
 	comparing bool
 
@@ -33,12 +34,12 @@ type member struct {
 
 // connection is the part of a member's state that is independent of its sets.
 type connection struct {
-	connected bool // set if a replica of its agent is connected; after Forget, node agents count, too
+	connected bool // set if a replica of its agent is connected; after Forget, node agents also count
 	// refuses is the reason why the agent accepts no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends
 	// none, ReasonIdentityMismatch. It is empty if sets can be sent. Otherwise the member may still have its earlier
 	// sets, but they are not maintained and do not count.
 	refuses string
-	// withheld is true if the Cluster's spec has the profile ReadOnly. Then nothing is sent, and existing sets are
+	// withheld is true if the Cluster's spec has the ReadOnly profile. Then nothing is sent, and existing sets are
 	// removed.
 	withheld bool
 	// leaderless is true if no replica of the agent has been the leader for members.LeaderPatience.
@@ -53,7 +54,7 @@ func connectionOf(state members.State, was connection) connection {
 	switch {
 	case state.Clones != nil:
 		now.refuses = v1.ReasonIdentityMismatch
-	case !now.connected || report == nil: // there is no new report, so the reason stays as it was
+	case !now.connected || report == nil: // there is no new report, so the previous reason is kept
 	case report.Profile == string(v1.ProfileReadOnly):
 		now.refuses = v1.ReasonAgentReadOnly
 	case !report.Has(protocol.FeatureSets):
@@ -64,8 +65,8 @@ func connectionOf(state members.State, was connection) connection {
 	return now
 }
 
-// wanted is a set that an owner wants in a member. An entry without an owner is absent and represents a withdrawn set
-// until the store is complete.
+// wanted is a set that an owner requires in a member. An entry without an owner represents a set that has been
+// withdrawn. Such entries exist until the store is complete.
 type wanted struct {
 	key Key
 	content
@@ -82,7 +83,7 @@ func (m *member) takes() bool {
 	return m.connected && m.refuses == "" && !m.forgotten && m.synced
 }
 
-// entry returns the wanted set with an ID, or a zero value if no owner wants one.
+// entry returns the required set with the given ID, or a zero value if no owner requires one.
 func (m *member) entry(id string) wanted {
 	if w := m.wants[id]; w != nil {
 		return *w
@@ -90,7 +91,7 @@ func (m *member) entry(id string) wanted {
 	return wanted{}
 }
 
-// wanted returns the set with this ID that a member should have, or nil if it should have none.
+// wanted returns the set with the given ID that a member should have, or nil if it should have none.
 func (m *member) wanted(id string) *set.Set {
 	want := m.entry(id).set
 	if m.withheld || IsAbsent(want) {
@@ -99,14 +100,14 @@ func (m *member) wanted(id string) *set.Set {
 	return want
 }
 
-// hasWanted reports whether a member has the wanted set with this ID, whether or not the set is applied.
+// hasWanted reports whether a member has the required set with the given ID, whether or not the set has been applied.
 func (m *member) hasWanted(id string) bool {
 	want, has := m.wanted(id), m.has[id]
 	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest
 }
 
-// lacks reports whether a member is known not to have a set with this ID, according to its agent's last report. The
-// member does not have to be connected.
+// lacks reports whether a member is known not to have a set with the given ID, according to its agent's last report.
+// The member does not have to be connected.
 func (m *member) lacks(id string) bool {
 	return m.reported && m.refuses == "" && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.takes())
 }
@@ -134,12 +135,12 @@ func (m *member) lacking() []Key {
 // anyDigest is the digest of a set that matches any set in a member. No set with content has this digest.
 const anyDigest = "*"
 
-// Unchanged returns a set that leaves the member's current set with this ID in place: nothing is sent or removed until
-// Replace is called with another set.
+// Unchanged returns a set that leaves the member's current set with the given ID in place. Nothing is sent or removed
+// until Replace is called with another set.
 func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
 
-// Absent returns a set that causes the member's set with this ID to be removed. The owner is notified as for any other
-// set. Remains counts the members that still have it.
+// Absent returns a set that causes the member's set with the given ID to be removed. The owner is notified as for any
+// other set. Remains counts the members that still have the set.
 func Absent(id string) *set.Set { return &set.Set{ID: id} }
 
 func unchanged(s *set.Set) bool {

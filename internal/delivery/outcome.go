@@ -19,7 +19,7 @@ import (
 const patience = 3
 
 // settleTime is how long after its start a store waits for agents to connect before it counts them as Away. The Cluster
-// controller waits as long.
+// controller waits for the same time.
 const settleTime = 25 * time.Second
 
 // fewSends is the number of sends in progress above which a member counts as busy.
@@ -28,7 +28,7 @@ const fewSends = 8
 // Stage is the progress of a set in one member.
 type Stage int
 
-// Stages, from the best to the most urgent.
+// Stages, ordered from the best to the most urgent.
 const (
 	// Applied means that the member has the whole set.
 	Applied Stage = iota
@@ -48,7 +48,7 @@ const (
 type Outcome struct {
 	Cluster string
 	Stage   Stage
-	// Reason is the reason of the condition Ready, for Failed and Refused.
+	// Reason is the reason of the Ready condition, for Failed and Refused.
 	Reason string
 	// Failures are the objects that failed, for Failed and Refused.
 	Failures []v1.Failure
@@ -61,8 +61,8 @@ type Outcome struct {
 	Busy bool
 }
 
-// Outcomes returns the outcomes of the set with this ID in members, sorted by the members' names. A member in which no
-// such set is wanted counts as Pending.
+// Outcomes returns the outcomes of the set with the given ID in members, sorted by the members' names. A member in
+// which no such set is required counts as Pending.
 func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
 	g := d.lock()
@@ -156,7 +156,7 @@ func excessOutcome(workspace string) Outcome {
 			"use fewer or smaller Secrets in its plans and projects", workspace, largeSet>>10, maxLarge>>20))
 }
 
-// whyWithheld describes the state of a set in a Cluster with the profile ReadOnly.
+// whyWithheld describes the state of a set in a Cluster with the ReadOnly profile.
 func (m *member) whyWithheld(id string) string {
 	const why = "spec.agent.profile of the Cluster is ReadOnly, so nothing is delivered"
 	switch f := m.failed[id]; {

@@ -15,9 +15,9 @@ type owners struct {
 	all map[Key]*owner
 	// expected contains the owners for which Replace has not been called yet. It is nil before Expect is called.
 	expected map[Key]struct{}
-	// early contains the owners for which Replace was called before Expect. It is nil once Expect was called.
+	// early contains the owners for which Replace was called before Expect. It is nil once Expect has been called.
 	early map[Key]struct{}
-	// complete reports whether Replace was called for every expected owner.
+	// complete reports whether Replace has been called for every expected owner.
 	complete bool
 }
 
@@ -72,7 +72,7 @@ func (o *owner) content(s *set.Set, shared map[string]content) content {
 	return c
 }
 
-// replaced records the current sets of an owner. It returns the owners whose sets may now fit within the bound, and
+// replaced records the current sets of an owner. It returns the owners whose sets may now fit within the limit, and
 // reports whether the owners have become complete.
 func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []Key, completed bool) {
 	before := of.large
@@ -161,7 +161,7 @@ func size(s *set.Set) int {
 	return len(s.JSON())
 }
 
-// content is a set that an owner wants, together with its usual state in a member. Both are shared by all members.
+// content is a set that an owner requires, together with its usual state in a member. Both are shared by all members.
 type content struct {
 	set     *set.Set
 	applied *protocol.SetState

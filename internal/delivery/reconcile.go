@@ -29,7 +29,7 @@ const (
 	maxPause   = 5 * time.Minute
 )
 
-// Bounds on the sends in progress.
+// Limits on the sends in progress.
 const (
 	// workers is the number of sets that are reconciled concurrently. A send occupies a worker for at most slowSend, so
 	// even many unresponsive members delay the others only a little.
@@ -37,10 +37,10 @@ const (
 	// slowSend is how long a worker waits for a send. A slower send continues without a worker.
 	slowSend = 500 * time.Millisecond
 	// maxSlowSends is the maximum number of sends in progress to an unresponsive member, while one of them takes longer
-	// than slowSend. With this bound, 1,000 such members occupy the workers for seconds rather than minutes.
+	// than slowSend. With this limit, 1,000 such members occupy the workers for seconds rather than minutes.
 	maxSlowSends = 8
 	// maxMemberSends is the maximum number of sends in progress to one member. The agent has its own limit. It responds
-	// after it has stored a set, and stores many sets only after it has applied them.
+	// after it has stored a set, and when there are many sets, it stores most of them only after it has applied them.
 	maxMemberSends = 256
 	// maxMemberBytes is the maximum number of bytes in progress to one member. A single set may exceed it.
 	maxMemberBytes = 4 << 20
@@ -56,7 +56,7 @@ type target struct {
 func (d *Store) Start(ctx context.Context) error {
 	c, err := controller.NewTypedUnmanaged("delivery", controller.TypedOptions[target]{
 		Reconciler: reconcile.TypedFunc[target](d.reconcile), MaxConcurrentReconciles: workers, Logger: d.Log,
-		SkipNameValidation: new(true), // tests have several stores
+		SkipNameValidation: new(true), // tests use several stores
 	})
 	if err != nil {
 		return err
@@ -71,8 +71,8 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// begin gives the store the queue of its controller. Every change to a member's wanted or existing sets adds targets to
-// this queue.
+// begin passes the queue of its controller to the store. Every change to a member's required or existing sets adds
+// targets to this queue.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
 	g := d.lock()
 	defer d.unlock()
@@ -92,8 +92,8 @@ func (d *Store) close() {
 	d.stop()
 }
 
-// reconcile sends a set to a member or removes it, if the member's set differs from the wanted one. When the send ends,
-// the target is queued again if there is more to do.
+// reconcile sends a set to a member or removes it, if the member's set differs from the required one. When the send
+// ends, the target is queued again if there is more to do. The caller must not hold mu.
 func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error) {
 	send, wait := d.startSend(t)
 	if send == nil {
@@ -142,7 +142,7 @@ func (d *Store) startSend(t target) (*sending, time.Duration) {
 	return s, 0
 }
 
-// enqueue queues a set if it is due, after either the wanted set or the member's set has changed. It reports whether
+// enqueue queues a set if it is due, after either the required set or the member's set has changed. It reports whether
 // the set is due.
 func (g *guarded) enqueue(m *member, id string) bool {
 	g.compareLater(m)
@@ -172,7 +172,7 @@ func (m *member) room(want *set.Set) bool {
 	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// resume queues as many of the sets delayed by a member's bounds as there is room for.
+// resume queues as many of the sets that are delayed by a member's limits as there is room for.
 func (g *guarded) resume(m *member) {
 	if len(m.waiting) == 0 {
 		return
@@ -226,7 +226,7 @@ func (d *Store) send(m *member, s *sending) {
 	g.drop(m)
 }
 
-// sent applies the result of a send, and notifies the owner of the set.
+// sent applies the result of a send and notifies the owner of the set.
 func (g *guarded) sent(m *member, s *sending, state *protocol.SetState, err error) {
 	want := m.entry(s.id)
 	if want.set != nil {
@@ -303,7 +303,7 @@ func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 		return nil, errors.New("the agent's response cannot be decoded") // the cause may quote it
 	}
 	state.Bound()
-	// Another digest is an error. Otherwise the set would be sent again at once, forever.
+	// A different digest is an error. Otherwise the set would be sent again immediately, forever.
 	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly {
 		return nil, errors.New("the agent reports a digest that differs from the set's")
 	}
@@ -316,7 +316,7 @@ type flow struct {
 	sends map[string]*sending // in progress
 	// waiting contains the IDs of sets that are sent as soon as there is room for them.
 	waiting map[string]struct{}
-	// taken counts the successful sends in the period of slowSend that began at start, and in the period before it.
+	// taken counts the successful sends in the period of slowSend that started at start, and in the period before it.
 	taken [2]int
 	start time.Time
 }

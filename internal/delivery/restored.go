@@ -18,7 +18,7 @@ import (
 // internal/checkpoint determines which members wait for a confirmation, and how their sets are treated in the meantime.
 
 // Unconfirmed returns the changes in a member that a restored hub makes only after a confirmation, or nil if there are
-// none. known reports whether the changes are known.
+// none. The result known reports whether the changes are known.
 type Unconfirmed func(member types.NamespacedName) (difference *checkpoint.Difference, known bool)
 
 // unconfirmed records the changes in one member that await a confirmation.
@@ -124,7 +124,7 @@ func (g *guarded) compare(m *member) {
 	}
 }
 
-// ownOwners returns the owners of the sets that belong to the member itself.
+// ownOwners returns the owners of sets that belong to the member itself.
 func (m *member) ownOwners(policy *checkpoint.Policy) (keys []Key) {
 	for kind, of := range policy.Rules {
 		if of.OfMember {
@@ -134,7 +134,7 @@ func (m *member) ownOwners(policy *checkpoint.Policy) (keys []Key) {
 	return keys
 }
 
-// endHold ends the waiting of a member whose agent has received the current checkpoint.
+// endHold stops the waiting of a member whose agent has received the current checkpoint.
 func (g *guarded) endHold(m *member) {
 	m.hold.End(g.options.Restore.Checkpoint())
 	g.holdChanged(m)
@@ -152,8 +152,8 @@ func (m *member) outdated(id string, r rule) bool {
 
 // agrees reports whether a waiting member has exactly the sets that it should have, so there is nothing to confirm. The
 // hold ends only when the agent has the current checkpoint, because a later leader would otherwise hold the member
-// again for its old checkpoint. A member does not agree while an owner is still undecided, because that owner may want
-// a change.
+// again for its old checkpoint. A member does not agree while an owner is still undecided, because that owner may
+// require a change.
 func (m *member) agrees() bool {
 	if !m.hold.Agrees() {
 		return false
@@ -198,6 +198,6 @@ func unconfirmedOutcome() Outcome {
 	}
 }
 
-// withheldUnconfirmed explains why a set is still in a member that should have none.
+// withheldUnconfirmed explains why a set is still in a member that should not have it.
 const withheldUnconfirmed = "; the hub's etcd was restored from a backup, so the existing objects stay in force " +
 	"until an administrator runs \"kubectl drover restored\", and are removed then"

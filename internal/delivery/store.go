@@ -43,23 +43,24 @@ type Options struct {
 	// Leading returns a transport to the agent of a member that accepts sets.
 	Leading func(member types.NamespacedName) (http.RoundTripper, error)
 	// Leaving reports whether a member's Cluster is being deleted or gone, in which case nothing more is sent to the
-	// member. Nil means never.
+	// member. If it is nil, no Cluster counts as leaving.
 	Leaving func(context.Context, types.NamespacedName) bool
-	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered,
-	// whatever the agent reports, and existing sets are removed. Store.Changed must be called when the profile changes.
-	// Nil means never. The function must not call an API server.
+	// ReadOnly reports whether the spec of a member's Cluster has the ReadOnly profile. If so, nothing is delivered,
+	// regardless of the agent's reports, and existing sets are removed. Store.Changed must be called when the profile
+	// changes. If ReadOnly is nil, no member is read-only. The function must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
 	// Restore determines which changes wait for a confirmation after the hub's etcd was restored. With the zero value,
-	// none do.
+	// no changes wait.
 	Restore checkpoint.Policy
-	// Observer observes the sends. Its functions may be nil.
+	// Observer is notified of sends. Its functions may be nil.
 	Observer Observer
-	// Pause is the delay after the first failure. It doubles with each failure, up to maxPause. Zero means firstPause.
+	// Pause is the delay after the first failure. It doubles with each failure, up to maxPause. It defaults to
+	// firstPause.
 	Pause time.Duration
 	Log   logr.Logger
 }
 
-// Observer observes the sends, for metrics.
+// Observer is notified of sends, for metrics.
 type Observer struct {
 	// Sent is called after each send or removal. Its arguments are "put" or "delete", "ok" or "failed", and the
 	// duration.
@@ -103,7 +104,7 @@ type guarded struct {
 	affected []Key // owners that unlock will notify
 }
 
-// New returns a Store. It accepts sets at once, but sends nothing before Start.
+// New returns a Store. It accepts sets immediately, but sends nothing before Start.
 func New(o Options) *Store {
 	if o.Pause == 0 {
 		o.Pause = firstPause
@@ -148,7 +149,7 @@ func (d *Store) OnResult(kind string, f func(Key)) {
 	g.result[kind] = append(g.result[kind], f)
 }
 
-// Expect sets the owners that exist. After Replace was called for each of them, the store is complete and starts
+// Expect sets the owners that exist. After Replace has been called for each of them, the store is complete and starts
 // removing sets without an owner from members. A second call drops the owners that have gone since the first call.
 func (d *Store) Expect(keys []Key) {
 	g := d.lock()
@@ -167,7 +168,7 @@ func (g *guarded) complete() {
 	}
 }
 
-// Complete reports whether Replace was called for every expected owner.
+// Complete reports whether Replace has been called for every expected owner.
 func (d *Store) Complete() bool {
 	g := d.lock()
 	defer d.unlock()
@@ -187,9 +188,9 @@ func (d *Store) Awaited() []Key {
 	})
 }
 
-// Replace declares the sets that an owner wants, at most one in each member. The owner's sets in other members are
-// removed. Unchanged sets cost nothing. Two owners must not want a set with the same ID in the same member; if they do,
-// the later one owns it.
+// Replace declares the sets that an owner requires, at most one in each member. The owner's sets in other members are
+// removed. Unchanged sets cost nothing. Two owners must not require a set with the same ID in the same member. If they
+// do, the later owner owns the set.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	g := d.lock()
 	defer d.unlock()
@@ -216,8 +217,8 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	}
 }
 
-// Kept returns the set with this ID that a member should have, if the member has any set with this ID. It returns nil
-// if the member has none, or if the wanted set is Unchanged, because the member's set is not known then.
+// Kept returns the set with the given ID that a member should have, if the member has any set with this ID. It returns
+// nil if the member has none, or if the required set is Unchanged, because in that case the member's set is not known.
 func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	g := d.lock()
 	defer d.unlock()
@@ -232,8 +233,8 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	return want.set
 }
 
-// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner wants
-// a set there again. The agent itself decides whether to remove its objects.
+// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner
+// requires a set in it again. The agent itself decides whether to remove its objects.
 func (d *Store) Forget(name types.NamespacedName) {
 	g := d.lock()
 	defer d.unlock()
@@ -258,7 +259,7 @@ func (d *Store) Changed(name types.NamespacedName) {
 	g.drop(m)
 }
 
-// Size returns the number of members and the number of wanted sets in them.
+// Size returns the number of members and the number of required sets in them.
 func (d *Store) Size() (members, sets int) {
 	g := d.lock()
 	defer d.unlock()

@@ -26,20 +26,20 @@ const (
 	burst = 2 * time.Second
 	// lookAgain is the pause before busy members are checked again.
 	lookAgain = 500 * time.Millisecond
-	// listenAgain is the pause before agents that have not reported yet are checked again. Usually, the owner is
-	// notified of their report before that.
+	// listenAgain is the pause before agents that have not reported yet are checked again. The owner is usually
+	// notified of their reports earlier than that.
 	listenAgain = 5 * time.Second
 )
 
 // Summary combines the outcomes in all members.
 type Summary struct {
-	// Ready is the status of the condition Ready, and Reason and Message belong to it. Stalled is true if a user must
+	// Ready is the status of the Ready condition, and Reason and Message belong to it. Stalled is true if a user must
 	// act.
 	Ready   bool
 	Reason  string
 	Message string
 	Stalled bool
-	// Incomplete describes the condition Complete, which covers all members, including members that are away.
+	// Incomplete describes the Complete condition, which covers all members, including disconnected members.
 	Incomplete Incomplete
 	// Refused is true if the hub itself refuses to deliver the object or a part of it.
 	Refused bool
@@ -105,7 +105,7 @@ func Summarize(outcomes []Outcome) Summary {
 }
 
 // Delay returns how long to wait before the summary is written, or 0 to write it now. A summary that will soon change
-// should not be written. observed is true if the status belongs to the current generation.
+// should not be written. The argument observed is true if the status belongs to the current generation.
 func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	if v.Unreported && observed {
 		return listenAgain
@@ -113,14 +113,14 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether the summary may have changed because of the hub rather than only because of members. observed
-// has the same meaning as for Delay, and was is the count in the status.
+// Urgent reports whether the summary may have changed because of the hub rather than only because of members. The
+// argument observed has the same meaning as for Delay, and was is the count in the status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
 
-// Refuse replaces the summary with the reason why an object is not delivered, or not completely, to this number of
-// members.
+// Refuse replaces the summary with the reason why an object is not delivered, or not completely delivered, to the given
+// number of members.
 func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unreported, v.Since, v.Busy, v.Incomplete =
 		false, reason, message, stalled, true, false, time.Time{}, time.Time{}, Incomplete{}
@@ -130,7 +130,7 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 }
 
 // Expire replaces the summary with the expiry of a binding. held, away and unreported are the counts of Remains. The
-// status does not change while any members are unreported, so a starting manager changes no status.
+// status does not change while any members are unreported, so a manager that has just started changes no status.
 func (v *Summary) Expire(message string, held, away, unreported int) {
 	*v = Summary{
 		Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0,
@@ -179,7 +179,7 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	return news
 }
 
-// delivered reports whether, according to the condition Ready, a member has the object. While no member is connected,
+// delivered reports whether, according to the Ready condition, a member has the object. While no member is connected,
 // there is no other evidence.
 func delivered(ready *metav1.Condition) bool {
 	return ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason != v1.ReasonNoClusters

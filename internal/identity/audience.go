@@ -16,23 +16,24 @@ import (
 // Local is the name of the member for requests to the hub's own API server.
 const Local = "local"
 
-// maxAudiences bounds the audiences of one token for which the API server is asked.
+// maxAudiences is the maximum number of audiences in one token about which the API server is asked.
 const maxAudiences = 8
 
 // Audiences are the audiences that a token of the hub's API server can have, other than that API server itself: the
 // hub, which stands for all its members, or a single member. The zero value has none.
 type Audiences struct {
-	// Hub has the base URLs of the hub, without a trailing slash. Each is an audience.
+	// Hub holds the base URLs of the hub, without a trailing slash. Each is an audience.
 	Hub []string
 	// Clusters is the part between one of the URLs in Hub and <namespace>/<name>. Together they form the audience of that
 	// member, which is also its server in a kubeconfig.
 	Clusters string
-	// Member returns the member to which a request goes: <namespace>/<name>, Local, or an empty string for all other
-	// paths.
+	// Member returns the destination of a request: the member's <namespace>/<name>, Local, or an empty string for all
+	// other paths.
 	Member func(*http.Request) string
 }
 
-// of returns the audiences in a token that belong to a. They are not verified until the API server has confirmed them.
+// of returns the audiences in a token that belong to the Audiences a. They are not verified until the API server has
+// confirmed them.
 func (a Audiences) of(token string) []string {
 	var known []string
 	for _, audience := range unverified(token).Audience {
@@ -132,7 +133,7 @@ func (a *audiences) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// unverified returns the claims of a token without verifying them. It returns none for a token that is not a JWT.
+// unverified returns the claims of a token without verifying them. It returns no claims if the token is not a JWT.
 func unverified(token string) claims {
 	var c claims
 	if untrusted.Claims(token, &c, untrusted.Small()) != nil {

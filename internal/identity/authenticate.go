@@ -43,15 +43,15 @@ type reviewed struct {
 	refused   *refusal.Error
 }
 
-// NewAuthenticator returns an Authenticator. It remembers the user of a token for 10 s and a rejection for 2 s. New
-// tokens are reviewed round-robin by the addresses of their callers. A token that was accepted within the last hour
-// never waits for new ones. A token for one of the audiences is not valid for anything else.
+// NewAuthenticator returns an Authenticator. It caches the user of a token for 10 s and a rejection for 2 s. New tokens
+// are reviewed round-robin by the addresses of their callers. A token that was accepted within the last hour never
+// waits behind new tokens. A token for one of the audiences is not valid for anything else.
 func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface, audiences Audiences) *Authenticator {
 	return &Authenticator{reviews: reviews, audiences: audiences, known: decision.New[reviewed]()}
 }
 
 // Authenticate returns the identity of the sender of r. Every error is a refusal: 401 if the token is missing or not
-// accepted, 403 if it is meant for another destination, and 503 if the API server cannot be asked.
+// accepted, 403 if it is meant for another destination, and 503 if the API server cannot be reached.
 func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	token, err := Token(r)
 	if err != nil {

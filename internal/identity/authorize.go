@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// allowedFor is how long a revoked right may still be used.
+	// allowedFor is how long a user may still use a right that has been revoked.
 	allowedFor = 10 * time.Second
-	// deniedFor is how long a new right may not be usable yet.
+	// deniedFor is how long it may take until a user can use a new right.
 	deniedFor = 5 * time.Second
 )
 
@@ -33,8 +33,8 @@ type Way func(ctx context.Context, id Identity, cluster types.NamespacedName) (b
 // Chain lists the ways in which users can reach a member. One open way is enough.
 type Chain []Way
 
-// Authorize admits a user to a member if a way is open. Every error is a refusal: 403, or 503 if no way is known to be
-// open and one of them could not be checked.
+// Authorize admits a user to a member if one of the ways is open. Every error is a refusal: 403, or 503 if no way is
+// known to be open and one of them could not be checked.
 func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.NamespacedName) error {
 	var unknown []error
 	for _, way := range c {
@@ -61,12 +61,12 @@ type Access struct {
 	known   *decision.Cache[bool]
 }
 
-// NewAccess returns an Access. It remembers a right for 10 s and the lack of a right for 5 s.
+// NewAccess returns an Access. It caches a right for 10 s and the lack of a right for 5 s.
 func NewAccess(reviews authorizationv1client.SubjectAccessReviewInterface) *Access {
 	return &Access{reviews: reviews, known: decision.New[bool]()}
 }
 
-// ClusterProxy is the Way for users who have the right to get clusters/proxy on the hub.
+// ClusterProxy is the Way for users who have the "get" right on clusters/proxy on the hub.
 func (a *Access) ClusterProxy(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error) {
 	key := id.Digest("clusters/proxy", cluster.Namespace, cluster.Name)
 	return a.allowed(ctx, id, key, authorizationv1.SubjectAccessReviewSpec{
@@ -77,8 +77,8 @@ func (a *Access) ClusterProxy(ctx context.Context, id Identity, cluster types.Na
 	})
 }
 
-// Watch reports whether a user may watch a resource of Drover's on the hub, in a namespace, or in all namespaces if it
-// is empty.
+// Watch reports whether a user may watch a Drover resource on the hub, in one namespace, or in all namespaces if the
+// namespace is empty.
 func (a *Access) Watch(ctx context.Context, id Identity, resource, namespace string) (bool, error) {
 	return a.allowed(ctx, id, id.Digest("watch", resource, namespace), authorizationv1.SubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{

@@ -20,8 +20,8 @@ import (
 )
 
 // HubPrefix is the prefix for the names of the hub's users and groups in a member, and for the keys of their extra
-// fields. Because of it, a ServiceAccount, system:masters or a node of the hub is never mistaken for one of the member.
-// Bindings use the names with the prefix.
+// fields. The prefix ensures that a ServiceAccount, the group system:masters or a node of the hub is never mistaken for
+// one of the member's own. Bindings use names with this prefix.
 const HubPrefix = "hub:"
 
 const (
@@ -40,15 +40,15 @@ type Identity struct {
 	UID string
 	// Groups are the names in a member, for example "hub:system:authenticated".
 	Groups []string
-	// Extra has the extra fields of the hub's authentication. Each key has the prefix HubPrefix, because a node or pod in
-	// these fields belongs to the hub.
+	// Extra holds the extra fields from the hub's authentication. Each key has the prefix HubPrefix, because a node or
+	// pod in these fields belongs to the hub.
 	Extra map[string][]string
-	// Hub is the user under its name on the hub, for authorization there.
+	// Hub is the user's name and groups on the hub, for authorization there.
 	Hub authenticationv1.UserInfo
 }
 
-// New returns the identity of a user that the hub has authenticated. It refuses an anonymous user, and names that
-// cannot be sent in a header unchanged, because they would arrive as other names.
+// New returns the identity of a user that the hub has authenticated. It refuses an anonymous user, and also names that
+// cannot be sent in a header unchanged, because they would arrive as different names.
 func New(info authenticationv1.UserInfo) (Identity, error) {
 	if info.Username == "" || info.Username == anonymous {
 		return Identity{}, errors.New("identify user: the user has no name or is anonymous")
@@ -105,8 +105,8 @@ func reserved(provider string) bool {
 // Valid reports whether the Identity identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer returns the name that gets an equal share of the hub's capacity. All ServiceAccounts of a namespace have one
-// share, because a user who may create one may create thousands.
+// Sharer returns the name that gets an equal share of the hub's capacity. All ServiceAccounts of a namespace have a
+// single share, because a user who can create one can create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {
@@ -129,7 +129,7 @@ func (id Identity) uncarriable() (string, bool) {
 	return values[i], true
 }
 
-// HeaderSafe reports whether s arrives unchanged as the value of an HTTP header.
+// HeaderSafe reports whether s is transmitted unchanged as the value of an HTTP header.
 func HeaderSafe(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c == 0x7f {
@@ -158,7 +158,7 @@ func (id Identity) Digest(further ...string) decision.Key {
 	return key
 }
 
-// digest hashes lists of strings. Two different lists never hash to the same bytes.
+// digest hashes lists of strings. The encoding is unambiguous, so different lists have different digests.
 type digest struct {
 	hash.Hash
 	buffer []byte

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// MaxToken bounds a token, in bytes.
+// MaxToken is the maximum size of a token, in bytes.
 const MaxToken = 64 << 10
 
 // bearerProtocol is the prefix of a token that a WebSocket client sends as a subprotocol. kube-apiserver accepts such
@@ -26,7 +26,8 @@ const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 const headerProtocol = "Sec-Websocket-Protocol"
 
 // Token returns the bearer token of a request, from its only Authorization header or from a subprotocol of a WebSocket.
-// It ignores cookies and the query. Unless there is exactly one well-formed token, the error is a refusal with 401.
+// It ignores cookies and the query. Unless there is exactly one well-formed token, it returns a refusal with status
+// 401.
 func Token(r *http.Request) (string, error) {
 	token, err := token(r)
 	switch {
@@ -63,7 +64,7 @@ func noToken() error {
 }
 
 // protocolToken returns the token among the subprotocols. There must be another subprotocol, because the server has to
-// answer with one.
+// select one in its response.
 func protocolToken(h http.Header) (string, error) {
 	var encoded string
 	var others int
@@ -93,8 +94,8 @@ func protocolToken(h http.Header) (string, error) {
 	return string(token), nil
 }
 
-// ErrEnded is returned when the session of a token was ended by its user or an administrator, or because one of its
-// tokens was stolen. Unlike the expiry of a token, this also ends requests in progress.
+// ErrEnded is returned when the session of a token has been ended by its user or an administrator, or because one of
+// its tokens was stolen. Unlike the expiry of a token, this also ends requests in progress.
 var ErrEnded = errors.New("the session of the token was revoked")
 
 // Expired reports whether a request's token has expired according to its own claims. The claims are reliable only if
@@ -108,7 +109,7 @@ func Expired(r *http.Request, now time.Time) bool {
 	return expires > 0 && now.After(time.Unix(int64(expires), 0))
 }
 
-// RemoveToken removes every token that Token could have found from a header. It leaves other subprotocols unchanged.
+// RemoveToken removes from a header every token that Token could have found. It leaves other subprotocols unchanged.
 func RemoveToken(h http.Header) {
 	delete(h, "Authorization")
 	values, ok := h[headerProtocol]

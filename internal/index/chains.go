@@ -20,15 +20,15 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Lookup returns the names of the objects that a change to an object affects. For an update, it is called with the
-// object before and after the change.
+// Lookup returns the names of the objects that are affected by a change to an object. For an update, it is called with
+// the object before and after the change.
 type Lookup func(ctx context.Context, reader client.Reader, object client.Object) ([]types.NamespacedName, error)
 
-// Enqueue returns a handler that enqueues the objects that a change affects.
+// Enqueue returns a handler that enqueues the objects that are affected by a change.
 func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		names, err := lookup(ctx, reader, object)
-		if err != nil { // an unreadable cache is being stopped
+		if err != nil { // reading fails only while the cache is being stopped
 			ctrl.LoggerFrom(ctx).Error(err, "could not request reconciles")
 		}
 		requests := make([]reconcile.Request, len(names))
@@ -39,8 +39,9 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes the events that affect other objects: changes of specs and labels, and deletions, but not changes of a
-// status. If an object was deleted and created again while the watch was interrupted, the event is an update.
+// Changed passes events that affect other objects. These are changes to specs and labels, and deletions, but not
+// changes to a status. If an object was deleted and created again while the watch was interrupted, the event is an
+// update.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 })
@@ -70,19 +71,19 @@ func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Ob
 	return found, err
 }
 
-// SecretToPlans returns the Plans of a workspace that name a Secret.
+// SecretToPlans returns the Plans of a workspace that refer to a Secret.
 func SecretToPlans(ctx context.Context, reader client.Reader, secret client.Object) ([]types.NamespacedName, error) {
 	return plans(ctx, reader, secret.GetNamespace(), func(spec *v1.PlanSpec) bool {
 		return slices.Contains(PlanSecrets(spec), secret.GetName())
 	})
 }
 
-// ChannelToPlans returns the Plans of all workspaces that read a channel.
+// ChannelToPlans returns the Plans of all workspaces that use a channel.
 func ChannelToPlans(ctx context.Context, reader client.Reader, url string) ([]types.NamespacedName, error) {
 	return plans(ctx, reader, "", func(spec *v1.PlanSpec) bool { return spec.Channel == url })
 }
 
-// plans returns the Plans of a workspace whose spec matches. An empty workspace means all.
+// plans returns the Plans of a workspace whose spec matches. An empty workspace means all workspaces.
 func plans(
 	ctx context.Context, reader client.Reader, workspace string, matches func(*v1.PlanSpec) bool,
 ) ([]types.NamespacedName, error) {
@@ -99,7 +100,7 @@ func plans(
 	return found, nil
 }
 
-// PlanSecrets returns the names of the Secrets that a plan names, sorted.
+// PlanSecrets returns the sorted names of the Secrets that a plan refers to.
 func PlanSecrets(spec *v1.PlanSpec) []string {
 	var named []string
 	for _, s := range spec.Secrets {
@@ -155,7 +156,7 @@ func RoleToRoles(ctx context.Context, reader client.Reader, role client.Object) 
 	return found, nil
 }
 
-// BindingToRoles returns the role template that a binding names.
+// BindingToRoles returns the role template that a binding refers to.
 func BindingToRoles(_ context.Context, _ client.Reader, binding client.Object) ([]types.NamespacedName, error) {
 	if b, ok := binding.(v1.Binding); ok {
 		return roles([]v1.Binding{b}), nil
@@ -205,7 +206,7 @@ func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) 
 	return []types.NamespacedName{{Namespace: secret.GetNamespace(), Name: project}}, nil
 }
 
-// then looks up the objects that a change affects, and the objects that these affect in turn.
+// then looks up the objects that are affected by a change, and the objects that are affected by those in turn.
 func then(
 	ctx context.Context, reader client.Reader, object client.Object,
 	first Lookup, next func(types.NamespacedName) ([]types.NamespacedName, error),

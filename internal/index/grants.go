@@ -89,8 +89,8 @@ func indexSubjects(
 	return index, nil
 }
 
-// Bound reports whether one of the principals has an unexpired binding that targets a Cluster. The rights in its role
-// do not matter, because the member checks them. An error means that the result is unknown.
+// Bound reports whether one of the principals has an unexpired binding that targets a Cluster. The rights in the
+// binding's role are not considered, because the member checks them. An error means that the result is unknown.
 func (g *Grants) Bound(
 	ctx context.Context, principals Principals, cluster types.NamespacedName, now time.Time,
 ) (bool, error) {
@@ -110,7 +110,7 @@ func (g *Grants) Bound(
 }
 
 // Workspaces returns the workspaces with bindings of the principals, and the principals that have bindings there,
-// expired or not. It looks at every binding on the hub.
+// expired or not. It examines every binding on the hub.
 func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -180,9 +180,9 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 	return nil, nil
 }
 
-// Named returns the groups that a binding names in any workspace, without duplicates. A token that has no room for all
-// of them contains the first ones. Therefore the groups are ordered round-robin by workspace, so a workspace whose
-// bindings name many groups cannot use up the room of others.
+// Named returns the groups that a binding names in any workspace, without duplicates. If a token cannot hold all
+// groups, it contains the first ones. Therefore the groups are ordered round-robin by workspace, so that a workspace
+// whose bindings name many groups cannot crowd out other workspaces.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -278,5 +278,5 @@ func (c *lazyCluster) selectedBy(ctx context.Context, t v1.ClusterTarget) (bool,
 		return false, nil
 	}
 	selected, err := t.Selects(c.name.Name, c.cluster.Labels)
-	return err == nil && selected, nil // an invalid selector selects none
+	return err == nil && selected, nil // an invalid selector selects nothing
 }

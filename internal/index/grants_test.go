@@ -162,7 +162,7 @@ func grants(t *testing.T, objects ...client.Object) *index.Grants {
 	return g
 }
 
-// informers has the informers of ClusterRoleTemplateBindings and of ProjectRoleTemplateBindings.
+// informers holds the informers of ClusterRoleTemplateBindings and of ProjectRoleTemplateBindings.
 type informers struct {
 	crcache.Informers
 	clusters, projects *informer

@@ -62,7 +62,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// Users adds the index that Disabled uses to a cache, for hubs at which users sign in.
+// Users adds to a cache the index that Disabled uses. It is needed on hubs that users sign in to.
 func Users(ctx context.Context, indexer client.FieldIndexer) error {
 	err := indexer.IndexField(ctx, &v1.User{}, byPrincipal, func(o client.Object) []string {
 		return []string{o.(*v1.User).Spec.Principal}

@@ -24,7 +24,7 @@ type targeted interface {
 }
 
 // targeting returns the objects of a kind that target a Cluster. They belong to the cache and must not be changed. This
-// is true for all lists that this package returns.
+// applies to all lists that this package returns.
 func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]T, error) {
 	var found []T
 	for _, key := range []string{cluster.GetName(), selecting} {
@@ -53,7 +53,7 @@ func BindingsWith[B v1.Binding](ctx context.Context, reader client.Reader, role 
 	return lookUp[B](ctx, reader, "", byRole, role)
 }
 
-// ProjectsListing returns the Projects of a namespace that list at least one of the names in their namespaces.
+// ProjectsListing returns the Projects in a namespace whose spec.namespaces contains at least one of the given names.
 func ProjectsListing(
 	ctx context.Context, reader client.Reader, workspace string, names []string,
 ) ([]*v1.Project, error) {
@@ -73,11 +73,11 @@ func ProjectsListing(
 	return found, nil
 }
 
-// Inheritors returns the name of a role template and the names of all templates that inherit it, directly or through
-// others.
+// Inheritors returns the name of a role template and the names of all templates that inherit it, directly or
+// indirectly.
 func Inheritors(templates []v1.RoleTemplate, name string) []string {
 	heirs := []string{name}
-	for i := 0; i < len(heirs); i++ { // heirs grows in the loop
+	for i := 0; i < len(heirs); i++ { // the loop extends heirs
 		for j := range templates {
 			heir := &templates[j]
 			if slices.Contains(heir.Spec.Inherits, heirs[i]) && !slices.Contains(heirs, heir.Name) {

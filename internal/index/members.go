@@ -15,13 +15,13 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Problem is the reason why an object targets no member, or none of the members that it names.
+// Problem is the reason why an object targets no member, or none of the members that it refers to.
 type Problem struct {
-	// Reason is the reason of the condition Ready.
+	// Reason is the reason of the Ready condition.
 	Reason string
 	// Message tells the user what to do.
 	Message string
-	// Stalled is true if nothing changes until a user acts.
+	// Stalled is true if manual action is required.
 	Stalled bool
 }
 

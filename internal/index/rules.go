@@ -16,10 +16,10 @@ import (
 // maxRules is the maximum size of a Role's rules that are kept in memory, in bytes.
 const maxRules = 4 << 10
 
-// outlined is the API group of a rule that represents other rules.
+// outlined is the API group in a rule that stands for other rules.
 const outlined = "outline.cluster.drover.dev"
 
-// outlineKey is the key of the digests, so that no user can write a valid digest into a Role.
+// outlineKey is the key for the digests, so that no user can write a valid digest into a Role.
 var outlineKey = []byte(rand.Text())
 
 // OutlineRules returns the part of a Role's rules that is kept in memory: all rules, or a single rule with a digest if
@@ -28,7 +28,7 @@ func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if len(rules) == 1 && len(rules[0].APIGroups) == 1 && rules[0].APIGroups[0] == outlined {
 		rules = []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: rules[0].ResourceNames}}
 		if names := rules[0].ResourceNames; len(names) != 1 || len(names[0]) != hex.EncodedLen(sha256.Size) {
-			rules[0].ResourceNames = nil // a user has written this rule
+			rules[0].ResourceNames = nil // a user wrote this rule
 		}
 		return rules
 	}
@@ -36,7 +36,7 @@ func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	for _, rule := range rules {
 		for i, list := range [][]string{rule.APIGroups, rule.Resources, rule.ResourceNames, rule.Verbs,
 			rule.NonResourceURLs} {
-			_, _ = hash.Write([]byte{byte(i), 0}) // never returns an error
+			_, _ = hash.Write([]byte{byte(i), 0}) // Write never returns an error
 			for _, text := range list {
 				size += len(text) + 16
 				_, _ = hash.Write(append([]byte(text), 0))
@@ -50,7 +50,7 @@ func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: []string{hex.EncodeToString(hash.Sum(nil))}}}
 }
 
-// SameRules reports whether a Role has the wanted rules. kept is the result of OutlineRules.
+// SameRules reports whether a Role has the desired rules. The argument kept is the result of OutlineRules.
 func SameRules(kept, want []rbacv1.PolicyRule) bool {
 	return reflect.DeepEqual(kept, want) || reflect.DeepEqual(kept, OutlineRules(want))
 }

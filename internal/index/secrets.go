@@ -20,11 +20,11 @@ import (
 )
 
 // MaxSecretData is the maximum size of the data of a Secret that is copied into members, in bytes. It is a quarter of
-// the size that an API server accepts, because a user who may create Secrets in a workspace must not fill the manager's
-// memory.
+// the size that an API server accepts, because users who can create Secrets in a workspace must not be able to fill the
+// manager's memory.
 const MaxSecretData = 256 << 10
 
-// maxRemembered limits the content that is kept between uses, in bytes, for all Secrets together.
+// maxRemembered is the maximum size of the content that is kept between uses, in bytes, for all Secrets together.
 const maxRemembered = 16 << 20
 
 // keySize is the key of StringData in which SecretOutline stores the size of the data. The API server never sends
@@ -56,18 +56,18 @@ func SecretOutline(object any) (any, error) {
 	return outline, nil
 }
 
-// choosing returns the labels with which users select a Secret to be copied into members, and the label of Secrets that
-// are never copied.
+// choosing returns the labels that users set to have a Secret copied into members, and the label of Secrets that are
+// never copied.
 func choosing() []string { return []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} }
 
-// sameChoice reports whether a Secret is still the chosen one.
+// sameChoice reports whether a Secret still has the same labels for copying.
 func sameChoice(outline, secret *corev1.Secret) bool {
 	return secret.UID == outline.UID && !slices.ContainsFunc(choosing(), func(key string) bool {
 		return secret.Labels[key] != outline.Labels[key]
 	})
 }
 
-// size returns the size of a Secret's content, in bytes. It includes the labels, because they are copied too and
+// size returns the size of a Secret's content, in bytes. It includes the labels, because they are also copied and
 // nothing else limits them.
 func size(secret *corev1.Secret) int {
 	total := len(secret.Annotations[v1.AnnotationExceptNamespaces])
@@ -102,11 +102,11 @@ type SecretReader struct {
 
 	mu       sync.Mutex // guards the fields below
 	contents map[types.NamespacedName]*corev1.Secret
-	held     int // bytes of contents
+	held     int // total size of the kept content, in bytes
 }
 
-// Get implements client.Reader. It does not find a Secret that the cache does not have, because such a Secret does not
-// have the label.
+// Get implements client.Reader. It does not find a Secret that is not in the cache, because such a Secret does not have
+// the label.
 func (r *SecretReader) Get(
 	ctx context.Context, name types.NamespacedName, object client.Object, options ...client.GetOption,
 ) error {
@@ -130,12 +130,12 @@ func (r *SecretReader) Get(
 	if err := r.Live.Get(ctx, name, secret, options...); err != nil {
 		return err
 	}
-	// Since the cache saw the Secret, it was replaced or lost the label. The event for this is on its way.
+	// The Secret has been replaced or has lost its label since it was cached. The event for this will arrive soon.
 	if !sameChoice(outline, secret) {
 		r.forget(name)
 		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
 	}
-	if n := size(secret); n > MaxSecretData { // the Secret has grown since the cache saw it
+	if n := size(secret); n > MaxSecretData { // the Secret has grown since it was cached
 		return &SecretTooLargeError{Size: n}
 	}
 	r.remember(name, secret)
@@ -156,7 +156,7 @@ func (r *SecretReader) remember(name types.NamespacedName, secret *corev1.Secret
 	r.forget(name)
 	secret.ManagedFields = nil
 	except, listed := secret.Annotations[v1.AnnotationExceptNamespaces]
-	if secret.Annotations = nil; listed { // other annotations may repeat the data
+	if secret.Annotations = nil; listed { // other annotations may contain a copy of the data
 		secret.Annotations = map[string]string{v1.AnnotationExceptNamespaces: except}
 	}
 	kept := secret.DeepCopy()

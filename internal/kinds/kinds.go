@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the registry of the kinds of api/v1: the kinds that users may watch, the metadata that caches keep,
-// and the sets that are delivered to members.
+// Package kinds is the registry of the kinds in api/v1. It defines which kinds users may watch, which metadata caches
+// keep, and which sets are delivered to members.
 //
 // The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, and the delivery
 // store read it.
@@ -27,15 +27,16 @@ const (
 	maxHostLabels = 64
 )
 
-// Kind is a kind of api/v1.
+// Kind is a kind in api/v1.
 type Kind struct {
-	// Name is the name of the kind, and Resource its name in paths.
+	// Name is the name of the kind, and Resource is its name in paths.
 	Name, Resource string
 	Object         client.Object
 	List           client.ObjectList
 	// ClusterScoped is true if objects have no namespace. The web page does not show them.
 	ClusterScoped bool
-	// Metadata defines which metadata the caches keep. Nil means only the annotations that are read for every kind.
+	// Metadata defines which metadata the caches keep. If it is nil, the caches keep only the annotations that are read
+	// for every kind.
 	Metadata *untrusted.Metadata
 	// Sets are the sets that an object has in each of its members.
 	Sets []Set
@@ -59,7 +60,7 @@ func All() []Kind {
 			Name: "Cluster", Resource: "clusters", Object: &v1.Cluster{}, List: &v1.ClusterList{},
 			Sets: []Set{
 				{set.Guards, checkpoint.Rule{CountsAsWithdrawn: true, OfMember: true}},
-				// It may have keys and sessions that were revoked after the backup.
+				// Such a set may contain keys and sessions that were revoked after the backup.
 				{set.Direct, checkpoint.Rule{CountsAsWithdrawn: true, RevokedAtOnce: true}},
 			},
 		},
@@ -79,7 +80,7 @@ func All() []Kind {
 		},
 		{
 			Name: "Plan", Resource: "plans", Object: &v1.Plan{}, List: &v1.PlanList{},
-			// A rollout withdraws plans too, and this is not the decision of a user.
+			// A rollout also withdraws plans, and this does not express a user's decision.
 			Sets: []Set{{set.Plan, checkpoint.Rule{}}},
 		},
 		{
@@ -102,7 +103,7 @@ func All() []Kind {
 	}
 }
 
-// byType has all kinds by the Go type of their objects.
+// byType maps the Go types of objects to their kinds.
 var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	found := map[reflect.Type]Kind{}
 	for _, kind := range All() {
@@ -111,14 +112,14 @@ var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	return found
 })
 
-// Of returns the kind of an object if it is a kind of api/v1. The Object and List of the result are shared and must not
+// Of returns the kind of an object if it is a kind in api/v1. The Object and List of the result are shared and must not
 // be changed.
 func Of(object any) (kind Kind, known bool) {
 	kind, known = byType()[reflect.TypeOf(object)]
 	return kind, known
 }
 
-// Rules returns the rules for a restored hub by kinds of sets.
+// Rules returns the rules for a restored hub, by the kind of set.
 func Rules() map[string]checkpoint.Rule {
 	rules := map[string]checkpoint.Rule{}
 	for _, kind := range All() {

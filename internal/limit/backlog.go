@@ -19,10 +19,10 @@ type BacklogBounds struct {
 	Grace time.Duration
 }
 
-// Backlog counts the bytes of responses that wait for their users. A response that waits for the member occupies no
-// memory. A response that waits for its user occupies at most one window. Therefore a window is counted only while a
-// write is in progress. The count is never too low, and watches without events do not count, however many there are.
-// NewBacklog returns a Backlog.
+// Backlog counts the bytes of responses that are waiting for their users. A response that waits for the member occupies
+// no memory. A response that waits for its user occupies at most one window. Therefore a window is counted only while a
+// write is in progress. The count is never too low, and watches without events do not count, no matter how many there
+// are. NewBacklog returns a Backlog.
 type Backlog struct {
 	bounds BacklogBounds
 	cut    func(Scope)
@@ -31,7 +31,7 @@ type Backlog struct {
 	held       int64      // windows of all writes in progress
 	members    map[string]*held
 	workspaces map[string]*held
-	writes     *list.List // *Flow values with a write in progress, the oldest first
+	writes     *list.List // *Flow values with a write in progress, with the oldest first
 	timer      *time.Timer
 }
 
@@ -72,8 +72,8 @@ func NewBacklog(bounds BacklogBounds, cut func(Scope)) *Backlog {
 	return b
 }
 
-// Flow begins a response. cut must end the write in progress. It is called at most once, without any lock held, and
-// never after Close has returned. The caller must close the flow.
+// Flow starts a response. The function cut must end the write in progress. It is called at most once, without any lock
+// held, and never after Close has returned. The caller must close the flow.
 func (b *Backlog) Flow(from Origin, cut func()) *Flow {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +168,7 @@ func (b *Backlog) remove(f *Flow) {
 	}
 }
 
-// judge returns the flows to cut, which no longer count. If a write is too recent to be cut, judge sets the timer for
+// judge returns the flows to cut and stops counting them. If a write is too recent to be cut, judge sets the timer for
 // it.
 func (b *Backlog) judge() []*Flow {
 	var victims []*Flow
@@ -186,9 +186,9 @@ func (b *Backlog) judge() []*Flow {
 	}
 }
 
-// victim returns the oldest write above a limit. That is a write from a member that exceeds its own limit. If all
-// members together exceed their limit, it is a write from the workspace that holds the most, so a user who stalls many
-// responses loses these first. If the write is too recent to be cut, later is how long that remains so.
+// victim returns the oldest write above a limit. If a member exceeds its own limit, this is a write from that member.
+// If all members together exceed their limit, it is a write from the workspace that holds the most, so that a user who
+// stalls many responses loses those first. If the write is too recent to be cut, later is the time until it can be cut.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {
 	var fullest *held
 	if exceeds(b.held, b.bounds.All) {
@@ -211,7 +211,8 @@ func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.D
 		if age := now.Sub(f.since); age < b.bounds.Grace && !exceeds(f.member.bytes, 2*b.bounds.Member) &&
 			!exceeds(b.held, 2*b.bounds.All) {
 			if later == 0 {
-				later = b.bounds.Grace - age // the next ones are younger, but may be from a member that exceeds its limit further
+				// the next writes are more recent, but may come from a member that exceeds its limit by more
+				later = b.bounds.Grace - age
 			}
 			continue
 		}
@@ -222,7 +223,7 @@ func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.D
 
 func exceeds(n, bound int64) bool { return bound > 0 && n > bound }
 
-// look cuts the flows that may be cut now. The timer calls it.
+// look cuts the flows that can be cut now. The timer calls it.
 func (b *Backlog) look() {
 	b.mu.Lock()
 	victims := b.judge()
@@ -230,7 +231,7 @@ func (b *Backlog) look() {
 	b.end(victims)
 }
 
-// end cuts flows. The lock is not held, because ending a write may take a moment.
+// end cuts flows. The lock is not held, because ending a write may take some time.
 func (b *Backlog) end(victims []*Flow) {
 	for _, f := range victims {
 		if b.cut != nil {

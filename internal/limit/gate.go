@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// Bounds are the limits of a Gate. For seats, zero means no limit. For the queue, it means that no request can wait.
+// Bounds are the limits of a Gate. For seats, zero means no limit. For the queue, zero means that no request can wait.
 type Bounds struct {
-	// User, Member and All limit the seats taken at one time: by one user, in one member, and in total.
+	// User, Member and All limit the seats that are taken at the same time, by one user, in one member, and in total.
 	User, Member, All int
-	// Queue and QueueUser limit how many requests may wait at one time: in total, and of one user.
+	// Queue and QueueUser limit how many requests may wait at the same time, in total and from one user.
 	Queue, QueueUser int
 	// Wait is how long a request may wait.
 	Wait time.Duration
@@ -46,7 +46,8 @@ const (
 	ScopeAll    Scope = "all"
 )
 
-// FullError is returned when there was no seat. It is the only error of Gate.Enter, apart from the errors of contexts.
+// FullError is returned when no seat became free. It is the only error of Gate.Enter, apart from the errors of
+// contexts.
 type FullError struct {
 	// Scope is the limit that was reached.
 	Scope Scope
@@ -62,7 +63,7 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("no room for one more (bound of: %s)", e.Scope)
 }
 
-// Observer has functions that a Gate calls for metrics. Each of them may be nil. They are called from several
+// Observer holds functions that a Gate calls for metrics. Each of them may be nil. They are called from several
 // goroutines concurrently and must not block.
 type Observer struct {
 	// Queued receives how long a request has waited, whether or not it got a seat.
@@ -79,8 +80,8 @@ type Gate struct {
 	mu      sync.Mutex // guards the fields below, and all shares
 	open    int        // number of seats taken
 	waiting int
-	users   map[string]*share // users with seats or waiters
-	members map[string]*share // members with seats or waiters
+	users   map[string]*share // by name, users with seats or waiters
+	members map[string]*share // by name, members with seats or waiters
 	turns   []*share          // users with waiters; the next user is first
 }
 
@@ -97,7 +98,7 @@ type share struct {
 type waiter struct {
 	user, member *share
 	begun        time.Time
-	called       chan struct{} // closed when the waiter got a seat or has to leave
+	called       chan struct{} // closed when the waiter has received a seat or has to leave
 	seat         *Seat         // nil if the waiter has to leave
 }
 
@@ -133,7 +134,7 @@ func (g *Gate) Enter(ctx context.Context, who Requester) (*Seat, error) {
 	return seat, nil
 }
 
-// Load returns how many seats are taken, and how many requests wait for one.
+// Load returns how many seats are taken, and how many requests are waiting for one.
 func (g *Gate) Load() (taken, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,7 +201,7 @@ func (s *Seat) Release() {
 	}
 }
 
-// callNext gives seats to waiters until none fits. Users take turns.
+// callNext gives seats to waiters until no further seat can be given. Users take turns.
 func (g *Gate) callNext() {
 	for asked := 0; asked < len(g.turns) && !reached(g.open, g.bounds.All); asked++ {
 		user := g.turns[asked]
@@ -210,7 +211,7 @@ func (g *Gate) callNext() {
 		}
 		w := user.queue[n]
 		g.dequeue(w, n)
-		if len(user.queue) > 0 { // the user was served, and is now last
+		if len(user.queue) > 0 { // the user has been served and is now last
 			at := slices.Index(g.turns, user)
 			g.turns = append(slices.Delete(g.turns, at, at+1), user)
 		}
@@ -221,7 +222,7 @@ func (g *Gate) callNext() {
 }
 
 // enqueue adds a waiter if there is room for it. If the queue is full, it drops the newest waiter of the user with the
-// most waiters, and not the first waiter of another user.
+// most waiters, rather than the first waiter of another user.
 func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	if g.bounds.Queue <= 0 || g.bounds.Wait <= 0 || reached(len(user.queue), g.bounds.QueueUser) {
 		return nil, false

@@ -12,9 +12,9 @@ import (
 type Settings struct {
 	// Short limits requests that end with their response.
 	Short Bounds
-	// Long limits requests that are meant to last. They never wait.
+	// Long limits requests that are meant to last. Such requests never wait.
 	Long Bounds
-	// Backlog limits the memory that is held for users who do not read.
+	// Backlog limits the memory that is held for users who do not read their responses.
 	Backlog BacklogBounds
 }
 
@@ -30,14 +30,14 @@ func Defaults() Settings {
 // Observers of a Limiter.
 type Observers struct {
 	Short, Long Observer
-	// Cut is called each time a request was cut because of the backlog.
+	// Cut is called each time a request has been cut because of the backlog.
 	Cut func(Scope)
 }
 
-// Limiter limits what users do through one replica of the hub. New returns a Limiter.
+// Limiter limits users' requests through one replica of the hub. New returns a Limiter.
 type Limiter struct {
 	short, long *Gate
-	// Backlog counts the memory that is held for users who do not read.
+	// Backlog counts the memory that is held for users who do not read their responses.
 	Backlog *Backlog
 }
 

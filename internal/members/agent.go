@@ -70,7 +70,7 @@ func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // read as much as possible
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // reads as much as possible
 	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxErrorText))}
 }
 
@@ -104,7 +104,7 @@ func (c *Calls) sendBy(
 	var raw []byte
 	if err == nil {
 		raw, err = io.ReadAll(io.LimitReader(resp.Body, protocol.MaxBody))
-		_ = resp.Body.Close() // the whole body has been read
+		_ = resp.Body.Close() // the body has been read completely
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s to cluster %s: %w", ask.path, name, err)

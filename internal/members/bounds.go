@@ -17,7 +17,7 @@ import (
 // ErrWorkspaceFull is returned when a workspace has reached its tunnel limit.
 var ErrWorkspaceFull = errors.New("the workspace has reached its limit of tunnels at this replica of the hub")
 
-// Bounds limit the resources that members use on a replica.
+// Bounds limit the resources that members use in one replica.
 type Bounds struct {
 	// ClusterTunnels is the maximum number of tunnels per Cluster. Opening another tunnel closes the oldest one.
 	ClusterTunnels int
@@ -94,8 +94,8 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend closes the member's tunnels at this replica because its agent is sending too much. what names the excess, for
-// example "reports". The member cannot open another tunnel for a minute.
+// suspend closes the member's tunnels to this replica because its agent is sending too much. The argument what names
+// the excess, for example "reports". The member cannot open another tunnel for a minute.
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()
 	m := a.table.memberLocked(name)
@@ -172,7 +172,7 @@ func (a *Admission) turnAway(name types.NamespacedName, reason, message string) 
 	if len(listeners) == 0 {
 		a.Refused(name, reason, message)
 	}
-	for _, f := range listeners { // they call Refused
+	for _, f := range listeners { // the listeners may call Refused
 		f(name, reason, message)
 	}
 }

@@ -69,7 +69,7 @@ func (a agentRequest) target() string {
 // CallPause ago. It returns the state of the call. Once the call has succeeded, the agent has stored the settings.
 func (c *Calls) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
 	body, err := json.Marshal(settings)
-	if err != nil { // strings can always be marshalled
+	if err != nil { // strings can always be marshaled
 		return Call{Err: err, At: c.table.now()}
 	}
 	return c.start(name, settings.Digest(), agentRequest{method: http.MethodPut, path: protocol.PathSettings, body: body})

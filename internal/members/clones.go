@@ -26,7 +26,8 @@ var ErrUndecided = errors.New(
 	"two agents report that they lead, and the hub does not know yet whether they belong to the same cluster")
 
 const (
-	// examineEvery is the interval at which the hub queries the agents of a member that may be two clusters.
+	// examineEvery is the interval at which the hub queries the agents of a member whose identity may be shared by two
+	// clusters.
 	examineEvery = 5 * time.Second
 	// askTimeout is the timeout for one query, because a stopped process does not respond.
 	askTimeout = 5 * time.Second
@@ -92,7 +93,8 @@ func answered(seen []sighting) bool {
 	return !slices.ContainsFunc(seen, func(s sighting) bool { return s.term == "" })
 }
 
-// undecided reports whether two agents claim to be the leader and may belong to two clusters. table.mu must be held.
+// undecided reports whether two agents claim to be the leader and may belong to different clusters. table.mu must be
+// held.
 func (m *member) undecided() bool {
 	return m.leaders() > 1 && (m.examination == nil || !m.examination.decided)
 }
@@ -143,8 +145,9 @@ func (m *member) leaders() int {
 	return count
 }
 
-// leaders tracks which of a member's agents claim to be the leader. Exactly one of them should. If two do, leaders
-// determines whether the member is two clusters. If none does for LeaderPatience, it notifies the listeners.
+// leaders tracks which of a member's agents claim to be the leader. Exactly one of them should. If two agents do, it
+// determines whether two clusters share the member's identity. If none does for LeaderPatience, it notifies the
+// listeners.
 type leaders struct {
 	table   *table
 	notices *Notices

@@ -26,8 +26,8 @@ const (
 	maxFarPause   = 30 * time.Second
 )
 
-// followFarLocked opens or closes a member's stream through another replica, depending on where its agents' tunnels
-// end.
+// followFarLocked opens or closes a member's stream through another replica, depending on the replicas to which its
+// agents' tunnels lead.
 func (s *Followers) followFarLocked(name types.NamespacedName) {
 	m := s.table.members[name]
 	if m == nil {
@@ -95,7 +95,7 @@ func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 			return streamRequest{agent: leads.carrier, subjects: s.following.subjects}, nil
 		})
 		if errors.Is(err, ErrReportEnded) {
-			failures = 0 // the stream ends like this when the agent gives up its tunnel
+			failures = 0 // the stream ends in this way when the agent gives up its tunnel
 		}
 		s.table.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
 		if fast := (tooFast{}); errors.As(err, &fast) {

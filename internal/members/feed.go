@@ -32,12 +32,12 @@ type Record struct {
 	Report    *protocol.Report `json:"report,omitempty"`
 	ReportErr string           `json:"reportErr,omitempty"`
 	Reported  int64            `json:"reported,omitempty"`
-	// Loss describes how the last tunnel at that replica ended.
+	// Loss describes how the last tunnel to that replica ended.
 	Loss    *Loss      `json:"loss,omitempty"`
 	Refusal *Rejection `json:"refusal,omitempty"`
 }
 
-// Loss records when and why a member's last tunnel at one replica ended.
+// Loss records when and why a member's last tunnel to one replica ended.
 type Loss struct {
 	At      time.Time `json:"at"`
 	Because string    `json:"because,omitempty"`

@@ -22,9 +22,9 @@ const maxAsked = 8
 
 // Leading returns a transport to the leading agent of a member, wherever its tunnel ends. It first tries the agent that
 // claims to be the leader in its report. If that agent responds with 421 or cannot be reached, it tries the others one
-// by one. Leading returns ErrNotConnected for a member that is not connected, and ErrClones for a member that is two
-// clusters. While it is unknown whether a member is two clusters, requests fail with ErrUndecided, because a clone must
-// not receive data that is meant for the member. Requests with a body need GetBody.
+// by one. Leading returns ErrNotConnected for a member that is not connected, and ErrClones if two clusters share the
+// member's identity. While this is unknown, requests fail with ErrUndecided, because a clone must not receive data that
+// is meant for the member. Requests with a body need GetBody.
 func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -108,7 +108,7 @@ func (t *Transports) leader(name types.NamespacedName, tried []string) (found ro
 	return found, kin, nil
 }
 
-// of returns the routes to one agent process.
+// of returns the routes that lead to one agent process.
 func of(routes []route, instance string) []route {
 	return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
 }

@@ -71,7 +71,7 @@ func (l *lines) Err() error {
 // control window. This costs memory, so it is tolerated only for some time.
 type pace struct {
 	limiter *rate.Limiter
-	behind  time.Time // the time since which the agent has been held back continuously; zero if it is not
+	behind  time.Time // when the agent started to be held back continuously; zero if it is not held back
 }
 
 // newPace returns a pace with the rate of a limiter. Several streams can share a limiter. It holds an agent back for at

@@ -5,7 +5,7 @@ package members
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Notices notifies other replicas and listeners when a member has changed.
+// Notices informs other replicas and listeners when a member has changed.
 type Notices struct {
 	table *table
 	// first are functions that are called before the listeners when a member has changed, with table.mu held.
@@ -21,7 +21,7 @@ type listeners struct {
 	tokens          []func(Peer)
 }
 
-// heard holds the functions to call on changes of Clusters or of Hosts.
+// heard holds the functions to call on changes to Clusters or to Hosts.
 type heard struct {
 	changed []func(types.NamespacedName)
 	opened  []func(types.NamespacedName)
@@ -35,15 +35,15 @@ func (l *listeners) of(name types.NamespacedName) *heard {
 	return &l.clusters
 }
 
-// OnChange registers a function that is called after each change of a Cluster on any replica: when it is connected,
-// lost or refused, or when its agent has sent a report. f must not block.
+// OnChange registers a function that is called after each change to a Cluster on any replica: when it has been
+// connected, lost or refused, or when its agent has sent a report. f must not block.
 func (n *Notices) OnChange(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.clusters.changed = append(n.listeners.clusters.changed, f)
 }
 
-// OnHostChange registers a function that is called after each change of a Host on any replica, with the Host's member
+// OnHostChange registers a function that is called after each change to a Host on any replica, with the Host's member
 // name. f must not block.
 func (n *Notices) OnHostChange(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
@@ -51,7 +51,7 @@ func (n *Notices) OnHostChange(f func(types.NamespacedName)) {
 	n.listeners.hosts.changed = append(n.listeners.hosts.changed, f)
 }
 
-// OnOpen registers a function that is called after a Cluster's tunnel has been opened at this replica. f must not
+// OnOpen registers a function that is called after a Cluster's tunnel has been opened to this replica. f must not
 // block.
 func (n *Notices) OnOpen(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
@@ -59,7 +59,7 @@ func (n *Notices) OnOpen(f func(types.NamespacedName)) {
 	n.listeners.clusters.opened = append(n.listeners.clusters.opened, f)
 }
 
-// OnHostOpen registers a function that is called after a Host's tunnel has been opened at this replica, with the Host's
+// OnHostOpen registers a function that is called after a Host's tunnel has been opened to this replica, with the Host's
 // member name. f must not block.
 func (n *Notices) OnHostOpen(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
@@ -75,7 +75,7 @@ func (n *Notices) OnToken(f func(Peer)) {
 	n.listeners.tokens = append(n.listeners.tokens, f)
 }
 
-// changed notifies feeds and listeners of a change at this replica.
+// changed notifies feeds and listeners of a change on this replica.
 func (n *Notices) changed(name types.NamespacedName) {
 	n.table.mu.Lock()
 	n.notifyFeedsLocked(name)
@@ -83,7 +83,7 @@ func (n *Notices) changed(name types.NamespacedName) {
 	n.notify(name)
 }
 
-// notify notifies listeners of a change at any replica.
+// notify notifies listeners of a change on any replica.
 func (n *Notices) notify(names ...types.NamespacedName) {
 	n.table.mu.Lock()
 	clusters, hosts := n.listeners.clusters.changed, n.listeners.hosts.changed

@@ -6,14 +6,14 @@ package members
 import "time"
 
 const (
-	// admittedPerSecond is the number of agents that a hub on two cores admits per second, see internal/server/pace.go.
+	// admittedPerSecond is the number of agents that a hub on two cores admits per second. See internal/server/pace.go.
 	admittedPerSecond = 400
 	// manyTime is the queue length above which losses count as many. It is measured in the time that the hub takes to
 	// readmit the agents.
 	manyTime = time.Second
 )
 
-// ReturnTime is how long agents that lost their connection may take to come back, in addition to the time that the hub
+// ReturnTime is how long agents that lost their connection may take to reconnect, in addition to the time that the hub
 // takes to admit them. It covers their first few attempts.
 const ReturnTime = 25 * time.Second
 
@@ -23,10 +23,10 @@ func AdmissionTime(agents int) time.Duration {
 }
 
 // losses distinguishes between losing a few members and losing many at the same time. Many are lost when something
-// fails between them and the hub, and most of them come back. How soon each one is back depends on the rate at which
+// fails between them and the hub, and most of them reconnect. How soon each one reconnects depends on the rate at which
 // the hub admits them. Until then, a missing member is no sign of a problem with that member.
 //
-// It is a virtual queue, as in the generic cell rate algorithm: a lost member joins the queue, a member that is back
+// It is a virtual queue, as in the generic cell rate algorithm: a lost member joins the queue, a member that reconnects
 // leaves it, and the hub serves admittedPerSecond. A single member that keeps reconnecting therefore does not look like
 // many members. It is guarded by table.mu.
 type losses struct {
@@ -48,10 +48,10 @@ func (l *losses) lost(now time.Time) {
 	}
 }
 
-// returned must be called when a lost member is back.
+// returned must be called when a lost member has reconnected.
 func (l *losses) returned() { l.admitted = l.admitted.Add(-AdmissionTime(1)) }
 
-// returning returns the time until which a member that was lost at the given time, as one of many, may still come back.
+// returning returns the time until which a member that was lost at the given time, as one of many, may still reconnect.
 // It returns zero if it was not one of many. If other members are lost later, the time is extended, but never beyond
 // the time that would apply if all members had been lost together with this one.
 func (l *losses) returning(lost time.Time, members int) time.Time {

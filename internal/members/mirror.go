@@ -53,7 +53,7 @@ func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	defer m.table.mu.Unlock()
 	m.via = via
 	m.round++
-	for name := range m.rounds { // the routes through this replica can be used again
+	for name := range m.rounds { // the routes through the other replica can be used again
 		if member := m.table.members[name]; member != nil {
 			member.wakeLocked()
 		}
@@ -109,8 +109,8 @@ func (m *Mirror) updateLocked(record Record) []Peer {
 	return opened
 }
 
-// setLocked replaces the replica's state of a member and returns the previous state. Nil means that the replica knows
-// nothing about the member.
+// setLocked replaces the replica's state of a member and returns the previous state. A nil state means that the replica
+// knows nothing about the member.
 func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Record) {
 	member := m.table.memberLocked(name)
 	connected, lost := member.connected(), member.lost()
@@ -130,7 +130,8 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 	case member.forgotten: // its Cluster was deleted
 	case connected && !now:
 		m.table.losses.lost(m.table.now())
-	case !now && !lost && record != nil && record.recent(m.table.now()): // it was lost before this replica knew of it
+	case !now && !lost && record != nil && record.recent(m.table.now()):
+		// the member was lost before this replica knew of it
 		m.table.losses.lost(m.table.now())
 	case !connected && now && lost:
 		m.table.losses.returned()
@@ -139,12 +140,12 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 	return before
 }
 
-// recent reports whether the member was lost so recently that it may still come back.
+// recent reports whether the member was lost so recently that it may still reconnect.
 func (r *Record) recent(now time.Time) bool {
 	return r.Loss != nil && now.Sub(r.Loss.At) < ReturnTime
 }
 
-// replayedLocked returns the tunnels at this replica whose tokens were used earlier at another replica.
+// replayedLocked returns the tunnels to this replica whose tokens were used earlier at another replica.
 func (t *table) replayedLocked(opened []Peer) []*session {
 	var replayed []*session
 	for _, p := range opened {
@@ -211,7 +212,7 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	}
 	lost := loss{at: m.detached, because: ErrReplicaGone}
 	record := member.remote[i].record
-	// it had been lost before; from now on, this replica remembers the loss
+	// the member had been lost before; from now on, this replica remembers the loss
 	if len(record.Tunnels) == 0 && record.Loss != nil {
 		lost.at, lost.because = record.Loss.At, record.Loss
 	}

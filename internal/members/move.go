@@ -23,7 +23,7 @@ import (
 // Timing of moves.
 const (
 	// movesPerCore is the number of agents per second and core that are asked to move. Each of them causes a TLS
-	// handshake at another replica, which accepts only a limited number at a time.
+	// handshake with another replica, which accepts only a limited number at a time.
 	movesPerCore = 200
 	moveBurst    = 50
 	// moveTimeout is how long an agent may take to respond. It does no work before it responds.
@@ -38,10 +38,10 @@ const (
 	moveSilence = 10 * time.Second
 )
 
-// Move asks the agents of all tunnels at this replica to open a new tunnel through the hub's address and to give up the
-// current one, which they may use for another keep. It asks them no faster than other replicas can accept them. It
-// returns how many agents have moved and how many have stayed. An agent has stayed if it did not respond, does not
-// support the request, or had not moved when ctx ended or when no agent had moved for 10 s.
+// Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and to give up the
+// current one, which they may continue to use for the duration keep. It asks them no faster than other replicas can
+// accept them. It returns how many agents have moved and how many have stayed. An agent has stayed if it did not
+// respond, does not support the request, or had not moved when ctx ended or when no agent had moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
@@ -77,7 +77,7 @@ func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed i
 	return left, len(sessions) - left
 }
 
-// open returns the tunnels at this replica that accept new requests.
+// open returns the tunnels to this replica that accept new requests.
 func (t *Tunnels) open() []*session {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

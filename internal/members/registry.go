@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package members knows which members are connected to which replica of the hub, provides a transport to each of them,
+// Package members tracks which members are connected to which replica of the hub, provides a transport to each of them,
 // and notifies listeners of changes.
 package members
 
@@ -66,7 +66,8 @@ type Peer struct {
 	// Instance distinguishes the agent's process from the other processes of its cluster. It is empty if the agent does
 	// not send a name.
 	Instance string `json:"instance,omitempty"`
-	// NodeAgent is true if the process is a node agent. Its tunnel carries requests only while the member has no other.
+	// NodeAgent is true if the process is a node agent. Its tunnel carries requests only while the member has no other
+	// tunnel.
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 	// Leads is true if the process claimed to be the leader in its last report. The replica at which the tunnel ends
 	// informs the other replicas.

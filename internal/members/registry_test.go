@@ -651,7 +651,7 @@ func TestIdleMembersCostFewGoroutines(t *testing.T) {
 			_ = conn.Close()
 			<-served
 		})
-		// goroutines that start here are labelled
+		// goroutines that start here are labeled
 		pprof.Do(t.Context(), pprof.Labels("side", "hub"), func(ctx context.Context) {
 			session, err := tunnel.NewSession(ctx, hubEnd, tunnel.Config{})
 			if err != nil {

@@ -23,13 +23,13 @@ var errSpoilt = errors.New("the body cannot be sent again")
 type replay struct {
 	body    io.ReadCloser
 	current *attempt
-	// holds a token while no attempt is reading body; only the holder of the token may use record and at
+	// contains a token while no attempt is reading body; only the holder of the token may use record and at
 	reading chan struct{}
 	record  []byte      // the bytes that were read so far
 	spoiler *attempt    // the attempt that read more than can be replayed
 	spoilt  atomic.Bool // set if there is a spoiler
 
-	mu        sync.Mutex // guards the rest
+	mu        sync.Mutex // guards the fields below
 	committed bool       // set if the current attempt is the last, so the transport owns the body
 	closed    bool       // set if the transport has closed the body
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Limits on how many reports of one agent the hub processes. If reports arrive faster, the hub processes only the
+// Limits on how many reports from one agent the hub processes. If reports arrive faster, the hub processes only the
 // latest.
 const (
 	reportsPerSecond = 1
@@ -54,7 +54,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 		t.admission.suspend(s.peer.Name(), fast.what)
 	case errors.Is(err, errNoReport):
 		t.setReport(s, nil, err)
-	default: // either the tunnel is closing and provides the cause, or only this request was aborted
+	default: // either the tunnel is closing, in which case it provides the cause, or only this request was aborted
 		s.Close()
 		<-s.Done()
 		if errors.Is(s.Err(), tunnel.ErrClosed) {

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// route is an open tunnel to a member, at this replica or another one.
+// route is an open tunnel to a member, to this replica or another one.
 type route struct {
 	id        string
 	instance  string // the agent's instance name, which may be empty

@@ -14,26 +14,26 @@ import (
 
 // State is the state of a member as far as the registry knows it.
 type State struct {
-	// Peers are the agents that have open tunnels at any replica.
+	// Peers are the agents that have open tunnels to any replica.
 	Peers []Peer
-	// Report is the newest report of a connected member's leading agent, or of any of its agents if none leads. It is nil
-	// before the first report.
+	// Report is the newest report of a connected member's leading agent, or of any of its agents if none is the leader.
+	// It is nil before the first report.
 	Report *protocol.Report
 	// ReportErr explains why a connected member has no report.
 	ReportErr error
 	// LastSeen is the time when the last tunnel ended. It is zero if none has ended since this process started.
 	LastSeen time.Time
 	// Returning is the time until which a member without a tunnel is expected to reconnect, because many members lost
-	// their tunnels at the same time. It is zero if only a few did. If the tunnel ended at another replica whose clock
-	// is behind, the time is correspondingly earlier.
+	// their tunnels at the same time. It is zero if only a few did. If the tunnel led to another replica whose clock is
+	// behind, the time is correspondingly earlier.
 	Returning time.Time
 	// LostBecause is the reason why the last tunnel ended.
 	LostBecause error
 	// Left is true if the last tunnel ended because the agent disconnected, either to stop or to move to another
 	// replica.
 	Left bool
-	// NoLeader is the time since which none of the connected agent's replicas has been the leader. It is zero if one
-	// is, or if this has lasted for less than LeaderPatience.
+	// NoLeader is the time since which none of the connected agent's replicas has been the leader. It is zero if one of
+	// them is, or if this has lasted for less than LeaderPatience.
 	NoLeader time.Time
 	// Clones are the two clusters that share the member's identity. It is nil for a single cluster.
 	Clones *Clones
@@ -63,7 +63,7 @@ func (s State) Agents() int {
 	return len(instances) + nameless
 }
 
-// States returns the state of members, including their tunnels at other replicas.
+// States returns the state of members, including their tunnels to other replicas.
 type States struct{ table *table }
 
 // State returns the state of a member.
@@ -143,7 +143,7 @@ func preferred(a, b agentState) agentState {
 	return b
 }
 
-// stateHere returns the state reported through the tunnels at this replica. table.mu must be held.
+// stateHere returns the state reported through the tunnels to this replica. table.mu must be held.
 func (m *member) stateHere() agentState {
 	var state agentState
 	for _, s := range m.sessions {
@@ -152,7 +152,7 @@ func (m *member) stateHere() agentState {
 	return state
 }
 
-// Size returns the number of connected members and the number of their tunnels, at all replicas.
+// Size returns the number of connected members and the number of their tunnels, to all replicas.
 func (all *States) Size() (members, tunnels int) {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()

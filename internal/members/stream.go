@@ -23,8 +23,8 @@ import (
 // Limits on the events that an agent sends in addition to its reports. Events are kept in memory and trigger
 // reconciles, and the agent may be malicious.
 const (
-	// maxSets and maxPlans bound the complete report of a subject, in bytes. An event counts as the size of its line
-	// plus eventCost, the overhead of an event in memory and in a queue. Without eventCost, half a million of the
+	// maxSets and maxPlans limit the size of a subject's complete report, in bytes. An event counts as the size of its
+	// line plus eventCost, the overhead of an event in memory and in a queue. Without eventCost, half a million of the
 	// shortest lines would stay below the limit.
 	maxSets, maxPlans = 16 << 20, 4 << 20
 	eventCost         = 512
@@ -116,9 +116,9 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 	s.restart = cancel
 }
 
-// readOnce reads the lines of one request. One goroutine per member waits here. Everything except the waiting is done
-// in separate functions, so the waiting goroutine uses little stack. The garbage collector halves a stack if less than
-// a quarter of it is in use.
+// readOnce reads the lines of one request. One goroutine per member waits in this function. Everything except the
+// waiting is done in other functions, so that the waiting goroutine uses little stack. The garbage collector halves a
+// stack if less than a quarter of it is in use.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *stream) open(ctx context.Context, what func() (streamRequest, error)) (
 	return resp.Body, newLines(resp.Body, usualLine, protocol.MaxLine), nil
 }
 
-// reportEnd converts the error from reading a stream into the reason why it ended.
+// reportEnd converts the error from reading a stream into the reason why the stream ended.
 func reportEnd(err error) error {
 	switch {
 	case err == nil:

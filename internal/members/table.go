@@ -19,8 +19,8 @@ import (
 // table holds the state of all members and is shared by the parts of a Registry. Methods whose names end in Locked must
 // be called with mu held.
 //
-// There is only one lock, because all parts must see a change to a member at once. For example, a new tunnel changes
-// the losses, the waiting requests, the feeds and the tunnel count of the workspace together.
+// There is only one lock, because all parts must see a change to a member at the same time. For example, a new tunnel
+// changes the losses, the waiting requests, the feeds and the tunnel count of the workspace together.
 type table struct {
 	log logr.Logger
 	now func() time.Time
@@ -51,21 +51,21 @@ func isHost(name types.NamespacedName) bool {
 type member struct {
 	sessions  []*session    // sorted, newest last
 	draining  []*session    // sessions that accept no new requests and no longer count as a connection
-	remote    []remote      // the state that other replicas share about the member, one element per replica
+	remote    []remote      // the state of the member that other replicas share, with one element per replica
 	far       *remoteStream // nil if nothing is read through another replica
 	offers    *reportBytes
-	loss      loss // the loss of the last tunnel at this replica
+	loss      loss // the loss of the last tunnel to this replica
 	refusal   *Rejection
 	lastCall  *agentCall // the latest call, or nil if there is none
 	paused    time.Time  // the member cannot open a tunnel until this time
-	forgotten bool       // set if the member is dropped after its last tunnel
+	forgotten bool       // set if the member is to be dropped after its last tunnel
 	vacancy   *vacancy   // nil while one of its agents is the leader
-	// examination is nil unless the hub is querying the agents to determine whether they belong to one cluster.
+	// examination is nil unless the hub is querying the agents to determine whether they belong to a single cluster.
 	examination *examination
 	arrival     chan struct{} // closed when the member has a new route; nil while no request is waiting for one
 }
 
-// loss records when and why a member lost its last tunnel at one replica.
+// loss records when and why a member lost its last tunnel to one replica.
 type loss struct {
 	at      time.Time
 	because error
@@ -96,12 +96,12 @@ func (t *table) dropLocked(name types.NamespacedName, m *member) {
 	}
 }
 
-// connected reports whether the member has a tunnel at any replica.
+// connected reports whether the member has a tunnel to any replica.
 func (m *member) connected() bool {
 	return len(m.sessions) > 0 || slices.ContainsFunc(m.remote, func(r remote) bool { return len(r.record.Tunnels) > 0 })
 }
 
-// arrivedLocked must be called for each new tunnel at any replica. It discards the latest call and the loss of the
+// arrivedLocked must be called for each new tunnel to any replica. It discards the latest call and the loss of the
 // previous tunnel. If the new tunnel is lost later, LastSeen then refers to that tunnel, even if its replica can no
 // longer report the loss.
 func (m *member) arrivedLocked() {
@@ -133,13 +133,13 @@ func (t *table) epochLocked(m *member) int64 {
 	return epoch
 }
 
-// lostLocked records when and why a member lost its last tunnel at this replica.
+// lostLocked records when and why a member lost its last tunnel to this replica.
 func (t *table) lostLocked(m *member, cause error) {
 	if len(m.sessions) > 0 {
 		return
 	}
 	m.loss = loss{at: t.now(), because: cause}
-	// If the Cluster was deleted or the agent was revoked, the agent does not come back.
+	// If the Cluster was deleted or the agent was revoked, the agent does not reconnect.
 	if !m.connected() && !errors.Is(cause, ErrRevoked) {
 		t.losses.lost(m.loss.at)
 	}

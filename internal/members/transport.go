@@ -32,7 +32,7 @@ const attempts = 2
 type Transports struct{ table *table }
 
 // Transport returns a transport to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected if
-// the member is not connected, and ErrClones if it is two clusters.
+// the member is not connected, and ErrClones if two clusters share the member's identity.
 //
 // A request is sent once more through another tunnel if no agent has seen it, because its tunnel ended or had moved.
 // The same applies to a read-only request if its tunnel ended before the response arrived. If no other tunnel is opened
@@ -46,9 +46,9 @@ func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, er
 	return way{transports: t, name: name}, nil
 }
 
-// Here returns a transport that uses the tunnel with this ID. If id is empty, it uses the newest tunnel that ends at
-// this replica, preferring tunnels of the agent's Deployment to tunnels of node agents. It returns ErrNotConnected if
-// no such tunnel ends at this replica.
+// Here returns a transport that uses the tunnel with the given ID. If id is empty, it uses the newest tunnel that ends
+// at this replica, preferring tunnels of the agent's Deployment to tunnels of node agents. It returns ErrNotConnected
+// if no such tunnel ends at this replica.
 func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

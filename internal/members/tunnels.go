@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Tunnels owns the tunnels that end in this process, from the call of Add until they are closed.
+// Tunnels owns the tunnels that end in this process, from the call to Add until they are closed.
 type Tunnels struct {
 	table     *table
 	notices   *Notices
@@ -89,7 +89,7 @@ func (m *member) opened(with Peer) bool {
 	})
 }
 
-// Local returns the peers of a member's tunnels at this replica, including draining tunnels.
+// Local returns the peers of a member's tunnels to this replica, including draining tunnels.
 func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -104,7 +104,7 @@ func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	return peers
 }
 
-// Disconnect closes the member's tunnels at this replica for which keep returns false.
+// Disconnect closes the member's tunnels to this replica for which keep returns false.
 func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	var ended []*session
 	t.table.mu.Lock()

@@ -11,7 +11,7 @@ import (
 )
 
 // LeaderPatience is how long a connected member may be without a leading agent before the hub reports this. A leader
-// that dies is replaced within 19 s.
+// that is killed is replaced within 19 s.
 const LeaderPatience = time.Minute
 
 // vacancy is a period in which replicas of a member's agent send reports, but none of them is the leader. It is guarded
@@ -30,8 +30,8 @@ func (m *member) occupied() {
 	}
 }
 
-// awaitLeaderLocked records whether one of a member's agents is the leader, and notifies listeners when none has been
-// for LeaderPatience.
+// awaitLeaderLocked records whether one of a member's agents is the leader, and notifies listeners when none of them
+// has been the leader for LeaderPatience.
 func (l *leaders) awaitLeaderLocked(name types.NamespacedName) {
 	m := l.table.members[name]
 	if m == nil || isHost(name) {

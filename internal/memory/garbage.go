@@ -10,15 +10,16 @@ import (
 	"sync"
 )
 
-// leastHeap is the smallest size that the runtime assumes for a heap, in bytes: it collects no garbage before there is
-// GOGC percent of this size.
+// leastHeap is the smallest size that the runtime assumes for a heap, in bytes: it does not collect garbage until there
+// is GOGC percent of this size.
 const leastHeap = 4 << 20
 
 // leastObject is a size, in bytes, for which the allocator uses a separate block. Other objects in the same block would
 // keep the object alive.
 const leastObject = 16
 
-// collector sets the time of the next collection after each collection: as early as GOGC requires, or later.
+// collector determines, after each garbage collection, when the next one happens. This is when GOGC requires it, or
+// later.
 type collector struct {
 	configured int    // the value of GOGC
 	garbage    uint64 // garbage that may always exist before it is collected, in bytes
@@ -30,7 +31,7 @@ type collector struct {
 
 // startCollector starts to control when garbage is collected. It does nothing if GOGC is off.
 func startCollector(garbage uint64) *collector {
-	configured := debug.SetGCPercent(100) // there is no other way to read a GOGC that is off
+	configured := debug.SetGCPercent(100) // there is no other way to find out whether GOGC is off
 	debug.SetGCPercent(configured)
 	c := &collector{configured: configured, present: configured, garbage: garbage}
 	if configured >= 0 {
@@ -51,8 +52,8 @@ func (c *collector) adjust(struct{}) {
 	runtime.AddCleanup(new([leastObject]byte), c.adjust, struct{}{})
 }
 
-// percentLocked returns the limit for garbage as a percentage of held. held counts the same things as the runtime:
-// objects, stacks and globals.
+// percentLocked returns the limit for garbage as a percentage of held. The argument held counts the same memory as the
+// runtime: objects, stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)
 	c.peak = max(c.peak, held+c.garbage, held+held*uint64(max(c.configured, 0))/100)
@@ -66,7 +67,7 @@ func (c *collector) returned() {
 	c.peak = 0
 }
 
-// gauge returns the value of one of the runtime's metrics.
+// gauge returns the value of one of the runtime metrics.
 func gauge(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory lets a burst of work use memory, and returns the memory to the system afterward.
+// Package memory lets a process use additional memory during a burst of work, and returns the memory to the system
+// afterward.
 package memory
 
 import (
@@ -10,12 +11,12 @@ import (
 	"time"
 )
 
-// interval is the time between two checks of how much the process has allocated.
+// interval is the interval at which the allocations of the process are checked.
 const interval = 5 * time.Second
 
-// A process is calm if it allocates less than calmBytes per interval, or less than 1/share of the memory that it holds.
-// Memory is worth returning after worthBytes, or 1/share of the held memory, was allocated, because the cost of a
-// collection is proportional to the held memory.
+// A process is calm if, per interval, it allocates less than calmBytes or less than 1/share of the memory that it
+// holds. Returning memory is worthwhile once worthBytes, or 1/share of the held memory, has been allocated, because the
+// cost of a collection is proportional to the held memory.
 const (
 	calmBytes  = 512 << 10
 	worthBytes = 1 << 20
@@ -23,15 +24,15 @@ const (
 )
 
 // ReturnWhenCalm returns memory to the system whenever the process is calm after work, until ctx ends. Without it, the
-// runtime would keep the memory that a burst has used. The runtime collects garbage when the heap has grown by GOGC
-// percent, or after two minutes, and an idle heap hardly grows.
+// runtime would keep the memory that was used during a burst. The runtime collects garbage when the heap has grown by
+// GOGC percent, or after two minutes, and an idle heap hardly grows.
 func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 
 // Manage does the same, and also lets the process use more memory until it is returned. Garbage may grow to the given
 // number of bytes before it is collected, even if GOGC allows less, and the heap may grow to the largest size that it
 // was allowed before. This matters because a collection scans every object and stack, even if there is little garbage.
 // A small process spends a tenth of a request's CPU on it. A process that has lost half of its members at once would
-// collect even more often while they come back.
+// collect even more often while they reconnect.
 func Manage(ctx context.Context, garbage uint64) {
 	returnWhenCalm(ctx, startCollector(garbage).returned)
 }
@@ -58,8 +59,9 @@ type heap struct {
 	returned uint64 // when memory was last returned
 }
 
-// calm reports whether memory should be returned: there has been work since the last time, and there is none at the
-// moment. allocated counts since the start, and live is the memory that the last collection has left, both in bytes.
+// calm reports whether memory should be returned: there has been work since memory was last returned, and there is none
+// at the moment. allocated counts since the start, and live is the memory that the last collection has left, both in
+// bytes.
 func (h *heap) calm(allocated, live uint64) bool {
 	busy := allocated-h.seen > max(calmBytes, live/share)
 	h.seen = allocated
@@ -70,7 +72,8 @@ func (h *heap) calm(allocated, live uint64) bool {
 	return true
 }
 
-// read returns how many bytes the process has allocated since its start, and how many the last collection has left.
+// read returns the number of bytes that the process has allocated since its start, and the number of bytes that
+// remained after the last collection.
 func read() (allocated, live uint64) {
 	return gauge("/gc/heap/allocs:bytes"), gauge("/gc/heap/live:bytes")
 }

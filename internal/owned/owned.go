@@ -5,7 +5,7 @@
 // they were read.
 //
 // The manager has more rights than most users. If a user replaces an object between the manager's read and its write,
-// the result must be a conflict, not a write with the manager's rights. For server-side apply a resourceVersion alone
+// the result must be a conflict, not a write with the manager's rights. For server-side apply, a resourceVersion alone
 // is not enough, because an object that has been deleted would be created again.
 package owned
 
@@ -24,18 +24,18 @@ import (
 )
 
 // FieldOwner is the manager's field manager for objects on the hub. A controller that shares the fields of an object
-// with another one has its own name.
+// with another controller uses its own field manager.
 const FieldOwner = client.FieldOwner("drover")
 
-// Marks are the properties that identify a Secret of Drover.
+// Marks are the properties that identify a Drover Secret.
 type Marks struct {
 	Type   corev1.SecretType
 	Labels map[string]string
-	// Owner is the UID of an object that must be one of the owners. It is empty if the owner does not matter.
+	// Owner is the UID of an object that must be one of the owners. It is empty if any owner is accepted.
 	Owner types.UID
 }
 
-// Has reports whether a Secret has all marks.
+// Has reports whether a Secret has all of these marks.
 func (m Marks) Has(secret *corev1.Secret) bool {
 	for label, value := range m.Labels {
 		if secret.Labels[label] != value {
@@ -45,7 +45,7 @@ func (m Marks) Has(secret *corev1.Secret) bool {
 	return secret.Type == m.Type && (m.Owner == "" || By(secret, m.Owner))
 }
 
-// By reports whether the object with this UID is one of an object's owners.
+// By reports whether the object with the given UID is one of an object's owners.
 func By(object metav1.Object, owner types.UID) bool {
 	for _, ref := range object.GetOwnerReferences() {
 		if owner != "" && ref.UID == owner {
@@ -77,8 +77,8 @@ func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, wa
 	return hub.Apply(ctx, want, FieldOwner, client.ForceOwnership)
 }
 
-// NewSecret returns the Secret that an apply configuration describes. For the API server, creating it costs a fraction
-// of applying it.
+// NewSecret returns the Secret that an apply configuration describes. For the API server, a create costs a fraction of
+// an apply.
 func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
 	secret.Namespace, secret.Name = *want.Namespace, *want.Name
@@ -91,7 +91,7 @@ func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	return secret
 }
 
-// Part returns the beginning of an apply configuration for an object that was read. It has the object's identity and
+// Part returns the start of an apply configuration for an object that was read. It has the object's identity and
 // version, but no content.
 func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstructured {
 	part := &unstructured.Unstructured{}
@@ -103,8 +103,8 @@ func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstru
 	return part
 }
 
-// Apply applies a configuration that began with Part. The error is a Conflict if the object was deleted, replaced or
-// changed since it was read. The API server's response is stored in part.
+// Apply applies a configuration that was started with Part. The error is a Conflict if the object was deleted, replaced
+// or changed since it was read. The API server's response is stored in part.
 func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructured, by client.FieldOwner) error {
 	if part.GetUID() == "" {
 		return fmt.Errorf("apply %s %s: it was not read before", part.GetKind(), client.ObjectKeyFromObject(part))
@@ -112,9 +112,9 @@ func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructur
 	return hub.Apply(ctx, client.ApplyConfigurationFromUnstructured(part), by, client.ForceOwnership)
 }
 
-// SetFinalizer adds or removes a finalizer of an object that was read. change is controllerutil.AddFinalizer or
-// RemoveFinalizer. SetFinalizer patches nothing else, because the status is written elsewhere. A deleted object is not
-// an error, and a changed object is a Conflict.
+// SetFinalizer adds or removes a finalizer of an object that was read. The argument change is
+// controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer patches nothing else, because the status is written
+// elsewhere. A deleted object is not an error, and a changed object is a Conflict.
 func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, finalizer string,
 	change func(client.Object, string) bool) error {
 	patched, is := read.DeepCopyObject().(client.Object)

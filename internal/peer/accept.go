@@ -24,18 +24,18 @@ import (
 // How long the members of an unreachable replica still count as connected. The period ends within ten seconds after the
 // replica was last heard from, and gives its agents time to connect to another replica.
 const (
-	grace      = 9500 * time.Millisecond // counted from when it was last heard from
+	grace      = 9500 * time.Millisecond // counted from when the replica was last heard from
 	leastGrace = time.Second
 )
 
-// peer is another replica that has dialled this one.
+// peer is another replica that has dialed this one.
 type peer struct {
 	mirror *members.Mirror
-	free   chan struct{} // holds one value while no link uses mirror
+	free   chan struct{} // contains one value while no link uses mirror
 
 	// Network.mu guards the following fields.
 	current  *link
-	complete bool // whether it has ever reported all its members
+	complete bool // whether the peer has ever reported all its members
 }
 
 // link is one tunnel of a peer.
@@ -47,8 +47,8 @@ type link struct {
 	down       bool          // Network.mu guards it
 }
 
-// newLink returns a link with the session that open returns. The link records when data last arrived, because the cause
-// of a session's end does not tell how long the peer was silent.
+// newLink returns a link with the session that open returns. The link records when data last arrived, because the
+// reason why a session ended does not say how long the peer was silent.
 func (n *Network) newLink(open func(tunnel.Config) (*tunnel.Session, error)) (*link, error) {
 	l := &link{start: time.Now(), superseded: make(chan struct{})}
 	cfg := n.config()
@@ -63,7 +63,7 @@ func (l *link) grace() time.Duration {
 	return max(leastGrace, grace-(time.Since(l.start)-time.Duration(l.heard.Load())))
 }
 
-// accept turns a request of another replica into a link and keeps it until it ends.
+// accept turns a request from another replica into a link and keeps the link until it ends.
 func (n *Network) accept(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(headerReplica)
 	switch {
@@ -125,8 +125,8 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link its peer's current link, and closes the previous one. The peer has given up the previous link, or
-// has two routes to this replica.
+// enter makes a link the current link of its peer, and closes the previous one. The peer has given up the previous
+// link, or has two routes to this replica.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()
 	p := n.peers[id]

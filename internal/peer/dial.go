@@ -15,12 +15,13 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Pauses between two attempts to dial a replica.
+// Pauses between attempts to dial a replica.
 const (
 	firstWait   = 100 * time.Millisecond
 	longestWait = 2 * time.Second
 	healthy     = 10 * time.Second
-	// selfWait is the pause for an address of this replica itself. Another replica may get the address later.
+	// selfWait is the pause before an address of this replica itself is dialed again. Another replica may get the
+	// address later.
 	selfWait = time.Minute
 )
 
@@ -30,7 +31,7 @@ type dial struct {
 	wanted  bool   // whether the Finder found it most recently
 	self    bool   // whether it is an address of this replica
 	up      bool   // whether there is a link
-	peer    string // id of the replica there, empty until it has requested the members
+	peer    string // the id of the replica at this address; empty until that replica has requested the members
 }
 
 // found applies the addresses of the replicas. A link to an address that is no longer among them continues, because a
@@ -104,8 +105,8 @@ func (n *Network) wait(d time.Duration) {
 	}
 }
 
-// offer dials a replica and offers it the members here until the link ends. It returns whether there was a link, and
-// why it ended.
+// offer dials a replica and offers it the members of this replica until the link ends. It returns whether there was a
+// link, and why it ended.
 func (n *Network) offer(d *dial) (up bool, err error) {
 	config, err := n.options.TLS()
 	if err != nil {
@@ -133,7 +134,7 @@ func isSelf(err error) bool {
 	return errors.As(err, &refused) && refused.StatusCode == http.StatusConflict
 }
 
-// offered returns the handler for the requests of the replica at the far end of a link.
+// offered returns the handler for requests from the replica at the other end of a link.
 func (n *Network) offered(d *dial) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

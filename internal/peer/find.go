@@ -54,7 +54,7 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 		if err != nil {
 			return fmt.Errorf("watch endpoints of service %s: %w", service, err)
 		}
-		defer func() { _ = informer.RemoveEventHandler(registered) }() // fails for an informer that has stopped
+		defer func() { _ = informer.RemoveEventHandler(registered) }() // this fails if the informer has stopped
 		if !toolscache.WaitForCacheSync(ctx.Done(), registered.HasSynced) {
 			return nil
 		}
@@ -74,8 +74,8 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 	}
 }
 
-// addresses returns one address of each replica in the slices of their Service, and prefers IPv4. It includes replicas
-// that are not ready, because a replica that is stopping still has tunnels.
+// addresses returns one address of each replica in the EndpointSlices of their Service, preferring IPv4. It includes
+// replicas that are not ready, because a replica that is stopping still has tunnels.
 func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
 	byReplica := map[string]string{}
 	slices.SortFunc(endpointSlices, func(a, b discoveryv1.EndpointSlice) int { // IPv6 first, so that IPv4 replaces it

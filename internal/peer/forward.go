@@ -26,19 +26,19 @@ import (
 )
 
 const (
-	// headerHop marks a response of the other replica itself rather than of the member.
+	// headerHop marks a response that comes from the other replica itself rather than from the member.
 	headerHop = "Drover-Hop"
-	// headerTunnel in a request has the ID of the tunnel for the request. The tunnel ends at the other replica.
+	// headerTunnel in a request contains the ID of the tunnel for the request. The tunnel ends at the other replica.
 	headerTunnel = "Drover-Tunnel"
 )
 
 // Values of headerHop.
 const (
 	hopMisdirected = "misdirected" // the tunnel does not exist, and no agent has seen the request
-	hopFailed      = "failed"      // the tunnel failed there; the body contains the error
+	hopFailed      = "failed"      // the tunnel failed at the other replica; the body contains the error
 	hopTimeout     = "timeout"     // like hopFailed, but because of a timeout
 	hopFull        = "full"        // there is no room for another request; the body names the exhausted limit
-	hopHeader      = "header"      // the header of the request is larger than the agent accepts
+	hopHeader      = "header"      // the headers of the request are larger than the agent accepts
 )
 
 // maxReason is the maximum length of a failure's text, in bytes.
@@ -95,7 +95,7 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, &failure{reason: strings.TrimSpace(string(reason)), timeout: kind == hopTimeout}
 }
 
-// full returns the error for the response of a replica without room.
+// full returns the error for the response of a replica that has reached a limit.
 func full(body io.Reader) error {
 	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // use the part that could be read
 	if strings.TrimSpace(string(scope)) == string(limit.ScopeAll) {
@@ -121,18 +121,18 @@ func (f *failure) Temporary() bool { return f.timeout }
 
 var _ net.Error = (*failure)(nil)
 
-// errNoMember is returned for a path that names no member.
+// errNoMember is returned for a path that does not identify a member.
 var errNoMember = errors.New("the path names no member")
 
-// target is the member to which a request by hop is sent, and the path there.
+// target is the member to which a request by hop is sent, and the path within that member.
 type target struct {
 	member        types.NamespacedName
 	path, rawPath string
 	transport     http.RoundTripper
 }
 
-// parseTarget splits a path into the member and the path there. It does not change that path, because only the API
-// server interprets it.
+// parseTarget splits a path into the member and the path within the member. It does not change the latter, because only
+// the API server interprets it.
 func parseTarget(u *url.URL) (target, error) {
 	rest, found := strings.CutPrefix(u.Path, pathMembers+"/")
 	namespace, rest, slash := strings.Cut(rest, "/")
@@ -160,7 +160,7 @@ func targetOf(ctx context.Context) *target {
 }
 
 // forward forwards a request through a tunnel that ends here. It never forwards a request to a third replica. If the
-// tunnel is gone, a user's request goes to any of the member's agents. Other requests are meant for one certain agent.
+// tunnel is gone, a user's request goes to any of the member's agents. Other requests are meant for one specific agent.
 func (n *Network) forward(w http.ResponseWriter, r *http.Request) {
 	t, err := parseTarget(r.URL)
 	if err != nil {
@@ -185,7 +185,7 @@ func misdirected(w http.ResponseWriter) {
 	http.Error(w, "the member is not connected to this replica", http.StatusMisdirectedRequest)
 }
 
-// newForwarder returns the proxy for all requests of other replicas.
+// newForwarder returns the proxy for all requests from other replicas.
 func newForwarder() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -200,7 +200,7 @@ func newForwarder() *httputil.ReverseProxy {
 		},
 		Transport: forwardTransport{},
 		ModifyResponse: func(r *http.Response) error {
-			r.Header.Del(headerHop) // only a replica may set it
+			r.Header.Del(headerHop) // only a replica may set this header
 			request.EndResponse(r, r.Request)
 			return nil
 		},
@@ -222,7 +222,7 @@ func (forwardTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.transport.RoundTrip(r) // forwardFailed examines its errors
 }
 
-// forwardFailed responds to the other replica with the reason why there is no response of the member.
+// forwardFailed responds to the other replica with the reason why there is no response from the member.
 func forwardFailed(w http.ResponseWriter, _ *http.Request, err error) {
 	var network net.Error
 	kind := hopFailed

@@ -16,11 +16,12 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// window is the maximum number of bytes of a response that are in memory here. It is the stream window of a tunnel.
+// window is the maximum number of bytes of a response that this replica holds in memory. It is the stream window of a
+// tunnel.
 const window = 1 << 20
 
-// serve forwards a request when there is room for it, and counts the bytes of its response that wait for the other
-// replica.
+// serve forwards a request when there is room for it, and counts the bytes of its response that are waiting for the
+// other replica.
 func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.Context())
 	seat, err := n.seat(r, t)
@@ -31,7 +32,7 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, string(full.Scope), http.StatusTooManyRequests)
 		return
 	case err != nil:
-		panic(http.ErrAbortHandler) // the caller is gone
+		panic(http.ErrAbortHandler) // the caller has disconnected
 	}
 	defer seat.Release()
 	h := n.guard(w, t)
@@ -39,9 +40,9 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	n.forwarder.ServeHTTP(h, r)
 }
 
-// seat returns a seat for a user's request. The hub's own requests to an agent need none, because they must reach even
-// a member without free seats. Members are served round-robin. These seats are separate from the seats of users who
-// connect to this replica. Otherwise two full replicas would wait for each other.
+// seat returns a seat for a user's request. The hub's own requests to an agent need no seat, because they must reach
+// even a member without free seats. Members are served round-robin. These seats are separate from the seats of users
+// who connect to this replica. Otherwise two replicas without free seats would wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {
@@ -56,14 +57,15 @@ func (n *Network) guard(w http.ResponseWriter, t *target) *held {
 	h := &held{ResponseWriter: w, control: http.NewResponseController(w)}
 	from := limit.Origin{Workspace: t.member.Namespace, Member: t.member.String(), Window: window}
 	h.flowTo = func(deadline func(time.Time) error) *limit.Flow {
-		// ends the current write at once
+		// ends the current write immediately
 		return n.options.Limiter.Backlog.Flow(from, func() { _ = deadline(time.Unix(1, 0)) })
 	}
 	h.flow = h.flowTo(h.control.SetWriteDeadline)
 	return h
 }
 
-// held is a response that is counted while a write waits for the other replica, and ended when too many bytes wait.
+// held is a response that is counted while a write is waiting for the other replica, and that is ended when too many
+// bytes are waiting.
 type held struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -99,7 +101,7 @@ func (h *held) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &heldConn{Conn: conn, flow: h.flow}, buffered, nil
 }
 
-// heldConn is an upgraded stream that is counted while a write waits for the other replica.
+// heldConn is an upgraded stream that is counted while a write is waiting for the other replica.
 type heldConn struct {
 	net.Conn
 	flow *limit.Flow

@@ -12,11 +12,11 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// connectionsPerSource is the maximum number of connections from one address. It is more than the replicas behind one
-// address need. It prevents a client that can reach the port from using all connections.
+// connectionsPerSource is the maximum number of connections from one address. This is more than the replicas behind one
+// address need. The limit prevents a client that can reach the port from using all connections.
 const connectionsPerSource = 32
 
-// bound returns a listener that bounds the number of its open connections, both in total and from one address.
+// bound returns a listener that limits the number of its open connections, both in total and from one address.
 func bound(listener net.Listener) net.Listener {
 	gate := limit.NewGate(limit.Bounds{User: connectionsPerSource}, limit.Observer{})
 	return netutil.LimitListener(boundedListener{listener, gate}, maxConnections)

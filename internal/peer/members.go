@@ -19,21 +19,21 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// pathMembers answers GET with a stream of messages, one JSON object per line. The members themselves are below it:
-// "/v1/members/<namespace>/<name>" is the prefix for requests to their agents.
+// pathMembers answers GET with a stream of messages, one JSON object per line. The paths of the members themselves are
+// below it: "/v1/members/<namespace>/<name>" is the prefix for requests to their agents.
 const pathMembers = "/v1/members"
 
 // queryHosts is set to "true" in a request for members if the requesting replica supports hosts. A replica of the
 // previous release does not. It would reject the name of a host as malformed and lose all members.
 const queryHosts = "hosts"
 
-// Bounds of the stream.
+// Limits on the stream.
 const (
 	maxLine = 256 << 10 // bytes: a report of 64 KiB, which may grow in JSON, and the rest of a record
 	batch   = 256       // members between two flushes
 )
 
-// message is one line. Exactly one of its fields is set. A reader ignores a line without a known field.
+// message is one line. Exactly one of its fields is set. A reader ignores lines without a known field.
 type message struct {
 	// Member contains what the replica knows about one member. It replaces the earlier record of the member.
 	Member *members.Record `json:"member,omitempty"`
@@ -43,7 +43,7 @@ type message struct {
 
 var errMalformed = errors.New("a line cannot be decoded; the replica may have another version")
 
-// parse decodes a line and bounds its content.
+// parse decodes a line and limits its content.
 func parse(line []byte) (message, error) {
 	var m message
 	if err := untrusted.JSON(line, &m, untrusted.Large().WithBytes(maxLine)); err != nil {
@@ -52,7 +52,7 @@ func parse(line []byte) (message, error) {
 	if m.Member == nil {
 		return m, nil
 	}
-	name, _ := protocol.HostOf(m.Member.Name) // the name of a Cluster is returned unchanged
+	name, _ := protocol.HostOf(m.Member.Name) // for a Cluster, the name is returned unchanged
 	if len(validation.IsDNS1123Label(m.Member.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return message{}, fmt.Errorf("%w: it names no member", errMalformed)
 	}
@@ -61,8 +61,8 @@ func parse(line []byte) (message, error) {
 }
 
 // writeMessage writes one line. A line that the other replica does not accept would end the link for all members, and
-// again after each new link. Agents control most of their records, so a record that would become too long is sent
-// without the report.
+// would do so again after each reconnect. Agents control most of their records, so a record that would become too long
+// is sent without the report.
 func writeMessage(w io.Writer, m message) error {
 	line, err := encode(m)
 	if err == nil && len(line) > maxLine && m.Member != nil {
@@ -80,7 +80,7 @@ func writeMessage(w io.Writer, m message) error {
 }
 
 // encode returns a message as a line. It does not escape characters for HTML, which would turn one byte into six, so
-// that any report of an agent fits.
+// that any agent report fits.
 func encode(m message) ([]byte, error) {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
@@ -89,8 +89,8 @@ func encode(m message) ([]byte, error) {
 	return line.Bytes(), err
 }
 
-// report responds with the records of the members here, and then with their changes, until the request or this replica
-// ends.
+// report responds with the records of the members of this replica, and then with their changes, until the request or
+// this replica ends.
 func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 	feed := n.options.Members.Feed()
 	defer feed.Close()

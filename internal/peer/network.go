@@ -4,7 +4,7 @@
 // Package peer links the hub's replicas, so each of them knows the members of all replicas and can forward requests to
 // them in one hop.
 //
-// Each replica dials every other replica with internal/tunnel, over mutual TLS, and offers its members. The dialled
+// Each replica dials every other replica with internal/tunnel, over mutual TLS, and offers its members. The dialed
 // replica mirrors them in its registry, and sends requests to them back through the same tunnel.
 // docs/design/0002-replicas-and-moves.md explains the reasons.
 package peer
@@ -33,7 +33,7 @@ import (
 // PathLink is the WebSocket upgrade that becomes the link between two replicas.
 const PathLink = "/v1/link"
 
-// headerReplica has the id of the replica that dials or sends the request.
+// headerReplica holds the id of the replica that dials or sends the request.
 const headerReplica = "Drover-Replica"
 
 // Limits of the port.
@@ -51,27 +51,29 @@ const SyncPatience = 10 * time.Second
 type Options struct {
 	// Listen is the address of the port for other replicas.
 	Listen string
-	// Members reports the members here to the other replicas, and receives theirs.
+	// Members reports the members of this replica to the other replicas, and receives theirs.
 	Members *members.Replicas
-	// Transports returns transports to the members here.
+	// Transports returns transports to the members of this replica.
 	Transports *members.Transports
 	// TLS returns the configuration of one connection, for either end. It must admit only replicas.
 	TLS func() (*tls.Config, error)
-	// Find finds the replicas. This replica may be among them.
+	// Find finds the replicas. The result may include this replica.
 	Find Finder
-	// Memory is shared with the tunnels of agents. Nil means that the Network has its own.
+	// Memory is shared with the tunnels of agents. If it is nil, the Network has its own.
 	Memory *tunnel.Memory
 	// Calls, if set, wraps the handler of requests that other replicas send to members through this replica.
 	Calls func(http.Handler) http.Handler
-	// Limiter bounds these requests by member; users have separate seats. Nil means a Limiter with the defaults.
+	// Limiter bounds these requests by member; users have separate seats. It defaults to a Limiter with the default
+	// settings.
 	Limiter *limit.Limiter
-	// Forwarded is called with the result of each request that was sent to another replica: "answered", "misdirected" if
-	// the member is no longer there, "refused" if there was no room, or "failed". It may be nil, and must not block.
+	// Forwarded is called with the result of each request that was sent to another replica: "answered", "misdirected"
+	// if the member is no longer connected there, "refused" if a limit was reached, or "failed". It may be nil, and
+	// must not block.
 	Forwarded func(result string)
 	Log       logr.Logger
 }
 
-// Network is this replica's part of the network of replicas. Use New to create it. All methods can be called
+// Network is this replica's end of the links between replicas. Use New to create it. All methods can be called
 // concurrently.
 type Network struct {
 	options   Options
@@ -79,12 +81,12 @@ type Network struct {
 	forwarder http.Handler
 	served    http.Handler // forwarder with its wrappers
 
-	running sync.WaitGroup // one for each goroutine
+	running sync.WaitGroup // counts goroutines
 
 	mu         sync.Mutex // guards the following fields
 	ctx        context.Context
 	start      time.Time // when Serve was called
-	discovered bool      // whether the addresses of the others are known
+	discovered bool      // whether the addresses of the other replicas are known
 	dials      map[string]*dial
 	peers      map[string]*peer
 }
@@ -166,7 +168,7 @@ func (n *Network) find(ctx context.Context) {
 	}
 }
 
-// serveTLS needs no certificate files, because each connection gets its own configuration.
+// serveTLS serves TLS without certificate files, because each connection gets its own configuration.
 func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	err := server.Serve(tls.NewListener(listener, server.TLSConfig))
 	if errors.Is(err, http.ErrServerClosed) {
@@ -175,8 +177,8 @@ func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	return err
 }
 
-// Synced reports whether the members of the other replicas are known, or this replica has stopped waiting for them.
-// Until then, a member that is not connected here may be connected to another replica.
+// Synced reports whether the members of the other replicas are known, or whether this replica has stopped waiting for
+// them. Until then, a member that is not connected here may be connected to another replica.
 func (n *Network) Synced() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -198,8 +200,8 @@ func (n *Network) syncedLocked(d *dial) bool {
 	return d.self || p != nil && p.complete
 }
 
-// Links returns the number of replicas whose members this replica knows (heard), and of replicas that know its members
-// (hearing).
+// Links returns two numbers: heard counts the replicas whose members this replica knows, and hearing counts the
+// replicas that know its members.
 func (n *Network) Links() (heard, hearing int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -238,7 +240,7 @@ const (
 	// drainTimeout is how long requests by hop may continue when this replica stops. They have already had time to
 	// finish.
 	drainTimeout = time.Second
-	// linkHeaderBytes and linkRequestBytes leave room for the additions of a hop to the largest header that an agent's
-	// tunnel accepts.
+	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds to the largest request that an
+	// agent's tunnel accepts.
 	linkHeaderBytes, linkRequestBytes = 68 << 10, 1<<20 + 4<<10
 )

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies watches whether the admission policies that a program depends on are in force.
+// Package policies watches whether the admission policies that a component depends on are in force.
 package policies
 
 import (
@@ -29,10 +29,10 @@ import (
 
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=list
 
-// policiesEvery is how often the manager looks for its policies.
+// policiesEvery is the interval at which the manager checks its policies.
 const policiesEvery = time.Minute
 
-// policyState is the state of a policy in the hub.
+// policyState is the state of a policy on the hub.
 type policyState string
 
 const (
@@ -54,17 +54,18 @@ type policy struct {
 type Watch struct {
 	wanted []policy
 	from   Manifests
-	list   func(context.Context) ([]policy, error) // the hub's, a policy for each of its bindings
+	list   func(context.Context) ([]policy, error) // the hub's policies, with one entry for each binding
 	log    logr.Logger
 	states atomic.Pointer[map[string]policyState] // by name; nil before the first check
 	unsure bool                                   // the first check found some policies missing
 }
 
-// Manifests names the manifests that install a program's policies.
+// Manifests identifies the manifests that install a component's policies.
 type Manifests struct {
 	// Files are patterns for the files in config/ with the policies.
 	Files []string
-	// Policies and Rights name the manifests to apply if a policy is missing, and if the policies cannot be listed.
+	// Policies and Rights name the manifest to apply if a policy is missing, and the manifest to apply if the policies
+	// cannot be listed.
 	Policies, Rights string
 }
 
@@ -118,7 +119,7 @@ func readPolicies(folder fs.FS, patterns []string) ([]policy, error) {
 	return slices.SortedFunc(maps.Values(byName), func(a, b policy) int { return strings.Compare(a.Name, b.Name) }), nil
 }
 
-// Start looks for the policies until ctx ends, on every replica.
+// Start checks the policies until ctx ends, on every replica.
 func (p *Watch) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, p.look, policiesEvery)
 	return nil
@@ -127,7 +128,7 @@ func (p *Watch) Start(ctx context.Context) error {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Watch) NeedLeaderElection() bool { return false }
 
-// look compares the policies of the hub with the wanted ones, and logs changes since the last look.
+// look compares the policies on the hub with the required ones, and logs changes since the last check.
 func (p *Watch) look(ctx context.Context) {
 	states := map[string]policyState{}
 	found, err := p.list(ctx)
@@ -148,7 +149,7 @@ func (p *Watch) look(ctx context.Context) {
 }
 
 // listPolicies returns the hub's policies, once for each of their bindings. A policy without a binding denies nothing,
-// and is left out.
+// so it is left out.
 func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1Interface) ([]policy, error) {
 	specs, err := client.ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -171,9 +172,9 @@ func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1I
 	return all, nil
 }
 
-// report logs which policies are not in force. At the start of a program it is silent if all are. An installer may
-// start the program a moment before it applies the policies, so a policy that the first look misses is an error only if
-// the second look misses it, too.
+// report logs which policies are not in force. At startup, it logs nothing if all of them are in force. An installer
+// may start a component shortly before it applies the policies, so a missing policy is an error only if both the first
+// and the second check miss it.
 func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	names := map[policyState][]string{}
 	for _, wanted := range p.wanted {
@@ -196,8 +197,8 @@ func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	}
 }
 
-// stateIn returns the state of the policy among those found in a hub. Names are ignored, because an overlay may have
-// added a prefix.
+// stateIn returns the state of the policy among the policies found on a hub. Names are ignored, because an overlay may
+// have added a prefix.
 func (p *policy) stateIn(found []policy) policyState {
 	state := policyMissing
 	for i := range found {

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of a report. An agent is only as trustworthy as the user who imported its cluster, and the hub keeps the
+// Limits for a report. An agent is only as trustworthy as the user who imported its cluster, and the hub keeps the
 // report in its memory and database. So the report is trimmed before anything reads it.
 const (
 	maxResources = 64
@@ -23,16 +23,17 @@ const (
 	maxMessage   = 512
 )
 
-// plainQuantity matches a Kubernetes quantity without a sign and an exponent. Agents send no others. Parsing or
-// comparing a quantity like 1e-2147483648 would take forever. An agent never compiles the expression, which is large.
+// plainQuantity matches a Kubernetes quantity without a sign or an exponent. Agents send no other quantities. Parsing
+// or comparing a quantity like 1e-2147483648 would take forever. Since the compiled expression is large, agents never
+// compile it.
 var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
 })
 
-// Bound trims a report to its limits: texts to 128 bytes, messages to 512 bytes, and resources to 64. It keeps the most
-// common resources first, then the others by name, and drops resources with an amount that is not a plain quantity. It
-// copies data that other reports may share with this one, because an agent publishes the same nodes again while its
-// previous report is being sent.
+// Bound trims a report to its limits: texts to 128 bytes, messages to 512 bytes, and resources to 64. It prefers the
+// most common resources, then the others by name, and drops resources whose amount is not a plain quantity. It copies
+// data that other reports may share with this one, because an agent publishes the same nodes again while its previous
+// report is being sent.
 func (r *Report) Bound() {
 	for _, text := range []*string{
 		&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile,

@@ -19,8 +19,8 @@ const (
 	ClockSkew       = 30 * time.Second
 )
 
-// Limits of a connect token, in bytes: of the whole token, which is checked before parsing, and of its ID and instance,
-// which the hub must remember.
+// Limits for a connect token, in bytes. The size of the whole token is checked before parsing. The ID and the instance
+// are limited because the hub must remember them.
 const (
 	maxConnectToken   = 4 << 10
 	maxConnectTokenID = 128
@@ -29,24 +29,25 @@ const (
 
 // ConnectClaims are signed by an agent each time it connects.
 type ConnectClaims struct {
-	// ID is unique to one attempt, and the hub accepts it only once. At most 128 bytes.
+	// ID is unique to one attempt, and the hub accepts it only once. It has at most 128 bytes.
 	ID string
 	// Audience names the hub. It comes from RegisterResponse.Audience.
 	Audience string
 	// Cluster is the agent's Cluster.
 	Cluster ClusterRef
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Instance names the agent's process among the agents of its cluster. If a process has two tunnels, the hub does
-	// not use the older one. Older agents leave it empty. At most 128 bytes.
+	// not use the older one. Older agents leave it empty. It has at most 128 bytes.
 	Instance string
-	// NodeAgent reports whether the process is a node agent. The hub uses its tunnel only while there is no other.
+	// NodeAgent reports whether the process is a node agent. The hub uses the tunnel of a node agent only while there
+	// is no other tunnel.
 	NodeAgent bool
-	// IssuedAt is the time of signing, by the agent's clock.
+	// IssuedAt is the time of signing, according to the agent's clock.
 	IssuedAt time.Time
 }
 
-// claims has the JSON form of ConnectClaims.
+// claims holds the JSON form of ConnectClaims.
 type claims struct {
 	jwt.Claims
 	Cluster    ClusterRef `json:"cluster"`
@@ -83,7 +84,7 @@ func SignConnectToken(key ed25519.PrivateKey, c ConnectClaims) (string, error) {
 	}).Serialize()
 }
 
-// PeekConnectToken reads the cluster from a token without verifying the token. Use it only to find the key for
+// PeekConnectToken reads the cluster from a token without verifying the token. Use it only to find the key for the
 // verification.
 func PeekConnectToken(token string) (ClusterRef, error) {
 	parsed, err := parseConnectToken(token)
@@ -97,8 +98,8 @@ func PeekConnectToken(token string) (ClusterRef, error) {
 	return c.Cluster, nil
 }
 
-// VerifyConnectToken checks the signature, audience and time of a token. The caller must check whether the ID was used
-// before.
+// VerifyConnectToken checks the signature, audience and time of a token. The caller must check whether the ID has been
+// used before.
 func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, now time.Time) (ConnectClaims, error) {
 	parsed, err := parseConnectToken(token)
 	if err != nil {
@@ -112,7 +113,7 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 	}
 	expected := jwt.Expected{AnyAudience: jwt.Audience{audience}, Subject: c.Cluster.String(), Time: now}
 	switch err := c.ValidateWithLeeway(expected, ClockSkew); {
-	case audience == "": // jwt would skip the comparison
+	case audience == "": // otherwise, jwt would skip the comparison
 		return ConnectClaims{}, fmt.Errorf("%w: the hub has no identity yet to compare the audience with", ErrConnectToken)
 	case err != nil:
 		return ConnectClaims{}, fmt.Errorf("%w: %w", ErrConnectToken, err)

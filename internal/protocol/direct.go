@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// DirectSecret is the Secret of a set in the agent's namespace that lets users reach the member without the hub.
-// DirectKey is the key in its data for a DirectAccess in JSON.
+// DirectSecret is the name of a Secret in the agent's namespace that lets users reach the member without the hub. The
+// Secret belongs to a set. DirectKey is the key in its data for a DirectAccess in JSON.
 const (
 	DirectSecret = "drover-direct-access"
 	DirectKey    = "access.json"
 )
 
 // DirectName is the name of the DaemonSet that reviews the tokens of direct users for API servers. It is also the name
-// of the DaemonSet's account and rights, and the value of LabelName of its pods.
+// of the DaemonSet's account and RBAC objects, and the value of LabelName on its pods.
 const DirectName = "drover-direct"
 
-// DirectAddress is the address on the node's network at which the pods of that DaemonSet serve.
+// DirectAddress is the address on the node's network on which the pods of that DaemonSet serve.
 const DirectAddress = "127.0.0.1:6440"
 
-// DirectAuthority is the Secret that the agent creates in its namespace. It has the CA of the agent's certificate for
-// direct access.
+// DirectAuthority is the Secret that the agent creates in its namespace. It contains the CA that signed the agent's
+// certificate for direct access.
 const DirectAuthority = "drover-agent-direct"
 
-// Limits of direct access.
+// Limits for direct access.
 const (
-	// MaxDenied is the maximum number of sessions that a DirectAccess can deny individually. If there are more, all are
-	// denied.
+	// MaxDenied is the maximum number of sessions that a DirectAccess can deny individually. If there are more, all
+	// sessions are denied.
 	MaxDenied = 10_000
-	// MaxDirectAuthority limits Report.DirectAuthority, in bytes.
+	// MaxDirectAuthority is the maximum size of Report.DirectAuthority, in bytes.
 	MaxDirectAuthority = 4 << 10
 )
 
@@ -46,18 +46,18 @@ type DirectAccess struct {
 	// Lifetime is the longest validity of a token, in seconds.
 	Lifetime int64 `json:"lifetimeSeconds"`
 	// Denied lists the sessions whose tokens are refused, in order: revoked sessions, and sessions of users who may no
-	// longer sign in. At most MaxDenied.
+	// longer sign in. It contains at most MaxDenied sessions.
 	Denied []string `json:"denied,omitempty"`
 	// DenyAll refuses every token. The hub sets it if there are more sessions to deny than MaxDenied.
 	DenyAll bool `json:"denyAll,omitempty"`
-	// ValidUntil is the time when the keys and the list expire. After it, every token is refused.
+	// ValidUntil is the time when the keys and the list expire. After that, every token is refused.
 	ValidUntil time.Time `json:"validUntil"`
 	// Host is the name or address in the certificate.
 	Host string `json:"host"`
 	// Mode is v1.AuthorizedEndpointAPIServer if the member's API servers serve users, and empty if its agent does. An
 	// older agent refuses a mode that it does not know.
 	Mode string `json:"mode,omitempty"`
-	// TLSSecret names a Secret of type kubernetes.io/tls in the agent's namespace with the certificate. If it is empty,
-	// the agent creates a certificate.
+	// TLSSecret is the name of a Secret of type kubernetes.io/tls in the agent's namespace that contains the
+	// certificate. If it is empty, the agent creates a certificate.
 	TLSSecret string `json:"tlsSecret,omitempty"`
 }

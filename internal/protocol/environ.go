@@ -8,12 +8,13 @@ import (
 	"sync"
 )
 
-// AgentVariables is the part of messages that lists the variables that a Cluster may add to its agent's environment.
+// AgentVariables is a part of error messages that lists the variables that a Cluster may add to its agent's
+// environment.
 const AgentVariables = "use HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, " +
 	"or a variable of OpenTelemetry that names no file"
 
 // agentVariable matches the allowed variables. The rule on spec.agent.env in api/v1 has the same text, and a test
-// compares the two. The variables of OpenTelemetry are for the destination, the attributes and the batching of spans.
+// compares the two. The OpenTelemetry variables are for the destination, the attributes and the batching of spans.
 // Variables that name files are not allowed: an agent's pod has no files for them, and a file such as
 // /proc/self/environ may have any content.
 var agentVariable = sync.OnceValue(func() *regexp.Regexp {

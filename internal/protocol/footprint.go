@@ -45,8 +45,8 @@ const (
 )
 
 // SetKinds returns the kinds of objects in sets. All of these objects have the label v1.LabelSet, except Namespaces,
-// which Drover joins but does not own. They are removed in this order: first the objects that grant rights, and last
-// the policies that guard the others.
+// which Drover joins but does not own. The objects are removed in this order: objects that grant rights come first, and
+// policies that guard other objects come last.
 func SetKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
@@ -64,8 +64,8 @@ func SetKinds() []ObjectKind {
 }
 
 // ManifestKinds returns the kinds of objects that the agent's manifest creates in addition to the agent's namespace,
-// and that the agent keeps in there. All of them have LabelName. They are removed in this order, because an agent
-// without rights cannot restore anything.
+// and of objects that the agent maintains in that namespace. All of them have LabelName. They are removed in this
+// order, because an agent without rights cannot restore anything.
 func ManifestKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},

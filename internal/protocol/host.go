@@ -22,22 +22,22 @@ import (
 const (
 	// PathHostScript is the script that the join command runs.
 	PathHostScript = "/v1/hosts/join.sh"
-	// PathHostAgent is followed by a platform, such as "linux-amd64", and serves the agent's program for it.
+	// PathHostAgent is followed by a platform, such as "linux-amd64", and serves the agent's binary for it.
 	PathHostAgent = "/v1/hosts/agent/"
 )
 
-// Requests of the hub to a host's agent, in addition to PathReport, PathSettings and PathUninstall.
+// Requests from the hub to a host's agent, in addition to PathReport, PathSettings and PathUninstall.
 const (
-	// PathHostInstructions takes HostInstructions by PUT, with their version in the query. It answers 204 when they are
-	// stored permanently, and 409 while the host is being cleaned. DELETE takes the instructions away. Both requests
-	// may have the parameter QueryCheckpoint. The agent keeps the latest checkpoint, even if it has nothing else to do.
-	// The progress is in the report.
+	// PathHostInstructions takes HostInstructions by PUT, with their version in the query. The agent answers 204 when
+	// they are stored permanently, and 409 while the host is being cleaned. DELETE withdraws the instructions. Both
+	// requests may have the parameter QueryCheckpoint. The agent keeps the latest checkpoint, even if it has nothing
+	// else to do. The progress is part of the report.
 	PathHostInstructions = "/v1/host/plan"
 	// QueryVersion is the query parameter with the version of instructions.
 	QueryVersion = "version"
 )
 
-// hostPrefix distinguishes hosts from Clusters among members. No Cluster's name has a colon.
+// hostPrefix distinguishes hosts from Clusters among members. The name of a Cluster never contains a colon.
 const hostPrefix = "host:"
 
 // HostMember returns a Host's name among members, which is also its name in ClusterRef.
@@ -52,7 +52,7 @@ type HostReport struct {
 	Progress HostProgress `json:"progress"`
 }
 
-// HostMachine is the information that a host's agent has about its machine.
+// HostMachine is the information that a host's agent reports about its machine.
 type HostMachine struct {
 	Hostname     string   `json:"hostname,omitempty"`
 	OS           string   `json:"os,omitempty"`
@@ -67,8 +67,8 @@ type HostMachine struct {
 	Taints []string `json:"taints,omitempty"`
 }
 
-// Bound trims a host's report to its limits. It also removes control characters for terminals, because users see the
-// report in columns.
+// Bound trims a host's report to its limits. It also removes terminal control characters, because users see the report
+// in kubectl's columns.
 func (r *HostReport) Bound() {
 	m := &r.Machine
 	for _, text := range []*string{&m.Hostname, &m.OS, &m.Architecture, &m.Kernel} {
@@ -84,7 +84,7 @@ func (r *HostReport) Bound() {
 	r.Progress.Bound()
 }
 
-// Limits of HostInstructions.
+// Limits for HostInstructions.
 const (
 	// MaxHostInstructions is the maximum length of HostInstructions as JSON, in bytes. This much fits into a Secret.
 	MaxHostInstructions = 1 << 20
@@ -92,98 +92,100 @@ const (
 	maxHostFiles        = 256
 	maxHostInstructions = 128
 	maxHostProbes       = 32
-	maxHostCommand      = 256 // words of a command, or variables of its environment
+	maxHostCommand      = 256 // number of words in a command, or variables in its environment
 	maxHostTimeout      = 24 * 60 * 60
 	maxHostPath         = 1024
 )
 
-// Limits of a HostMachine: 1 PiB, and the length of a label with its value.
+// Limits for a HostMachine. They allow for 1 PiB of memory and for the length of a label with its value.
 const (
 	maxMemoryMiB = 1 << 30
 	maxHostText  = 512
 )
 
-// Defaults of HostInstructions, in seconds.
+// Defaults for HostInstructions, in seconds.
 const (
 	// DefaultInstructionTimeout limits how long an instruction may take.
 	DefaultInstructionTimeout = 600
-	// DefaultPeriod is the time between two runs of a periodic instruction.
+	// DefaultPeriod is the interval between runs of a periodic instruction.
 	DefaultPeriod = 600
-	// DefaultProbePeriod is the time between two attempts of a probe.
+	// DefaultProbePeriod is the interval between attempts of a probe.
 	DefaultProbePeriod = 10
 	// DefaultProbeTimeout limits how long one attempt of a probe may take.
 	DefaultProbeTimeout = 5
-	// DefaultProbeFailures is the number of consecutive failures after which a successful probe counts as failed.
+	// DefaultProbeFailures is the number of consecutive failures after which a probe that used to succeed counts as
+	// failed.
 	DefaultProbeFailures = 3
 )
 
 // HostInstructions tell a host's agent what to do on its machine, as root. The agent writes the files, runs each of the
-// instructions once and in their order, and then repeats the periodic instructions and the probes.
+// instructions once, in order, and then repeats the periodic instructions and the probes.
 //
-// Instructions keep this form all the way from the decision to the journal of the host. Package internal/provision/k3s
+// Instructions have this form all the way from the decision to the host's journal. Package internal/provision/k3s
 // returns them, and the controller of DroverMachines builds them from a bootstrap and from tasks. A Secret holds them
-// as JSON, the manager sends the content of the Secret, and the agent stores it. The progress comes back in a single
-// form too, see package internal/provision/progress.
+// as JSON, the manager sends the content of the Secret, and the agent stores it. The progress is also reported in a
+// single form; see package internal/provision/progress.
 //
-// Some names call the instructions a plan, because they are older than the kind Plan. Scripts, roles and other versions
-// rely on these names, so they stay: the path, the Secret "<host>-host-plan" with its key, type and annotations, the
-// right hosts/plan, status.plan of a Host and its reason PlanInvalid, and the agent's file plan.json. The code calls
-// them instructions.
+// Some names call the instructions a plan, because they are older than the Plan kind. Scripts, roles and other versions
+// rely on these names, so they are kept: the path, the Secret "<host>-host-plan" with its key, type and annotations,
+// the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the agent's file plan.json. The
+// code calls them instructions.
 type HostInstructions struct {
 	// Owner names the object that the instructions are for, such as "Cluster/prod". It is empty if Drover knows no such
 	// object. A host accepts another owner's instructions only after it has been cleaned.
 	Owner string `json:"owner,omitempty"`
-	// Files are written before the instructions run. At most 256.
+	// Files are written before the instructions run. There are at most 256.
 	Files []HostFile `json:"files,omitempty"`
-	// Instructions are run once each, in order. If one fails, the later ones do not run. At most 128.
+	// Instructions are run once each, in order. If one fails, later instructions do not run. There are at most 128.
 	Instructions []HostInstruction `json:"instructions,omitempty"`
-	// Periodic instructions run repeatedly while the host has them, after all Instructions have succeeded. At most 128.
+	// Periodic instructions run repeatedly while the host has them, after all Instructions have succeeded. There are at
+	// most 128.
 	Periodic []HostInstruction `json:"periodic,omitempty"`
-	// Probes check whether the installed software works. At most 32.
+	// Probes check whether the installed software works. There are at most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
-	// Clean has instructions that clean the host. They run once each when all instructions are taken away, before the
-	// files are removed. At most 128.
+	// Clean holds instructions that clean the host. They run once each when all instructions are withdrawn, before the
+	// files are removed. There are at most 128.
 	Clean []HostInstruction `json:"clean,omitempty"`
 }
 
 // HostFile is a file that the agent writes or removes.
 type HostFile struct {
-	// Path is absolute. Missing directories are created with access only for root.
+	// Path is absolute. Missing directories are created so that only root can access them.
 	Path string `json:"path"`
-	// Content is the content of the file, base64 in JSON.
+	// Content is the content of the file, encoded as base64 in JSON.
 	Content []byte `json:"content,omitempty"`
-	// Mode is octal. The default is "0600".
+	// Mode is the file mode in octal. The default is "0600".
 	Mode string `json:"mode,omitempty"`
 	// UID and GID are the file's owner and group. The default is 0.
 	UID int `json:"uid,omitempty"`
 	GID int `json:"gid,omitempty"`
-	// Absent removes the file.
+	// Absent means that the file is removed.
 	Absent bool `json:"absent,omitempty"`
 }
 
 // Environment variables of instructions.
 const (
-	// EnvHostAgent is the path of the host agent's program. Agents older than this variable do not set it.
+	// EnvHostAgent is the path of the host agent's binary. Agents older than this variable do not set it.
 	EnvHostAgent = "DROVER_HOST_AGENT"
-	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA are the credentials for an S3-compatible store. The agent's program
+	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA are the credentials for an S3-compatible store. The agent's binary
 	// uses them in instructions that need such a store.
 	EnvS3AccessKey = "DROVER_S3_ACCESS_KEY"
 	EnvS3SecretKey = "DROVER_S3_SECRET_KEY"
 	EnvS3CA        = "DROVER_S3_CA"
 )
 
-// Repeatable reports whether the instruction with this ID does no harm if it runs once more. This is true for tasks
-// that take or copy a snapshot of etcd. A schedule creates an endless number of them, so the journal of a host forgets
-// such instructions when they have ended and the hub no longer sends them.
+// Repeatable reports whether the instruction with the given ID can safely run again. This is true for tasks that take
+// or copy an etcd snapshot. A schedule creates an endless number of them, so the journal of a host forgets such
+// instructions when they have ended and the hub no longer sends them.
 func Repeatable(id string) bool {
 	return strings.HasPrefix(id, HostTaskPrefix+"snapshot-") || strings.HasPrefix(id, HostTaskPrefix+"upload-")
 }
 
-// HostTaskPrefix precedes the ID of a machine's task in the ID of its instruction.
+// HostTaskPrefix is the prefix of an instruction's ID before the ID of the machine's task.
 const HostTaskPrefix = "task-"
 
 // Prefixes of the IDs of instructions that start and stop a service. A host cancels the start of a service if its next
-// instructions begin by stopping the service. Waiting for a service that does not come up takes much longer than
+// instructions start by stopping the service. Waiting for a service that does not come up takes much longer than
 // stopping it.
 const (
 	HostStartPrefix = "start-"
@@ -192,16 +194,16 @@ const (
 
 // HostInstruction is a command.
 type HostInstruction struct {
-	// ID identifies the instruction. It has 1 to 63 letters, digits, dots and hyphens. A one-time instruction with the
-	// same ID never runs again on a host. To repeat an instruction, give it a new ID.
+	// ID identifies the instruction. It consists of 1 to 63 letters, digits, dots and hyphens. A one-time instruction
+	// with the same ID never runs again on a host. To repeat an instruction, give it a new ID.
 	ID string `json:"id"`
-	// Command is the program with its arguments. No shell runs it.
+	// Command is the program with its arguments. It is not run by a shell.
 	Command []string `json:"command"`
-	// Env is added to the agent's PATH and HOME. The agent removes its values from reports.
+	// Env is added to the agent's PATH and HOME. The agent removes the values of these variables from reports.
 	Env map[string]string `json:"env,omitempty"`
 	// TimeoutSeconds is the time after which the command is killed. The default is 600, and the maximum is one day.
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
-	// PeriodSeconds is the time between two runs of a periodic instruction. The default is 600.
+	// PeriodSeconds is the interval between runs of a periodic instruction. The default is 600.
 	PeriodSeconds int `json:"periodSeconds,omitempty"`
 }
 
@@ -216,7 +218,7 @@ type HostProbe struct {
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
-	// PeriodSeconds is the time between two attempts. The default is 10.
+	// PeriodSeconds is the interval between attempts. The default is 10.
 	PeriodSeconds int `json:"periodSeconds,omitempty"`
 	// TimeoutSeconds limits one attempt. The default is 5.
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
@@ -224,9 +226,9 @@ type HostProbe struct {
 	FailureThreshold int `json:"failureThreshold,omitempty"`
 }
 
-// hostName matches the IDs and names in instructions. They have no slash and do not start with a dot, because an ID is
-// also the name of a directory. The length is checked separately: a limit on a repetition would make the expression
-// large in each agent.
+// hostName matches the IDs and names in instructions. They contain no slash and do not start with a dot, because an ID
+// is also the name of a directory. The length is checked separately, because a bounded repetition would make the
+// expression large in each agent.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
 
 const maxHostName = 63 // bytes
@@ -343,16 +345,16 @@ func (i HostInstruction) Timeout() time.Duration {
 	return seconds(i.TimeoutSeconds, DefaultInstructionTimeout)
 }
 
-// Period returns the time between two runs.
+// Period returns the interval between runs.
 func (i HostInstruction) Period() time.Duration { return seconds(i.PeriodSeconds, DefaultPeriod) }
 
-// Digest identifies what an instruction does. It depends on nothing else.
+// Digest identifies the effect of an instruction, and depends on nothing else.
 func (i HostInstruction) Digest() string { return digestOf(i) }
 
 // Timeout returns the limit for one attempt.
 func (p HostProbe) Timeout() time.Duration { return seconds(p.TimeoutSeconds, DefaultProbeTimeout) }
 
-// Period returns the time between two attempts.
+// Period returns the interval between attempts.
 func (p HostProbe) Period() time.Duration { return seconds(p.PeriodSeconds, DefaultProbePeriod) }
 
 // Digest identifies the content of the instructions.

@@ -21,24 +21,25 @@ const (
 	// HostFailed means that a file could not be written or an instruction failed. The agent retries files, but not
 	// instructions.
 	HostFailed HostPhase = "Failed"
-	// HostCleaning means that the instructions were removed and the cleaning instructions are running.
+	// HostCleaning means that the instructions have been removed and the cleaning instructions are running.
 	HostCleaning HostPhase = "Cleaning"
 	// HostInterrupted means that an instruction was killed together with its machine, or by something else on the
 	// machine, so that its progress is unknown. It is not run again.
 	HostInterrupted HostPhase = "Interrupted"
 )
 
-// Limits of a HostProgress.
+// Limits for a HostProgress.
 const (
 	maxHostOutput  = 2 << 10
 	maxHostFailing = 8
 )
 
-// HostProgress is the progress of a host with its instructions.
+// HostProgress is a host's progress with its instructions.
 type HostProgress struct {
-	// Version is the version that the hub gave to the instructions. It is empty without instructions.
+	// Version is the version that the hub gave to the instructions. It is empty if there are no instructions.
 	Version string `json:"version,omitempty"`
-	// Owner is the owner of the instructions. It is nil without instructions, and for an agent that does not report it.
+	// Owner is the owner of the instructions. It is nil if there are no instructions, or if the agent does not report
+	// the owner.
 	Owner *string `json:"owner,omitempty"`
 	// Checkpoint is the latest checkpoint that the hub has sent.
 	Checkpoint string    `json:"checkpoint,omitempty"`
@@ -48,11 +49,12 @@ type HostProgress struct {
 	Total int32 `json:"total"`
 	// Instruction is the ID of the instruction that is running or has failed.
 	Instruction string `json:"instruction,omitempty"`
-	// Message explains why the instructions failed, or names the failing periodic instruction. At most 512 bytes.
+	// Message explains why the instructions failed, or names the failing periodic instruction. It has at most 512
+	// bytes.
 	Message string `json:"message,omitempty"`
-	// Output is the end of the failed instruction's output, without the instructions' secrets. At most 2 KiB.
+	// Output is the end of the failed instruction's output, without the instructions' secrets. It has at most 2 KiB.
 	Output string `json:"output,omitempty"`
-	// Failing has the names of the probes that are not successful. At most 8.
+	// Failing holds the names of the probes that do not succeed. There are at most 8.
 	Failing []string `json:"failing,omitempty"`
 }
 
@@ -72,7 +74,7 @@ func (p *HostProgress) Bound() {
 	}
 }
 
-// printable returns the text without unprintable runes. It keeps the runes in besides.
+// printable returns the text without unprintable runes. It also keeps the runes in the parameter besides.
 func printable(text, besides string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || strings.ContainsRune(besides, r) {

@@ -6,7 +6,7 @@ package protocol
 import "strings"
 
 // WithRegistry returns an image with a registry in front of it, unless the image already names a registry. As in
-// container runtimes, the part before the first slash is a registry if it has a dot or a colon, or is "localhost".
+// container runtimes, the part before the first slash is a registry if it contains a dot or a colon, or is "localhost".
 func WithRegistry(registry, image string) string {
 	host, _, found := strings.Cut(image, "/")
 	if registry == "" || image == "" || found && (strings.ContainsAny(host, ".:") || host == "localhost") {

@@ -3,48 +3,49 @@
 
 package protocol
 
-// Names of objects that the hub's manifest creates in a member and that the agent finds there.
+// Names of objects that the hub's manifest creates in a member and that the agent uses.
 const (
 	// AgentNamespace is the agent's namespace in a member. It differs from the manager's namespace, so that a hub can
-	// import itself.
+	// import its own cluster.
 	AgentNamespace = "drover-agent"
 	// AgentName is the name of the agent's Deployment, ServiceAccount, Role, RoleBinding, ClusterRole and
 	// ClusterRoleBinding.
 	AgentName = "drover-agent"
-	// AgentViewBinding is the name of the ClusterRoleBinding that gives Viewer the right to view, in a member whose
-	// agent has the profile ReadOnly.
+	// AgentViewBinding is the name of the ClusterRoleBinding that grants Viewer the "view" ClusterRole in a member
+	// whose agent has the ReadOnly profile.
 	AgentViewBinding = "drover-agent-view"
-	// Viewer is the user that an agent with the profile ReadOnly impersonates in all its requests to its API server.
+	// Viewer is the user that an agent with the ReadOnly profile impersonates in all its requests to its API server.
 	// Such an agent may impersonate no one else. It does not use its own account for these requests, because that
 	// account can read the agent's private key.
 	Viewer = "drover:viewer"
-	// RegistrationSecret has the data for joining: KeyToken and KeyCABundle. Only the manifest writes it.
+	// RegistrationSecret holds the data for joining: KeyToken and KeyCABundle. Only the manifest writes it.
 	RegistrationSecret = "drover-agent-registration"
-	// IdentitySecret has the agent's private key, its Cluster, and the settings that the hub announced. Only the
+	// IdentitySecret holds the agent's private key, its Cluster, and the settings that the hub announced. Only the
 	// agent's replicas write it, so that applying the manifest again does not change it.
 	IdentitySecret = "drover-agent-identity"
 )
 
 // Objects that the agent creates in its namespace in addition to its identity. Its replicas share them.
 const (
-	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName of its pods. These pods do
+	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName on its pods. These pods do
 	// not belong to the agent's Deployment.
 	NodeAgentName = "drover-node-agent"
 	// NodeAgentLease is the Lease of the node agent that opens a tunnel while no replica of the agent is connected.
 	NodeAgentLease = "drover-node-agent"
 	// LeaderLease is the Lease of the leader among the agent's replicas.
 	LeaderLease = "drover-agent"
-	// DeploymentSecret has the latest Deployment that the hub sent, the one before it, and the progress of the change.
-	// It is a Secret because a right to read ConfigMaps must not be enough to read the environment in it.
+	// DeploymentSecret holds the latest Deployment that the hub sent, the one before it, and the progress of the
+	// change. It is a Secret because permission to read ConfigMaps must not be enough to read the environment variables
+	// in it.
 	DeploymentSecret = "drover-agent-deployment"
 )
 
-// EnvironmentSecret is created by users for the agent's variables with a secretKey. The agent's environment takes
-// values from no other Secret. Otherwise the address of a proxy could be built from the agent's private key, and any
-// DNS server that resolves it would see the key.
+// EnvironmentSecret is created by users and holds the values of the agent's variables that have a secretKey. The
+// agent's environment takes values from no other Secret. Otherwise a user could build the address of a proxy from the
+// agent's private key, and any DNS server that resolves this address would see the key.
 const EnvironmentSecret = "drover-agent-env"
 
-// Keys of RegistrationSecret.
+// Keys in RegistrationSecret.
 const (
 	// KeyToken is the join token.
 	KeyToken = "token"
@@ -54,8 +55,8 @@ const (
 	KeyServers = "servers"
 )
 
-// Environment variables of the agent. Some can also be set under the names that operators of Rancher know:
-// CATTLE_SERVER, CATTLE_CA_CHECKSUM, CATTLE_DEBUG and CATTLE_TUNNEL_DATA_DEBUG.
+// Environment variables of the agent. Some can also be set under the names that Rancher operators know: CATTLE_SERVER,
+// CATTLE_CA_CHECKSUM, CATTLE_DEBUG and CATTLE_TUNNEL_DATA_DEBUG.
 const (
 	// EnvServer lists the hub's base URLs, separated by commas.
 	EnvServer = "DROVER_SERVER"
@@ -63,7 +64,7 @@ const (
 	EnvCAChecksum = "DROVER_CA_CHECKSUM"
 	// EnvTrust is Pinned (the default) or System.
 	EnvTrust = "DROVER_TRUST"
-	// EnvDebug enables logging at level debug if it is true.
+	// EnvDebug enables debug logging if it is true.
 	EnvDebug = "DROVER_DEBUG"
 	// EnvTunnelDataDebug enables logging of the sizes and kinds of the tunnel's frames, never their content, if it is
 	// true.
@@ -76,6 +77,6 @@ const (
 	EnvListen = "DROVER_LISTEN"
 	// EnvDirectListen is the address for users who connect without going through the hub. The default is ":6443".
 	EnvDirectListen = "DROVER_DIRECT_LISTEN"
-	// EnvSocket is the path of the unix socket that "drover-agent loglevel" connects to.
+	// EnvSocket is the path of the Unix socket that "drover-agent loglevel" connects to.
 	EnvSocket = "DROVER_SOCKET"
 )

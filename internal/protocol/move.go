@@ -5,12 +5,12 @@ package protocol
 
 import "time"
 
-// PathMove on the agent takes a MoveRequest by POST and answers 202 at once. The agent then opens another tunnel to the
-// current target of the hub's address. When the new tunnel serves, the agent ends its report on the tunnel through
-// which the request came. An agent that answers 404 cannot move: it connects again when its tunnel has ended.
+// PathMove on the agent takes a MoveRequest by POST and answers 202 immediately. The agent then opens another tunnel
+// through the hub's address. When the new tunnel is ready, the agent ends its report on the tunnel through which the
+// request came. An agent that answers 404 cannot move. It reconnects when its tunnel has ended.
 const PathMove = "/v1/move"
 
-// Limits of MoveRequest.Seconds.
+// Limits for MoveRequest.Seconds.
 const (
 	minMove = time.Second
 	maxMove = time.Hour
@@ -18,7 +18,8 @@ const (
 
 // MoveRequest asks an agent to open another tunnel before this one ends.
 type MoveRequest struct {
-	// Seconds is how long the old tunnel may still be used. A value outside 1 to 3600 is replaced by the nearest limit.
+	// Seconds is how long the old tunnel may still be used. A value outside the range 1 to 3600 is replaced with the
+	// nearest limit.
 	Seconds int64 `json:"seconds"`
 }
 

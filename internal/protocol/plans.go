@@ -13,13 +13,14 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// FeaturePlans in Report.Features means that the agent runs plans and reports them on PathReport. It reports the PlanHold
-// of the member, and the status of each Plan from a set of the hub, at most once per second for each Plan. Older agents have the feature "plans" and a separate stream.
+// FeaturePlans in Report.Features means that the agent runs plans and reports them on PathReport. It reports the
+// PlanHold of the member, and the status of each Plan from one of the hub's sets, at most once per second for each
+// Plan. Older agents have the feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
 // PlanEvent is the part of a Line about plans. Exactly one of its fields is set.
 type PlanEvent struct {
-	// Hold reports whether the member takes part. It is the first event, and is sent again after each change.
+	// Hold reports whether the member takes part in plans. It is the first event, and is sent again after each change.
 	Hold *PlanHold `json:"hold,omitempty"`
 	// State is the state of a new or changed Plan.
 	State *PlanState `json:"state,omitempty"`
@@ -27,13 +28,14 @@ type PlanEvent struct {
 	Removed string `json:"removed,omitempty"`
 	// Synced means that all existing Plans have been sent.
 	Synced bool `json:"synced,omitempty"`
-	// Stopped means that the replica no longer leads. No more changes follow until it leads again.
+	// Stopped means that the replica is no longer the leader. No more changes follow until it is the leader again.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
 // PlanHold reports whether a member currently takes part in plans.
 type PlanHold struct {
-	// Reason is empty while the member takes part. Otherwise it explains why the member does not. At most 512 bytes.
+	// Reason is empty while the member takes part. Otherwise it explains why the member does not take part. It has at
+	// most 512 bytes.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -120,19 +122,19 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	return kept
 }
 
-// lastYear limits times from members. The last year that JSON can have is 9999, so there is room for any duration that
-// is added.
+// lastYear is the latest year allowed in times from members. The last year that JSON times can have is 9999, so that
+// durations can still be added.
 const lastYear = 8999
 
-// Dated reports whether a time can be written into a status. The zero time cannot. Neither can a very late time,
-// because the year 9999 in one zone may be 10000 in UTC, and then the API server refuses the whole status.
+// Dated reports whether a time can be written into a status. The zero time cannot be written. Neither can a very late
+// time, because the year 9999 in one zone may be 10000 in UTC, and then the API server refuses the whole status.
 func Dated(t time.Time) bool {
 	year := t.UTC().Year()
 	return !t.IsZero() && year >= 1 && year <= lastYear
 }
 
-// Limits of a PlanState.
+// Limits for a PlanState.
 const (
 	maxConditions = 8
-	maxLog        = 1024 // bytes; the schema of a failure's log has the same limit in characters
+	maxLog        = 1024 // in bytes; the schema of a failure's log has the same limit in characters
 )

@@ -20,15 +20,15 @@ const (
 	MinVersion = 1
 )
 
-// These constants define how long an agent that has lost the hub takes to reconnect. It takes longer after a refusal,
-// which requires manual action.
+// These constants define how long an agent that has lost the hub takes to reconnect. Reconnecting takes longer after a
+// refusal, which requires manual action.
 const (
-	// LongestWait is the longest wait between two attempts to connect, no matter how many have failed.
+	// LongestWait is the longest wait between attempts to connect, no matter how many have failed.
 	LongestWait = 30 * time.Second
 	// AttemptTime is the time after which an attempt to connect fails.
 	AttemptTime = 10 * time.Second
-	// LongestReturn is the time within which an agent connects after the hub is back: the rest of a failing attempt, a
-	// wait, and the next attempt, which succeeds.
+	// LongestReturn is the time within which an agent connects after the hub is reachable again. It is the sum of the
+	// rest of a failing attempt, a wait, and the next attempt, which succeeds.
 	LongestReturn = AttemptTime + LongestWait + AttemptTime
 )
 
@@ -39,7 +39,7 @@ const (
 	PathConnect = "/v1/connect"
 	// PathRegister takes a RegisterRequest by POST. It requires Authorization: Bearer <join token>.
 	PathRegister = "/v1/register"
-	// PathCACerts serves the CA bundle that agents pin, as PEM.
+	// PathCACerts serves the CA bundle that agents pin, in PEM.
 	PathCACerts = "/v1/cacerts"
 	// PathImport is the prefix of the agent's manifest, "/v1/import/<join token>.yaml".
 	PathImport = "/v1/import/"
@@ -55,49 +55,51 @@ const (
 	PathSettings = "/v1/settings"
 	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON. It answers 202 when the Deployment is
 	// stored for the leader among the agent's replicas. Any replica accepts the request; the outcome is in the leader's
-	// report. 422 is a permanent refusal, and the body has the reason.
+	// report. 422 is a permanent refusal, and the body contains the reason.
 	PathDeployment = "/v1/deployment"
-	// PathUninstall takes a POST. It removes everything that Drover has put into the member, and answers 200 with an
+	// PathUninstall takes a POST. It removes everything that Drover has created in the member, and answers 200 with an
 	// UninstallResult.
 	PathUninstall = "/v1/uninstall"
-	// PathTerm answers GET with the current Term, which the agent reads from its API server at each request. Any
+	// PathTerm answers GET with the current Term, which the agent reads from its API server on each request. Any
 	// replica accepts the request. A host has only one agent, which answers with the name of its process.
 	PathTerm = "/v1/term"
 )
 
-// MaxBody limits every JSON body of this protocol, in bytes. A larger body is refused unread.
+// MaxBody is the maximum size of every JSON body in this protocol, in bytes. Larger bodies are refused without being
+// read.
 const MaxBody = 1 << 20
 
 // RegisterRequest asks to become the agent of the Cluster that the join token belongs to.
 type RegisterRequest struct {
-	// PublicKey is the agent's Ed25519 key, 32 bytes, base64 in JSON.
+	// PublicKey is the agent's Ed25519 key, which has 32 bytes and is encoded as base64 in JSON.
 	PublicKey []byte `json:"publicKey"`
-	// ClusterUID is the UID of the namespace kube-system in the member.
+	// ClusterUID is the UID of the kube-system namespace in the member.
 	ClusterUID string `json:"clusterUID"`
-	// Proof is the signature of ProofPayload by PublicKey. It proves that the sender owns the key.
+	// Proof is the signature over ProofPayload with PublicKey. It proves that the sender owns the key.
 	Proof []byte `json:"proof"`
 	// Current is the Cluster of this agent before the request, or nil if it has none.
 	Current *CurrentCluster `json:"current,omitempty"`
 }
 
-// CurrentCluster names and proves the current Cluster of an agent that asks to join another one.
+// CurrentCluster identifies the current Cluster of an agent that asks to join another one, with a proof.
 type CurrentCluster struct {
 	Cluster ClusterRef `json:"cluster"`
-	// Proof is the signature of ProofPayload by the agent's key for that Cluster.
+	// Proof is the signature over ProofPayload with the agent's key for that Cluster.
 	Proof []byte `json:"proof"`
 }
 
 // ProofPayload returns the bytes that RegisterRequest.Proof signs: a fixed context, the join token, and the member's
-// UID. So a proof for one token or member is not valid for another.
+// UID. A proof for one token or member is therefore not valid for another.
 func ProofPayload(token, clusterUID string) []byte {
 	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
 }
 
-// RegisterResponse has the agent's new identity.
+// RegisterResponse holds the agent's new identity.
 type RegisterResponse struct {
 	// Cluster is the agent's new Cluster.
 	Cluster ClusterRef `json:"cluster"`
-	// Audience is the audience for connect tokens. It names this hub and does not change with the hub's addresses.
+	// Audience is the audience for connect tokens. It names this hub and does not change when the hub's addresses
+	// change.
 	Audience string `json:"audience"`
 	// Settings are the current settings.
 	Settings Settings `json:"settings"`
@@ -107,8 +109,8 @@ type RegisterResponse struct {
 type ClusterRef struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// UID is the UID of the Cluster object. A Cluster that is deleted and created again under the same name has another
-	// UID.
+	// UID is the UID of the Cluster object. A Cluster that is deleted and created again under the same name has a
+	// different UID.
 	UID string `json:"uid"`
 }
 
@@ -122,16 +124,17 @@ type Report struct {
 	MinProtocol int `json:"minProtocol"`
 	// AgentVersion is the version of the agent, for example "v0.1.0".
 	AgentVersion string `json:"agentVersion"`
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string `json:"clusterUID"`
-	// SettingsDigest is the digest of the Settings that the agent has stored, see Settings.Digest.
+	// SettingsDigest is the digest of the Settings that the agent has stored, as returned by Settings.Digest.
 	SettingsDigest string `json:"settingsDigest,omitempty"`
 	// Version is the version of the API server, for example "v1.36.3". It is empty until the agent has reached the API
 	// server.
 	Version string `json:"version,omitempty"`
-	// Distribution is the Kubernetes distribution, if the agent can tell.
+	// Distribution is the Kubernetes distribution, if the agent can determine it.
 	Distribution string `json:"distribution,omitempty"`
-	// Nodes has counts and sums of nodes. It is nil until the agent has listed the nodes.
+	// Nodes contains the counts of nodes and the sums of their resources. It is nil until the agent has listed the
+	// nodes.
 	Nodes *Nodes `json:"nodes,omitempty"`
 	// Health is the health of the API server as this replica sees it.
 	Health Health `json:"health"`
@@ -139,14 +142,14 @@ type Report struct {
 	// replicas report only themselves, the version and the health. An old agent without leader election reports
 	// everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
-	// Restored is the time when this process noticed that the cluster's etcd had gone back to an earlier state. It is
+	// Restored is the time when this process noticed that the cluster's etcd had been reset to an earlier state. It is
 	// zero if that has not happened.
 	Restored time.Time `json:"restored,omitzero"`
 	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first check.
 	Deployment *Deployment `json:"deployment,omitempty"`
 	Remnants
 	// DirectAuthority is the CA, in PEM, of the certificate that the agent has created for direct access by users. It
-	// is empty if the agent has created none. The maximum is MaxDirectAuthority bytes.
+	// is empty if the agent has created none. It has at most MaxDirectAuthority bytes.
 	DirectAuthority string `json:"directAuthority,omitempty"`
 	// Host is the report of a host's agent. It is nil for other agents.
 	Host *HostReport `json:"host,omitempty"`
@@ -154,22 +157,23 @@ type Report struct {
 	Capabilities
 }
 
-// Remnants are objects that stay in the member although nothing on the hub asks for them. Only the leader reports them.
+// Remnants are objects that remain in the member although nothing on the hub requires them. Only the leader reports
+// them.
 type Remnants struct {
-	// Left names sets that an agent with the profile ReadOnly has from an earlier profile and is not allowed to remove.
-	// The names are values of v1.LabelSet. At most 16.
+	// Left names sets that an agent with the ReadOnly profile has from an earlier profile and is not allowed to remove.
+	// The names are values of v1.LabelSet. There are at most 16.
 	Left []string `json:"left,omitempty"`
-	// Unclaimed names objects, in the form of SetObject, that have the label v1.LabelSet but belong to no set and were
-	// not applied by the agent. At most 16.
+	// Unclaimed names objects, in the format of SetObject.Object, that have the label v1.LabelSet but belong to no set
+	// and were not applied by the agent. There are at most 16.
 	Unclaimed []string `json:"unclaimed,omitempty"`
 }
 
-// Capabilities are abilities of an agent that its protocol version does not imply.
+// Capabilities describe abilities of an agent that do not follow from its protocol version.
 type Capabilities struct {
-	// Features are the features of the agent, such as FeatureSets. At most 32.
+	// Features are the features of the agent, such as FeatureSets. There are at most 32.
 	Features []string `json:"features,omitempty"`
-	// Profile is v1.ProfileReadOnly for an agent that only reads. Such an agent refuses sets and every request that is
-	// not a read. Profile is empty for other agents.
+	// Profile is v1.ProfileReadOnly for a read-only agent. Such an agent refuses sets and every request that is not a
+	// read. Profile is empty for other agents.
 	Profile string `json:"profile,omitempty"`
 }
 
@@ -178,20 +182,21 @@ func (c Capabilities) Has(feature string) bool { return slices.Contains(c.Featur
 
 // Deployment is the state of the agent's Deployment, and the outcome of the last Deployment that the hub sent.
 type Deployment struct {
-	// Digest is the digest of the current Deployment, from v1.AnnotationAgentDigest. It is empty for an older manifest.
+	// Digest is the digest of the current Deployment, from v1.AnnotationAgentDigest. It is empty if the manifest is
+	// older than this annotation.
 	Digest string `json:"digest,omitempty"`
 	// RolledOut reports whether all pods belong to the current Deployment and are ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady explains why pods of the current Deployment are not ready after its deadline has passed. At most 512
-	// bytes.
+	// NotReady explains why pods of the current Deployment are not ready after its deadline has passed. It has at most
+	// 512 bytes.
 	NotReady string `json:"notReady,omitempty"`
-	// NodeAgents explains why the member has no node agents although it should have some. At most 512 bytes.
+	// NodeAgents explains why the member has no node agents although it should have some. It has at most 512 bytes.
 	NodeAgents string `json:"nodeAgents,omitempty"`
 	// Direct explains why the member's API servers have no authenticator for users' tokens although they should have
-	// one. At most 512 bytes.
+	// one. It has at most 512 bytes.
 	Direct string `json:"direct,omitempty"`
-	// Failed is the digest of the last Deployment that was rolled back or refused. The current Deployment is never in
-	// it.
+	// Failed is the digest of the last Deployment that was rolled back or refused. It never identifies the current
+	// Deployment.
 	Failed string `json:"failed,omitempty"`
 	// Rejected is true if the API server refused Failed, and false if Failed was rolled back because it did not become
 	// ready.
@@ -199,11 +204,11 @@ type Deployment struct {
 	// Unmanaged is true if there is no Deployment that the agent may read and change. In this case Message explains
 	// why, and all other fields are empty.
 	Unmanaged bool `json:"unmanaged,omitempty"`
-	// Message explains why Failed failed. At most 512 bytes.
+	// Message explains why Failed failed. It has at most 512 bytes.
 	Message string `json:"message,omitempty"`
 }
 
-// Nodes counts nodes and sums their resources. Each map has Kubernetes resource quantities by resource name.
+// Nodes counts nodes and sums their resources. Each map contains Kubernetes resource quantities by resource name.
 type Nodes struct {
 	Total       int32             `json:"total"`
 	Ready       int32             `json:"ready"`
@@ -216,7 +221,7 @@ type Nodes struct {
 type Health struct {
 	// Healthy reports whether /readyz answers 200.
 	Healthy bool `json:"healthy"`
-	// Message names the failing checks, or explains why the API server cannot be reached. At most 512 bytes.
+	// Message names the failing checks, or explains why the API server cannot be reached. It has at most 512 bytes.
 	Message string `json:"message,omitempty"`
 	// Since is the time when Healthy last changed.
 	Since time.Time `json:"since"`
@@ -226,8 +231,8 @@ type Health struct {
 type UninstallResult struct {
 	// Remaining names objects that still exist, in the form "Kind namespace/name: reason".
 	Remaining []string `json:"remaining,omitempty"`
-	// Stale names groups of the member's API that no server serves, in the form "group/version". While there is one,
-	// deleted namespaces stay. At most 16.
+	// Stale names groups of the member's API that no server serves, in the form "group/version". While there is such a
+	// group, deleted namespaces remain. There are at most 16.
 	Stale []string `json:"stale,omitempty"`
 }
 
@@ -241,12 +246,12 @@ func (r *UninstallResult) Bound() {
 
 // Term is one term of leadership among the agent's replicas. A term never comes back after another one has started.
 type Term struct {
-	// Term names the leader, the start of its term, and the number of earlier terms. It is empty while no replica
-	// leads. At most MaxTerm bytes.
+	// Term contains the leader, the start of its term, and the number of earlier terms. It is empty while no replica is
+	// the leader. It has at most MaxTerm bytes.
 	Term string `json:"term,omitempty"`
 }
 
-// MaxTerm limits Term.Term, in bytes.
+// MaxTerm is the maximum size of Term.Term, in bytes.
 const MaxTerm = 256
 
 // Refusal is the body of a 4xx response from PathRegister and PathConnect. It contains the reason and advice for the

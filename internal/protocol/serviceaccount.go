@@ -11,12 +11,13 @@ import (
 
 // HeaderServiceAccount is a header of a request under PathKubernetes. It names a ServiceAccount of the member,
 // system:serviceaccount:<namespace>:<name>, that the user of the request wants to impersonate. The agent checks with
-// its API server whether the user may do so. The header has the same prefix as the headers that name a user. Therefore
-// an agent that does not support it refuses the request, and a caller's own header never reaches the agent.
+// its API server whether the user is allowed to do so. The header has the same prefix as the headers that identify a
+// user. Therefore an agent that does not support it refuses the request, and a caller's own header never reaches the
+// agent.
 const HeaderServiceAccount = "Impersonate-Drover-Serviceaccount"
 
-// HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. It shows in a member's audit
-// log which user acts as another one.
+// HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. In a member's audit log, this
+// field shows which user acts as another user.
 const HeaderImpersonator = "Impersonate-Extra-Cluster.drover.dev%2fimpersonator"
 
 // prefixServiceAccount precedes the namespace and the name in the user name of a ServiceAccount.
@@ -25,7 +26,7 @@ const prefixServiceAccount = "system:serviceaccount:"
 // ServiceAccount identifies a ServiceAccount of a member.
 type ServiceAccount struct{ Namespace, Name string }
 
-// ParseServiceAccount returns the ServiceAccount that a user name stands for, and false if it stands for none.
+// ParseServiceAccount returns the ServiceAccount that a user name represents, or false if it represents none.
 func ParseServiceAccount(user string) (ServiceAccount, bool) {
 	rest, found := strings.CutPrefix(user, prefixServiceAccount)
 	namespace, name, both := strings.Cut(rest, ":")
@@ -34,11 +35,12 @@ func ParseServiceAccount(user string) (ServiceAccount, bool) {
 	return ServiceAccount{namespace, name}, ok
 }
 
-// User returns the account's user name at an API server.
+// User returns the account's user name, as API servers use it.
 func (a ServiceAccount) User() string { return prefixServiceAccount + a.Namespace + ":" + a.Name }
 
-// Reserved reports whether the account is in one of Drover's namespaces: of the agent, of Plans, or of the manager if
-// the hub is the member. No user may act as such an account, because the agent's account may act as every user.
+// Reserved reports whether the account is in one of Drover's namespaces. These are the namespaces of the agent and of
+// Plans, and the manager's namespace if the member is the hub itself. No user may act as such an account, because the
+// agent's account may act as any user.
 func (a ServiceAccount) Reserved() bool {
 	return a.Namespace == "drover" || strings.HasPrefix(a.Namespace, "drover-")
 }

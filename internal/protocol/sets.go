@@ -15,26 +15,26 @@ import (
 )
 
 // PathSets + "/" + id on the agent takes a set.Set by PUT, and removes it by DELETE. Both answer 200 with the resulting
-// SetState, which is Pending after SetTimeout. An ID needs no escaping: see set.ValidID. PathReport streams the state
-// changes.
+// SetState, which is Pending after SetTimeout. An ID needs no escaping; see set.ValidID. State changes are streamed on
+// PathReport.
 //
 // Only the leader among the agent's replicas serves sets; other replicas answer 421. 413 means that the set is larger
-// than set.MaxSize. 422 is a permanent refusal, and the body has the reason.
+// than set.MaxSize. 422 is a permanent refusal, and the body contains the reason.
 const PathSets = "/v1/sets"
 
 // FeatureSets in Report.Features means that the agent accepts sets and reports them on PathReport. Older agents have
 // the feature "sets" and a separate stream.
 const FeatureSets = "sets/2"
 
-// Limits of sets.
+// Limits for sets.
 const (
 	// MaxSetObjects is the maximum number of objects that a SetState names.
 	MaxSetObjects = 10
-	// SetTimeout is the time after which an agent answers that a set is Pending.
+	// SetTimeout is the time after which an agent answers that a set is still Pending.
 	SetTimeout = 10 * time.Second
 )
 
-// SetPath returns the path for putting and deleting the set with this ID.
+// SetPath returns the path for putting and deleting the set with the given ID.
 func SetPath(id string) string { return PathSets + "/" + id }
 
 // QueryCheckpoint is the query parameter of PathSets with the hub's checkpoint, which is the hub's position in its
@@ -53,7 +53,7 @@ func ValidCheckpoint(checkpoint string) bool {
 }
 
 // OlderCheckpoint reports whether a checkpoint belongs to the same term as another one and comes before it. The hub
-// sends several sets at once, and a delayed one brings an older checkpoint.
+// sends several sets at once, and a delayed set brings an older checkpoint.
 func OlderCheckpoint(checkpoint, than string) bool {
 	term := than[:strings.LastIndexByte(than, '/')+1]
 	text, same := strings.CutPrefix(checkpoint, term)
@@ -82,23 +82,25 @@ type SetPhase string
 const (
 	// SetApplied means that the member has the whole set, and nothing that is no longer in the set.
 	SetApplied SetPhase = "Applied"
-	// SetPending means that the set is being applied, or that a binding in it waits for the set with its role.
+	// SetPending means that the set is being applied, or that a binding in it is waiting for the set with its role.
 	SetPending SetPhase = "Pending"
 	// SetConflict means that an object with this name does not belong to Drover, another field manager owns a field,
 	// the member's admission changed an applied object, or a binding was not created because its role does not belong
-	// to Drover. The agent tries again.
+	// to Drover. The agent retries.
 	SetConflict SetPhase = "Conflict"
 	// SetFighting means that something reverts an object each time the agent repairs it.
 	SetFighting SetPhase = "Fighting"
-	// SetRoleMissing means that the member has no ClusterRole with the name in a binding. The agent checks again.
+	// SetRoleMissing means that the member has no ClusterRole with the name that a binding refers to. The agent checks
+	// again.
 	SetRoleMissing SetPhase = "RoleMissing"
-	// SetFailed means that the API server refused a part of the set. The agent tries again.
+	// SetFailed means that the API server refused a part of the set. The agent retries.
 	SetFailed SetPhase = "Failed"
-	// SetExpired means that the set has expired, and the member no longer has any of it.
+	// SetExpired means that the set has expired, and none of its objects are left in the member.
 	SetExpired SetPhase = "Expired"
-	// SetDeleted means that the set was removed. It occurs only in the answer to DELETE.
+	// SetDeleted means that the set has been removed. It occurs only in the answer to DELETE.
 	SetDeleted SetPhase = "Deleted"
-	// SetReadOnly means that the agent has the profile ReadOnly and takes no sets. It occurs only in the answer to PUT.
+	// SetReadOnly means that the agent has the ReadOnly profile and accepts no sets. It occurs only in the answer to
+	// PUT.
 	SetReadOnly SetPhase = "ReadOnly"
 )
 
@@ -107,28 +109,28 @@ type SetState struct {
 	ID     string   `json:"id"`
 	Digest string   `json:"digest"`
 	Phase  SetPhase `json:"phase"`
-	// Message has details that belong to no object. At most 512 bytes.
+	// Message contains details that do not concern a specific object. It has at most 512 bytes.
 	Message string `json:"message,omitempty"`
-	// Objects are the first MaxSetObjects objects that are not as they should be.
+	// Objects are the first MaxSetObjects objects that are not in the desired state.
 	Objects []SetObject `json:"objects,omitempty"`
-	// Failed is the number of objects that are not as they should be.
+	// Failed is the number of objects that are not in the desired state.
 	Failed int32 `json:"failed,omitempty"`
 	// Namespaces is the number of namespaces for which the templates are expanded.
 	Namespaces int32 `json:"namespaces,omitempty"`
-	// Short has the first MaxSetObjects namespaces that got less quota than the default.
+	// Short holds the first MaxSetObjects namespaces that got less quota than the default.
 	Short []string `json:"short,omitempty"`
-	// Spent has the first MaxSetObjects of these namespaces that got none of some resource. Older agents leave it
+	// Spent holds the first MaxSetObjects of these namespaces that got none of some resource. Older agents leave it
 	// empty.
 	Spent []string `json:"spent,omitempty"`
 }
 
-// SetObject describes an object that is not as it should be.
+// SetObject describes an object that is not in the desired state.
 type SetObject struct {
 	// Object is the kind, namespace and name, for example "ResourceQuota web/drover-project".
 	Object string `json:"object"`
 	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending.
 	Phase SetPhase `json:"phase"`
-	// Message describes the problem and its remedy. It contains none of the object's content. At most 512 bytes.
+	// Message describes the problem and its remedy. It contains none of the object's content. It has at most 512 bytes.
 	Message string `json:"message"`
 }
 
@@ -142,7 +144,7 @@ type SetEvent struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Synced means that all existing sets have been sent.
 	Synced bool `json:"synced,omitempty"`
-	// Stopped means that the replica no longer leads. No more changes follow until it leads again.
+	// Stopped means that the replica is no longer the leader. No more changes follow until it is the leader again.
 	Stopped bool `json:"stopped,omitempty"`
 }
 

@@ -13,22 +13,22 @@ import (
 // Settings are the settings that the hub announces to all agents: the hub's addresses and its CA, which are announced
 // before they take effect, and the registry of images.
 type Settings struct {
-	// Servers are the hub's base URLs, with the preferred one first. They are https only.
+	// Servers are the hub's base URLs, with the preferred one first. Only https is allowed.
 	Servers []string `json:"servers"`
-	// CABundle has the certificates to trust, as PEM. It is empty if agents trust the certificates of their systems.
+	// CABundle holds the certificates to trust, as PEM. It is empty if agents trust the certificates of their systems.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// Registry is put in front of images that name no registry, see WithRegistry. It may be empty.
+	// Registry is prepended to images that do not specify a registry. See WithRegistry. It may be empty.
 	Registry string `json:"registry,omitempty"`
 
-	received []byte // the JSON that was read, if it has more than these fields; otherwise nil
+	received []byte // the JSON that was read, if it contains further fields; otherwise nil
 }
 
 // knownSettings are Settings without methods.
 type knownSettings Settings
 
-// UnmarshalJSON implements json.Unmarshaler. Settings of a newer hub keep the fields that this version does not know,
-// because an agent stores the settings and confirms them by the digest that the hub computes.
+// UnmarshalJSON implements json.Unmarshaler. For settings from a newer hub, it keeps the fields that this version does
+// not know, because an agent stores the settings and confirms them by the digest that the hub computes.
 func (s *Settings) UnmarshalJSON(raw []byte) error {
 	var read knownSettings
 	if err := json.Unmarshal(raw, &read); err != nil {
@@ -45,7 +45,7 @@ func (s *Settings) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// MarshalJSON implements json.Marshaler. It writes settings that were read exactly as they were received.
+// MarshalJSON implements json.Marshaler. Settings that were read are written exactly as they were received.
 func (s Settings) MarshalJSON() ([]byte, error) {
 	if s.received != nil {
 		return s.received, nil

@@ -7,13 +7,13 @@ import (
 	"net/url"
 )
 
-// PathReport answers GET with a stream of Lines, one JSON object per line. The query names the subjects, see
-// StreamPath. The latest states are sent at once, and another line follows each change. The stream ends with the
+// PathReport answers GET with a stream of Lines, one JSON object per line. The query names the subjects. See
+// StreamPath. The latest states are sent immediately, and each change is sent as another line. The stream ends with the
 // tunnel.
 //
-// Each replica of the agent sends its Report. Only the leader sends sets and plans: first the state of each existing
-// one, then Synced, and then each change. A replica that becomes the leader starts to do so on the streams that are
-// already open. A replica that stops leading sends Stopped.
+// Each replica of the agent sends its Report. Only the leader sends sets and plans: first the current states, then
+// Synced, and then each change. A replica that becomes the leader starts sending them on streams that are already open.
+// A replica that is no longer the leader sends Stopped.
 const PathReport = "/v1/report"
 
 // Subjects of PathReport.
@@ -33,7 +33,7 @@ const querySubject = "subject"
 // MaxLine is the maximum length of a line of PathReport, in bytes. A longer line ends the tunnel.
 const MaxLine = 64 << 10
 
-// StreamPath returns the path and query for a stream of lines on these subjects.
+// StreamPath returns the path and query for a stream of lines on the given subjects.
 func StreamPath(subjects ...string) string {
 	return PathReport + "?" + url.Values{querySubject: subjects}.Encode()
 }
@@ -46,8 +46,8 @@ func Subjects(u *url.URL) []string {
 	return []string{SubjectReport}
 }
 
-// Line is a line of PathReport. It is a report, whose fields are the fields of the line, or a set event, or a plan
-// event.
+// Line is a line of PathReport. It is either a report, whose fields are the fields of the line, or a set event, or a
+// plan event.
 type Line struct {
 	*Report
 	Set  *SetEvent  `json:"set,omitempty"`
@@ -78,7 +78,7 @@ func Stopped(subject string) *Line {
 	return event(subject, SetEvent{Stopped: true}, PlanEvent{Stopped: true})
 }
 
-// Removed returns a line that says that the set or plan of this name was removed.
+// Removed returns a line that says that the set or plan with the given name has been removed.
 func Removed(subject, name string) *Line {
 	return event(subject, SetEvent{Removed: name}, PlanEvent{Removed: name})
 }

@@ -18,8 +18,8 @@ import (
 // ErrUntrustedBundle means that no certificate of a CA bundle has a pinned checksum.
 var ErrUntrustedBundle = errors.New("no certificate of the CA bundle matches the pinned checksums")
 
-// ParseBundle returns the certificates of a PEM bundle. Blocks of other types and certificates that do not parse are
-// errors, because a partly understood bundle must not be trusted.
+// ParseBundle returns the certificates of a PEM bundle. Blocks of other types and certificates that cannot be parsed
+// are errors, because a partly understood bundle must not be trusted.
 func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := bundle; ; {
@@ -63,7 +63,7 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 }
 
 // PinnedCertificates returns the certificates of a bundle whose checksums are pinned. If the SHA-256 of the bundle's
-// whole text is pinned, as Rancher operators do, it returns all of them. If none is pinned, the error is
+// whole text is pinned, as Rancher operators do, it returns all certificates. If none is pinned, the error is
 // ErrUntrustedBundle.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)
@@ -86,8 +86,8 @@ func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate,
 }
 
 // ServerURL checks a base URL of a hub and returns it without trailing slashes. It accepts only https, because a
-// connect token sent in plain text could be intercepted. The error never contains the part before an @, which may have
-// a password.
+// connect token sent in plain text could be intercepted. The error never contains the part before an @, which may
+// contain a password.
 func ServerURL(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {

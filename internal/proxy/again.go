@@ -19,7 +19,7 @@ import (
 )
 
 // memberEvery is the number of checks after which the member is queried as well. This is done rarely, because each
-// query sends a request to the member, while the hub mostly answers from memory.
+// query sends a request to the member, whereas the hub mostly responds from memory.
 const memberEvery = 10
 
 // recheckRegularly ends a long call when the user loses the right to it. Otherwise an admitted user could continue
@@ -89,8 +89,8 @@ func (h *Handler) recheckServed(ctx context.Context, c *call) error {
 	return nil
 }
 
-// recheckInMember checks in the member whether the caller may still act as the user of the call, and whether that user
-// may still perform the call.
+// recheckInMember checks in the member whether the caller may still act as the call's user, and whether that user may
+// still make the call.
 func (h *Handler) recheckInMember(r *http.Request, c *call) error {
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
@@ -105,7 +105,7 @@ func (h *Handler) recheckInMember(r *http.Request, c *call) error {
 		Namespace: i.Namespace, Name: i.Name,
 	})
 	if err != nil || allowed {
-		return nil // without a response, the member has not refused
+		return nil // without a response, the member has not refused anything
 	}
 	return refusal.Forbidden("the cluster has taken away the right to this request").About(c.target.cluster)
 }

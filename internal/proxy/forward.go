@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// memberURL has the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
+// memberURL holds the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
 const memberURL = "http://member"
 
 // errNoIdentity is returned when a request without an identity reaches the transport, which is a bug in the hub.
@@ -47,10 +47,10 @@ type call struct {
 	base      *url.URL    // the URL of the hub's API server; nil for a member
 	tooLarge  atomic.Bool // set if the body was larger than allowed
 	clock     clock       // limits the time until the response starts
-	look      clock       // the time until the call's rights are checked again
+	look      clock       // the interval at which the call's rights are checked again
 	// ends when the user loses the right to the call; nil for a call that is not long-running
 	revoked    context.Context
-	endsItself atomic.Bool // the response has started, and ends with revoked
+	endsItself atomic.Bool // set if the response has started and ends when revoked ends
 }
 
 type callKey struct{}
@@ -97,7 +97,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	if c == nil {
 		return // callTransport refuses the request
 	}
-	out.URL.RawQuery = p.In.URL.RawQuery // httputil drops parts that it cannot parse; the API server decides about them
+	// httputil drops parts that it cannot parse; the API server decides how to handle them
+	out.URL.RawQuery = p.In.URL.RawQuery
 	out.Host, out.Trailer = "", nil
 	c.target.write(out.URL, c.base)
 	clean(out.Header, c.target.local)
@@ -109,7 +110,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// write sets a URL to the target. The path is appended to base if it is set, and otherwise to the agent's prefix.
+// write sets a URL to the target. The path is appended to base, if base is set, and otherwise to the agent's prefix.
 func (t target) write(u, base *url.URL) {
 	u.Scheme, u.Host = "http", "member"
 	before, rawBefore := protocol.PathKubernetes, protocol.PathKubernetes
@@ -174,7 +175,7 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 	if g, ok := w.(*guardedWriter); ok && g.hijacked {
 		return // the upgrade has started, and its connection is already closed
 	}
-	var full *limit.FullError // from another replica
+	var full *limit.FullError // the error comes from another replica
 	c := callOf(r.Context())
 	if cause := context.Cause(r.Context()); errors.Is(cause, errNoAnswer) || refused(cause) {
 		err = cause

@@ -38,7 +38,7 @@ func (s *stopwatch) stop() { s.timer.Stop() }
 // request has ended.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarded http.ResponseWriter, done func()) {
 	control := http.NewResponseController(w)
-	// An admitted user may watch for hours. From here on the stopwatches apply, not the server's deadlines.
+	// An admitted user may watch for hours. From here on, the stopwatches apply instead of the server's deadlines.
 	_ = control.SetReadDeadline(time.Time{})
 	_ = control.SetWriteDeadline(time.Time{})
 	if r.Body != nil && r.Body != http.NoBody {
@@ -58,7 +58,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarde
 	g.reopen = func(cut func()) *limit.Flow { return h.flow(c, cut) }
 	return g, func() {
 		g.flow.Close()
-		// net/http writes the rest of its buffer after the handler, and then removes the deadline
+		// net/http writes the rest of its buffer after the handler has returned, and then removes the deadline
 		if !g.hijacked {
 			_ = control.SetWriteDeadline(time.Now().Add(h.limits.Stall))
 		}

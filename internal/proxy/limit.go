@@ -15,14 +15,15 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Maximum bytes of a response that may be in flight to the hub: the stream window of a tunnel, and the stream window of
-// net/http's client for the hub's API server.
+// The maximum number of bytes of a response that may be in flight to the hub. These are the stream window of a tunnel
+// and, for the hub's API server, the stream window of the net/http client.
 const (
 	memberWindow = 1 << 20
 	hubWindow    = 4 << 20
 )
 
-// enter reserves a seat for a call, or refuses it with 429. A user who acts as another one counts as the original user.
+// enter reserves a seat for a call, or refuses it with 429. A user who acts as another user counts as the original
+// user.
 func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	requester := limit.Requester{User: c.identity.Sharer()}
 	if !c.target.local {

@@ -18,7 +18,7 @@ import (
 type localAPI struct {
 	base    *url.URL
 	plain   http.RoundTripper // for requests
-	upgrade http.RoundTripper // for upgrades, which HTTP/2 does not have
+	upgrade http.RoundTripper // for upgrades, which HTTP/2 does not support
 }
 
 // newLocalAPI uses the API server's address and CA from a configuration, but no credentials. The manager's credentials

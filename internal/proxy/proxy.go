@@ -6,7 +6,7 @@
 // A request may be refused before anything is sent. The checks come in this order: the form of the request, the
 // identity of its sender, the sender's right to reach the member, a free seat for the request, and whether the member
 // exists and is connected. Only then does the proxy create a call, a value that holds the identity. The transport sends
-// nothing that belongs to no call.
+// only requests that belong to a call.
 package proxy
 
 import (
@@ -40,7 +40,7 @@ const (
 	PathLocal = "/k8s/local"
 )
 
-// ErrUnknownCluster is returned when no Cluster has this name.
+// ErrUnknownCluster is returned when no Cluster has the given name.
 var ErrUnknownCluster = errors.New("unknown cluster")
 
 // ErrHeaderTooLarge is returned when a request's header, including the user and their groups, is larger than a member's
@@ -70,8 +70,8 @@ type Limits struct {
 	// default is 3 minutes.
 	Stall time.Duration
 	// Answer limits how long a member may take to start its response to a request that is not long-running. The default
-	// is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy the seats
-	// of others.
+	// is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy other
+	// members' seats.
 	Answer time.Duration
 	// Look is the maximum time between two checks of a long-running request's rights. The default is 30 s.
 	Look time.Duration
@@ -158,8 +158,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.forward(w, r, c)
 }
 
-// admit turns a request into a call, or returns why the request is refused. The package comment documents the order of
-// the checks.
+// admit turns a request into a call, or returns the reason why the request is refused. The package comment documents
+// the order of the checks.
 func (h *Handler) admit(r *http.Request) (*call, error) {
 	to, err := parseTarget(r)
 	if err != nil {
@@ -203,7 +203,7 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 }
 
 // judge refuses a user who may not reach a member. Otherwise it returns the user that the caller wants to impersonate
-// there, or nil for none. The hub's API server makes these decisions itself.
+// there, or nil if there is none. The hub's API server makes these decisions itself.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 	if c.target.local {
 		return nil, nil
@@ -235,7 +235,7 @@ func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonatio
 // refuse responds with a Status. It logs failures that only the operator can fix.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(context.Cause(r.Context()), context.Canceled) {
-		panic(http.ErrAbortHandler) // the caller is gone; net/http ends the connection silently
+		panic(http.ErrAbortHandler) // the caller has disconnected; net/http ends the connection silently
 	}
 	e := refusal.Of(err)
 	if status := e.Status(); status.Code >= http.StatusInternalServerError && e.Unwrap() != nil {
@@ -264,7 +264,7 @@ func warn(w http.ResponseWriter, message string) {
 func (h *Handler) logFailure(e *refusal.Error) {
 	var disconnected *NotConnectedError
 	if errors.As(e, &disconnected) {
-		return // the Cluster's conditions show it
+		return // the Cluster's conditions show this
 	}
 	h.log.Error(e, "could not serve a request", "code", e.Status().Code)
 }

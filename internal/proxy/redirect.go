@@ -10,8 +10,9 @@ import (
 )
 
 // relocate changes the Location of a response so that it points to the same place through the hub. Clients follow
-// redirects with their token, and some of them also with method and body, so a member could redirect its users'
-// requests to another member or to the hub. Therefore relocate refuses locations outside the API behind the prefix.
+// redirects with their token, and some of them also with the same method and body, so a member could redirect its
+// users' requests to another member or to the hub. Therefore relocate refuses locations outside the API behind the
+// prefix.
 func (t target) relocate(location string) (string, bool) {
 	u, err := url.Parse(location)
 	if err != nil || u.Opaque != "" || u.User != nil || strings.Contains(u.Path, `\`) {

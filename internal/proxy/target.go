@@ -16,13 +16,13 @@ import (
 type target struct {
 	local   bool                 // the hub itself; cluster is empty in this case
 	cluster types.NamespacedName // the member
-	prefix  string               // the part of the hub's path before path, without a trailing slash
+	prefix  string               // the part of the hub's path that precedes path, without a trailing slash
 	path    string               // the path in the cluster, decoded; starts with a slash
 	rawPath string               // the same path as the caller encoded it; empty if it has only one encoding
 }
 
 // parseTarget returns the destination of a request. It refuses paths that two parsers could interpret differently, so
-// the request always reaches the authorized destination. The path in the cluster stays unchanged byte for byte.
+// the request always reaches the authorized destination. The path within the cluster is kept unchanged, byte for byte.
 func parseTarget(r *http.Request) (target, error) {
 	u := r.URL
 	if u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.User != nil {

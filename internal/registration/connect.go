@@ -75,7 +75,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 		return Agent{}, unproven
 	}
 	// The cache may lag behind a join. If an agent is not in the cache, the API server is queried, within the limit for
-	// clients that have proved nothing.
+	// clients that have not proved anything.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
 		if !s.limits.lookup(name, s.Now()) {
@@ -157,8 +157,8 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 	return id, claims, nil
 }
 
-// TokenUsed records that an agent has used a connect token at another replica of the hub. The token is valid until
+// TokenUsed records that an agent has used a connect token with another replica of the hub. The token is valid until
 // expires.
 func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
-	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known, and refused
+	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known and refused
 }

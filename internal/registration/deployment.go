@@ -41,7 +41,7 @@ type Deployment struct {
 	JSON []byte
 }
 
-// buildDeployment returns the Deployment and its digest, which is also an annotation of the pods.
+// buildDeployment returns the Deployment and its digest, which is also an annotation on the pods.
 func buildDeployment(in ManifestInput) (*appsv1ac.DeploymentApplyConfiguration, string, error) {
 	anywhere := in
 	anywhere.Settings = protocol.Settings{}
@@ -137,7 +137,7 @@ func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	v := corev1ac.EnvVar().WithName(name)
-	if value == "" { // the API server stores it in this form, so applying it again changes nothing
+	if value == "" { // the API server stores the value in this form, so applying it again changes nothing
 		return v
 	}
 	return v.WithValue(value)
@@ -146,8 +146,8 @@ func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 func podSpec(
 	in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration,
 ) (*corev1ac.PodSpecApplyConfiguration, error) {
-	// No user is set. The image names a user that is not root. OpenShift assigns users to each namespace and refuses all
-	// others.
+	// No user is set, because the image already specifies a non-root user. OpenShift assigns users to each namespace
+	// and refuses all others.
 	pod := corev1ac.PodSpec().
 		WithServiceAccountName(protocol.AgentName).
 		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).
@@ -242,8 +242,8 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	return all
 }
 
-// nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default is five minutes, for the
-// benefit of stateful pods.
+// nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default is five minutes, which suits
+// stateful pods.
 const nodeLossSeconds = 30
 
 // lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may be

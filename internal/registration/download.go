@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// hostAgent is the file name of the agent's binary for hosts, which is in the same folder as the manager's binary. For
-// platforms other than the manager's, "-<platform>" is appended.
+// hostAgent is the file name of the agent's binary for hosts, which is in the same directory as the manager's binary.
+// For platforms other than the manager's, "-<platform>" is appended.
 const hostAgent = "drover-host-agent"
 
 // Limits on downloads of the agent's binary, which any client may request. A client that reads nothing for stallTime,
@@ -58,7 +58,7 @@ func (d *downloads) make() {
 	}
 }
 
-// serveHostAgent serves the agent's binary, so a machine needs no server other than the hub.
+// serveHostAgent serves the agent's binary, so that a machine needs no server other than the hub.
 func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.made.Do(d.make)
 	platform := r.PathValue("platform")

@@ -21,7 +21,7 @@ const (
 	// are asked to retry after a moment, when the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
-	// Joins of one Cluster, for all clients that have its token, even after the token has been used.
+	// Joins of one Cluster, for all clients that have its token together, even after the token has been used.
 	joinsPerSecond = 1
 	joinBurst      = 10
 	// Status updates of Clusters that a client has named without proof. Any client that can reach the port can cause
@@ -30,7 +30,7 @@ const (
 	showBurst      = 20
 	// maxIdleLimits is the number of Clusters above which limiters of Clusters without a recent join are dropped.
 	maxIdleLimits = 1000
-	// joinedFor is the period after a join during which the first lookup does not count.
+	// joinedFor is the time after a join in which the first lookup does not count.
 	joinedFor = time.Minute
 )
 

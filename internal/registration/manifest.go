@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ManifestInput is the input from which an agent's manifest is made.
+// ManifestInput is the input for an agent's manifest.
 type ManifestInput struct {
 	// Image is the agent's image.
 	Image string
@@ -31,8 +31,8 @@ type ManifestInput struct {
 	Trust v1.Trust
 	// Agent is the rest of the Cluster's spec.agent. Its image and trust are ignored.
 	Agent v1.Agent
-	// APIServer makes the agent run the webhook with which the member's API servers review the tokens of users who do
-	// not connect through the hub. It requires the profile Full.
+	// APIServer makes the agent run the webhook that the member's API servers use to review the tokens of users who do
+	// not connect through the hub. It requires the Full profile.
 	APIServer bool
 	// Token is the join token.
 	Token string
@@ -71,7 +71,7 @@ func (in ManifestInput) key() (string, error) {
 		strconv.FormatBool(in.APIServer)}, "\x00"), nil
 }
 
-// Manifest returns the YAML that installs an agent in a member. The YAML is marshalled from objects, so no input can be
+// Manifest returns the YAML that installs an agent in a member. The YAML is marshaled from objects, so no input can be
 // interpreted as YAML (CVE-2026-44939).
 func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	parts, err := m.around(in)
@@ -154,9 +154,9 @@ func marshal(objects ...any) ([]byte, error) {
 // the join token into an annotation.
 const apply = "kubectl apply --server-side --force-conflicts -f -"
 
-// Command returns the command for an administrator to run in the member. If the CA is pinned, the command contains it,
-// so that every download is verified (CVE-2025-67601). If the hub responds with an error, the command writes the error
-// message to standard error and applies nothing. "curl --fail" would show only the status, and --fail-with-body
+// Command returns the command for an administrator to run in the member. If the CA is pinned, the command contains the
+// CA, so that every download is verified (CVE-2025-67601). If the hub responds with an error, the command writes the
+// error message to standard error and applies nothing. "curl --fail" would show only the status, and --fail-with-body
 // requires curl 7.76.
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 	fetch := "curl -sS -w '%{http_code}' "
@@ -173,8 +173,8 @@ func ManifestURL(server, token string) string {
 	return server + protocol.PathImport + token + ".yaml"
 }
 
-// namespace returns the agent's namespace. Its pod security level admits pods on the host network only if the agent has
-// such pods.
+// namespace returns the agent's namespace. The namespace's pod security level allows pods on the host network only if
+// the agent has such pods.
 func namespace(onNodes bool) *corev1ac.NamespaceApplyConfiguration {
 	level := "restricted"
 	if onNodes {
@@ -189,7 +189,7 @@ func serviceAccount(name string) *corev1ac.ServiceAccountApplyConfiguration {
 }
 
 // role returns the agent's rights in its own namespace: to manage Secrets, elect a leader, change its own Deployment
-// and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the profile Full has
+// and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the Full profile has
 // left behind. RBAC cannot restrict the creation of a Lease to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	daemonSets := []string{"create", "patch", "delete"}
@@ -222,7 +222,7 @@ func account(name string) *rbacv1ac.SubjectApplyConfiguration {
 }
 
 func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {
-	// not stringData, because applying that again would always change something
+	// this is not stringData, because applying stringData again would always change something
 	data := map[string][]byte{protocol.KeyToken: []byte(in.Token)}
 	if in.Trust == v1.TrustPinned {
 		data[protocol.KeyCABundle] = []byte(in.Settings.CABundle)

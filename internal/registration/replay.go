@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxConnects is how many connect tokens of one agent are remembered. It is enough for about two minutes.
+// maxConnects is the number of connect tokens that are remembered for one agent. It is enough for about two minutes.
 const maxConnects = 1000
 
 // replayGuard remembers the IDs of connect tokens until they expire. It accepts only verified tokens and is limited per
@@ -22,7 +22,7 @@ type replayGuard struct {
 	swept time.Time
 }
 
-// use records the ID of an agent's token, which is valid until expires. It refuses an ID that was used before.
+// use records the ID of an agent's token, which is valid until expires. It refuses an ID that has been used before.
 func (g *replayGuard) use(agent, id string, now, expires time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

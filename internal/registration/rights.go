@@ -21,7 +21,7 @@ func allow(group string, resources ...string) *rbacv1ac.PolicyRuleApplyConfigura
 	return rbacv1ac.PolicyRule().WithAPIGroups(group).WithResources(resources...)
 }
 
-// clusterRights returns the objects that grant an agent its rights beyond its own namespace.
+// clusterRights returns the objects that grant an agent its rights outside its own namespace.
 func clusterRights(profile v1.AgentProfile) []any {
 	granted := append(reporting(), removing()...)
 	binding := rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(protocol.AgentLabels()).
@@ -106,7 +106,7 @@ func delivering() rules {
 	}
 }
 
-// planning returns the rules to run Plans: to install their schema and the account of their pods, to create Jobs, and
+// planning returns the rules to run Plans: to install their schema and the account for their pods, to create Jobs, and
 // to cordon, drain and label nodes.
 func planning() rules {
 	return rules{

@@ -29,7 +29,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Keys of the Secret "<cluster>-registration".
+// Keys in the Secret "<cluster>-registration".
 const (
 	// KeyToken is the join token.
 	KeyToken = "token"
@@ -42,7 +42,7 @@ const (
 	KeyManifest = "manifest.yaml"
 )
 
-// Annotations of the Secret "<cluster>-registration".
+// Annotations on the Secret "<cluster>-registration".
 const (
 	annotationTokenHash    = v1.Group + "/token-hash"
 	annotationTokenCreated = v1.Group + "/token-created"
@@ -53,15 +53,15 @@ const (
 // value is the hash of the token.
 const tokenJoining = "joining "
 
-// Keys of the Secret "<cluster>-agent". Their values are not secret. They are in a Secret because a user who can write
-// it decides which cluster is the member.
+// Keys in the Secret "<cluster>-agent". The values are not secret. They are in a Secret because any user who can write
+// them decides which cluster is the member.
 const (
 	keyPublicKey  = "public-key"
 	keyClusterUID = "cluster-uid"
 	keyTokenHash  = "token-hash"
 	keyOwnerUID   = "owner-uid"
 	keyJoined     = "joined"
-	// keyFormerOwner exists only in the Secret of an agent that was adopted.
+	// keyFormerOwner exists only in the Secret of an adopted agent.
 	keyFormerOwner = "former-owner-uid"
 )
 
@@ -86,8 +86,8 @@ func secretName(cluster string) string {
 	return RegistrationSecret(types.NamespacedName{Namespace: namespace, Name: name}).Name
 }
 
-// ReadToken reads the join token from a Cluster's registration Secret. ttl comes from the Cluster. A Secret without
-// Drover's annotations is treated as having an expired token, so reading fails closed.
+// ReadToken reads the join token from a Cluster's registration Secret. The argument ttl comes from the Cluster. A
+// Secret without Drover's annotations is treated as having an expired token, so reading fails closed.
 func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	value := string(secret.Data[KeyToken])
 	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
@@ -118,11 +118,12 @@ func TokenCreated(secret metav1.Object) time.Time {
 // needs is a hash or a token.
 const maxCached = 1 << 10
 
-// maxMark bounds an annotation that the manager keeps in memory, which has a hash or a time, in bytes.
+// maxMark is the maximum size of an annotation that the manager keeps in memory, in bytes. Such an annotation contains
+// a hash or a time.
 const maxMark = 256
 
-// CachedKinds returns the values of the label v1.LabelSecretKind whose Secrets the manager keeps in memory. Users may
-// write any other values.
+// CachedKinds returns the values of v1.LabelSecretKind for Secrets that the manager keeps in memory. Users may write
+// any other values.
 func CachedKinds() []string {
 	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent,
 		v1.SecretKindHostPlan}
@@ -184,7 +185,7 @@ func contentDigest(data map[string][]byte) string {
 	for _, key := range []string{KeyManifestURL, KeyCommand, KeyManifest} {
 		value, ok := data[key]
 		fmt.Fprintf(hash, "%s %t %d\n", key, ok, len(value))
-		_, _ = hash.Write(value) // it never returns an error
+		_, _ = hash.Write(value) // Write never returns an error
 	}
 	return string(hash.Sum(nil))
 }
@@ -211,7 +212,7 @@ func Owned(secret *corev1.Secret, owner client.Object) bool {
 
 // Foreign explains why a Secret is not the Secret that Drover created for a Cluster or Host. It returns "" if it is.
 // Callers that find a Secret by its name must call Foreign before they apply or show its content, because a user who
-// can create Secrets may have put another one there.
+// can create Secrets may have created another Secret with that name.
 func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	member := memberName(owner)
 	want := ownLabels(member.Name, kind)
@@ -294,14 +295,14 @@ func ApplyHostSecret(host *v1.Host, token Token, command string) *corev1ac.Secre
 type AgentIdentity struct {
 	// PublicKey verifies the agent's connect tokens.
 	PublicKey ed25519.PublicKey
-	// ClusterUID is the UID of the namespace kube-system in the member.
+	// ClusterUID is the UID of the kube-system namespace in the member.
 	ClusterUID string
 	// TokenHash is the hash of the join token that the agent used.
 	TokenHash string
 	// OwnerUID is the UID of the Cluster object that the agent joined or that adopted it.
 	OwnerUID types.UID
-	// FormerOwner is the UID of the Cluster object that an adopted agent joined. The agent's tokens still contain it. It
-	// is empty for any other agent.
+	// FormerOwner is the UID of the Cluster object that an adopted agent joined. The agent's tokens still contain it.
+	// It is empty for other agents.
 	FormerOwner types.UID
 	// Joined is when the agent joined.
 	Joined time.Time

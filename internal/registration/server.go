@@ -38,17 +38,17 @@ func IndexTokenHash(object client.Object) []string {
 	return []string{HashToken(string(secret.Data[KeyToken]))}
 }
 
-// errUnknownToken is returned when no Cluster has the token. It is not a refusal, because there is no Cluster on which
-// to show it.
+// errUnknownToken is returned when no Cluster has the token. It is not a refusal, because there is no Cluster whose
+// status could show it.
 var errUnknownToken = errors.New("no cluster has this join token; fetch the manifest again")
 
-// bodyTimeout is how long a client has to send a body.
+// bodyTimeout is how long a client may take to send a body.
 const bodyTimeout = 10 * time.Second
 
 // Server serves the requests that agents send before there is a tunnel, and authenticates the agents that open one.
 type Server struct {
-	// Cache reads from memory, and Live reads from the API server and is authoritative. Cache protects the API server
-	// from clients without a valid token.
+	// Cache reads from memory, and Live reads from the API server and is authoritative. The cache protects the API
+	// server from clients without a valid token.
 	Cache client.Reader
 	Live  client.Reader
 	// Writer creates and updates agent Secrets.
@@ -185,7 +185,7 @@ func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterReque
 }
 
 // join decides whether an agent may join, based on the current state in the API server, and writes the result. If two
-// agents race for one token, one of them gets a conflict, and join decides again.
+// agents race for one token, one of them gets a conflict, and join then decides again.
 func (s *Server) join(ctx context.Context, token string, request protocol.RegisterRequest) (*protocol.RegisterResponse,
 	error) {
 	const attempts = 3
@@ -240,9 +240,10 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 }
 
 // claim marks the Secret of a Cluster's token before an agent joins with it. Editors may delete the Secret of an unused
-// token, and the policy detects used tokens by this annotation. If only the controller wrote the annotation, an editor
-// could delete the Secret just after a join, and use the next token to replace the member's agent with another one. The
-// token stays valid until the controller writes its hash there, so a join that fails here can be repeated.
+// token, and the admission policy recognizes used tokens by this annotation. If only the controller wrote the
+// annotation, an editor could delete the Secret just after a join, and use the next token to replace the member's agent
+// with another one. The token stays valid until the controller writes the token's hash to the annotation, so a join
+// that fails at this point can be repeated.
 func (s *Server) claim(ctx context.Context, found *registered) error {
 	if _, isCluster := found.owner.(*v1.Cluster); !isCluster {
 		return nil // the Secret of a Host's token is always protected

@@ -22,7 +22,7 @@ import (
 // tokenBytes is the entropy of the tokens that Drover creates: 256 bits.
 const tokenBytes = 32
 
-// tokenForm is the accepted form of a token. A token of this form needs no escaping in a URL path. Its minimum length
+// tokenForm is the accepted form of a token. A token in this form needs no escaping in a URL path. Its minimum length
 // makes a token that a user has chosen hard to guess.
 var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~-]{32,256}$`)
 
@@ -33,10 +33,10 @@ func NewToken() string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// ValidToken reports whether a token has the form of a join token.
+// ValidToken reports whether a token has the format of a join token.
 func ValidToken(token string) bool { return tokenForm.MatchString(token) }
 
-// HashToken returns the SHA-256 digest of a token in hex, which is stored and compared in its place.
+// HashToken returns the SHA-256 digest of a token in hex, which is stored and compared instead of the token.
 func HashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
@@ -66,7 +66,7 @@ func (t Token) Announcement(owner client.Object) string {
 const joinTime = time.Minute
 
 // Joining reports whether an agent may be joining with the token. The token is not replaced until the join is over,
-// because by then the Cluster may have an agent.
+// because at that point the Cluster may have an agent.
 func (t Token) Joining(now time.Time) bool { return now.Before(t.Claimed.Add(joinTime)) }
 
 // Expires returns when the token expires.

@@ -3,10 +3,10 @@
 
 // Package release queries release channels for the version that they point to.
 //
-// A user who may create a Plan chooses the URL, but the hub or the agent of a member sends the request from its own
-// network. So a Client sends only a GET without credentials, follows no redirects, returns nothing of a body, and by
-// default connects only to public addresses. It checks the address that it dials, so a name that resolves to another
-// address the second time (DNS rebinding) gains nothing.
+// Any user who can create a Plan chooses the URL, but the hub or the agent of a member sends the request from its own
+// network. So a Client sends only a GET without credentials, follows no redirects, returns nothing from a body, and by
+// default connects only to public addresses. It checks the address that it actually dials, so a name that resolves to a
+// different address the second time (DNS rebinding) is no way around the check.
 package release
 
 import (
@@ -25,13 +25,13 @@ import (
 	"time"
 )
 
-// Bounds on a request.
+// Limits on a request.
 const (
-	// timeout bounds a request, from the lookup of the name to the header of the response.
+	// timeout is the timeout of a request, from the lookup of the name to the headers of the response.
 	timeout = 10 * time.Second
-	// maxHeader bounds the header of a response, in bytes.
+	// maxHeader is the maximum size of the headers of a response, in bytes.
 	maxHeader = 32 << 10
-	// maxVersion bounds a version, as the schema of Plan does.
+	// maxVersion is the maximum length of a version, as in the schema of Plan.
 	maxVersion = 128
 )
 
@@ -44,7 +44,7 @@ const (
 	// Private also includes private addresses (RFC 1918, RFC 4193, shared address space), for sites with their own channel
 	// server.
 	Private
-	// Anywhere also includes this machine and link-local addresses, where clouds serve credentials.
+	// Anywhere also includes this machine and link-local addresses, where cloud providers serve credentials.
 	Anywhere
 )
 
@@ -52,8 +52,8 @@ const (
 // to do.
 var ErrAddress = errors.New("its host has no address that is allowed for a channel")
 
-// refusal is the error for all addresses that a reach does not include, and for names without an address. It is the
-// same in each case, so it discloses neither the address nor which names exist in the hub's network.
+// refusal is the error for all addresses that a reach does not include, and for names without an address. The error is
+// the same in every case, so that it discloses neither the address nor which names exist in the hub's network.
 func (r Reach) refusal() error {
 	if r == Public {
 		return fmt.Errorf("%w: use one whose name resolves to a public address, or set channels.private in the manager's "+
@@ -70,8 +70,8 @@ type Client struct {
 	proxy           func(*http.Request) (*url.URL, error)
 }
 
-// New returns a Client. It uses the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name. For requests through a proxy,
-// the proxy checks addresses.
+// New returns a Client. It uses the proxy from HTTPS_PROXY, HTTP_PROXY and NO_PROXY. For requests through a proxy, the
+// proxy checks addresses.
 func New(reach Reach) *Client {
 	transport := func(proxy func(*http.Request) (*url.URL, error), dial func(context.Context, string, string) (net.Conn,
 		error)) http.RoundTripper {
@@ -116,10 +116,11 @@ func in(prefixes []netip.Prefix, a netip.Addr) bool {
 // shared returns the shared address space of carriers, which sites use for pods and services.
 func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")} }
 
-// never returns addresses that are not on the public Internet or that lead to other addresses. They are "this network"
-// and addresses for protocols, for benchmarks and reserved ones. In IPv6 they also include addresses that embed IPv4
-// addresses and would pass for public, such as Teredo's, and site-local addresses. The last line has addresses at which
-// clouds serve credentials and that look public: of AWS and Google in IPv6, of Alibaba and Azure in IPv4.
+// never returns addresses that are not on the public Internet or that lead to other addresses. They include "this
+// network", addresses for protocols and benchmarks, and reserved addresses. In IPv6, they also include site-local
+// addresses, and addresses that embed IPv4 addresses and would be mistaken for public, such as Teredo addresses. The
+// last line contains addresses that look public but at which cloud providers serve credentials: AWS and Google in IPv6,
+// and Alibaba and Azure in IPv4.
 func never() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range []string{
@@ -134,8 +135,8 @@ func never() []netip.Prefix {
 
 // Latest queries a channel once and returns the version that it points to. This is the last element of the path in the
 // Location of a 302, 303, 307 or 308 response. It must have a digit, so that a login page does not count as a version.
-// Other responses are errors. A Location with the channel's own path is an error too: servers whose channels are at
-// https send it. An error never contains the URL.
+// Other responses are errors. A Location with the channel's own path is also an error, because servers send it to
+// redirect from http to https. An error never contains the URL.
 func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -152,7 +153,7 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	} else if proxy != nil {
 		transport = c.proxied
 	}
-	resp, err := transport.RoundTrip(req) // a client would follow redirects
+	resp, err := transport.RoundTrip(req) // an http.Client would follow redirects
 	if err != nil {
 		return "", fmt.Errorf("no response: %w", c.reason(err))
 	}
@@ -164,7 +165,8 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
-// reason returns the part of an error that discloses nothing about the hub's network, such as whether a port is open.
+// reason returns the part of an error that does not disclose anything about the hub's network, such as whether a port
+// is open.
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {

@@ -11,28 +11,28 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Times between requests.
+// Intervals between requests.
 const (
-	// Interval is how often a channel is asked, with a tenth of it as jitter.
+	// Interval is the interval at which a channel is queried, with a jitter of a tenth.
 	Interval = 15 * time.Minute
 	// firstRetry is the wait after a failed request; it doubles up to Interval.
 	firstRetry = 15 * time.Second
 )
 
-// maxRequests bounds the concurrent requests, and maxOwn those for one workspace. A tenant whose channels respond
-// slowly then waits only behind its own requests.
+// maxRequests is the maximum number of concurrent requests, and maxOwn is the maximum for one workspace. With the
+// latter, a tenant whose channels respond slowly waits only behind its own requests.
 const (
 	maxRequests = 8
 	maxOwn      = 2
 )
 
-// Result is the last result of a channel.
+// Result is the last result from a channel.
 type Result struct {
-	// Version is the last version that was found, or "".
+	// Version is the last version that was found, or "" if there is none.
 	Version string
-	// Err is the error of the last request, or nil.
+	// Err is the error of the last request, or nil if it succeeded.
 	Err error
-	// Asked reports whether any request has ended.
+	// Asked reports whether at least one request has ended.
 	Asked bool
 	// Next is the time of the next query.
 	Next time.Time
@@ -104,8 +104,8 @@ func (p *Poller) Start(ctx context.Context) error {
 	return nil
 }
 
-// Result returns the last result of a channel. If a request is due, it starts one for a workspace. A channel that
-// several workspaces use is queried only once, for the first of them that has a slot.
+// Result returns the last result from a channel. If a request is due, it starts one on behalf of a workspace. A channel
+// that several workspaces use is queried only once, for the first of them that has a slot.
 func (p *Poller) Result(workspace, channel string) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +131,7 @@ func (p *Poller) Result(workspace, channel string) Result {
 	return c.Result
 }
 
-// forgetLocked drops channels whose Result was not called for a long time. The caller must hold p.mu.
+// forgetLocked drops channels whose Result has not been called for a long time. The caller must hold p.mu.
 func (p *Poller) forgetLocked(now time.Time) {
 	for channel, c := range p.channels {
 		if !c.running && len(c.queued) == 0 && now.Sub(c.wanted) > 2*Interval {
@@ -164,8 +164,8 @@ func take(ctx context.Context, slots chan struct{}) bool {
 	}
 }
 
-// begin ends a workspace's wait for slots. It reports whether the channel must be queried now, because no other
-// workspace has queried it in between.
+// begin records that a workspace no longer waits for slots. It reports whether the channel must be queried now, because
+// no other workspace has queried it in between.
 func (p *Poller) begin(workspace, channel string, free bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +178,7 @@ func (p *Poller) begin(workspace, channel string, free bool) bool {
 	return true
 }
 
-// leave forgets the slots of a workspace when no task needs them.
+// leave forgets the slots of a workspace if no task needs them anymore.
 func (p *Poller) leave(workspace string, own *ownSlots) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

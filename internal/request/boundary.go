@@ -13,8 +13,9 @@ import (
 
 // boundaries finds the ends of events in a stream. It sees the stream piece by piece.
 type boundaries interface {
-	// scan takes the next piece. It returns how many bytes of the piece come before the end of the first event that ends
-	// in it, and before the end of the last. Both are -1 if no event ends in it. A stream starts at a boundary.
+	// scan takes the next piece. It returns how many bytes of the piece precede the end of the first event that ends in
+	// the piece, and the end of the last such event. Both numbers are -1 if no event ends in the piece. A stream starts
+	// at a boundary.
 	scan(p []byte) (first, last int)
 }
 
@@ -47,7 +48,7 @@ func (lines) scan(p []byte) (first, last int) {
 	return first + 1, last + 1
 }
 
-// headSize is the size of the length before each protobuf event.
+// headSize is the size of the length prefix of each protobuf event.
 const headSize = 4
 
 // frames finds protobuf events. Each event follows its length, which is four bytes in big-endian order.

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// bufferSize is the size of one piece of a response, in bytes. It is the size that httputil copies in one go, and it
+// bufferSize is the size of one piece of a response, in bytes. It is the size that httputil copies at a time, and it
 // fits a frame of the tunnel.
 const bufferSize = 32 << 10
 

@@ -14,9 +14,9 @@ import (
 type Kind int
 
 const (
-	// Short requests end by themselves, soon.
+	// Short requests soon end by themselves.
 	Short Kind = iota
-	// Watch requests end between two events when they are asked to, and their users continue at another replica.
+	// Watch requests end between two events when they are asked to, and their users continue with another replica.
 	Watch
 	// Session requests last as long as their user wants, and the user notices if one is lost. Examples are a shell, a
 	// forwarded port, and a log that is followed.
@@ -119,7 +119,7 @@ func (g *Group) watching() context.Context {
 	return g.watches
 }
 
-// Cut ends the contexts of all requests in progress, and of requests that begin later.
+// Cut ends the contexts of all requests in progress, and of requests that start later.
 func (g *Group) Cut() { g.cut() }
 
 // Counts returns the current numbers.

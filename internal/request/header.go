@@ -21,7 +21,7 @@ func Strip(h http.Header) {
 
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
-	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // none of the member's business
+	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // must not be disclosed to the member
 		"Priority", // would change the order of streams in the tunnel
 		// they name the hub's pages, which the member does not serve; SetOrigin sets an origin that it does serve
 		"Origin", "Referer",
@@ -35,8 +35,9 @@ func staysHere(name string) bool {
 }
 
 // SetOrigin makes a request to open a WebSocket look like one from the API server's own pages. API servers open a
-// WebSocket for a watch only if the request has an Origin header, whatever its value. The caller's header names a page
-// of another server. Whether that page may open a WebSocket is decided by the server that the caller has reached.
+// WebSocket for a watch only if the request has an Origin header, regardless of the header's value. The caller's header
+// names a page of another server. The server that the caller has reached decides whether that page may open a
+// WebSocket.
 func SetOrigin(h http.Header, server *url.URL) {
 	if asked := h["Upgrade"]; len(asked) > 0 && strings.EqualFold(asked[0], "websocket") {
 		h["Origin"] = []string{server.Scheme + "://" + server.Host}
@@ -44,8 +45,8 @@ func SetOrigin(h http.Header, server *url.URL) {
 }
 
 // IgnoreUpgrade removes a request for a protocol that the Kubernetes API does not use. It uses WebSocket and SPDY/3.1.
-// A server may ignore a request to upgrade (RFC 9110, section 7.8), and API servers ignore h2c. If the request were
-// passed on, it could become a tunnel for unchecked requests.
+// A server may ignore an upgrade request (RFC 9110, section 7.8), and API servers ignore h2c. If such a request were
+// forwarded, it could become a tunnel for unchecked requests.
 func IgnoreUpgrade(h http.Header) {
 	asked, asks := h["Upgrade"]
 	known := len(asked) == 1 && (strings.EqualFold(asked[0], "websocket") || strings.EqualFold(asked[0], "SPDY/3.1"))
@@ -59,7 +60,8 @@ func hasFoldedPrefix(name, prefix string) bool {
 	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 }
 
-// StripAnswer removes headers from a response that would affect the server's host instead of the response.
+// StripAnswer removes headers from a response that would affect the whole host of the server rather than only the
+// response.
 func StripAnswer(h http.Header) {
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data",
 		"Public-Key-Pins"} {

@@ -9,8 +9,8 @@ import (
 	"net/http"
 )
 
-// Aborted is the status of a request without a response, because its caller had gone or because the connection was
-// closed on purpose.
+// Aborted is the status of a request without a response, because the caller had disconnected or because the connection
+// was closed on purpose.
 const Aborted = 0
 
 // Recorder is an http.ResponseWriter that records the status. NewRecorder returns a Recorder.
@@ -50,13 +50,13 @@ func (r *Recorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// FlushError is called by http.ResponseController. Flushing sends the header.
+// FlushError is called by http.ResponseController. Flushing sends the headers.
 func (r *Recorder) FlushError() error {
 	r.implied()
 	return http.NewResponseController(r.ResponseWriter).Flush()
 }
 
-// Hijack is called by http.ResponseController. A handler takes a connection over to switch protocols.
+// Hijack is called by http.ResponseController. A handler hijacks a connection to switch protocols.
 func (r *Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
 	if err == nil {
@@ -68,7 +68,7 @@ func (r *Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // Unwrap is called by http.ResponseController.
 func (r *Recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// Done records that the handler has returned. If it wrote nothing, the status is 200.
+// Done records that the handler has returned. If the handler wrote nothing, the status is 200.
 func (r *Recorder) Done() { r.implied() }
 
 func (r *Recorder) implied() { r.begin(http.StatusOK) }

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package request describes requests to a Kubernetes API: what they do, how they were answered, and how they are
-// brought to an end.
+// Package request describes requests to a Kubernetes API: their meaning, their outcome, and how they are ended.
 package request
 
 import (
@@ -15,18 +14,18 @@ import (
 )
 
 // Info describes what a request does. It is determined in the same way as in kube-apiserver's RequestInfoFactory, so
-// limits, audit and metrics use the same terms as the audit log of the API server that receives the request. It decides
-// nothing: the API server itself determines what a request is. For a path that is not a resource, such as /version or
-// /apis, only Path and Verb are set.
+// limits, audit and metrics use the same terms as the audit log of the API server that receives the request. No
+// decision is based on it, because the API server itself interprets each request. For a path that is not a resource,
+// such as /version or /apis, only Path and Verb are set.
 type Info struct {
 	// Path is the decoded path in the Kubernetes API.
 	Path string
-	// Verb is the verb as in RBAC: get, list, watch, create, update, patch, delete or deletecollection. For a path that is
-	// not a resource, it is the method in lower case. For an unknown method it is "".
+	// Verb is the verb as in RBAC: get, list, watch, create, update, patch, delete or deletecollection. For a path that
+	// is not a resource, it is the method in lower case. For an unknown method, it is "".
 	Verb string
-	// Group is the API group, empty for the core group. Version is its version.
+	// Group is the API group, empty for the core group. Version is the version of the group.
 	Group, Version string
-	// Namespace is empty for cluster-scoped objects. For a Namespace object it is the object's own name.
+	// Namespace is empty for cluster-scoped objects. For a Namespace object, it is the object's own name.
 	Namespace string
 	// Resource is the plural name, as in the path. It is empty for a path that is not a resource.
 	Resource string
@@ -39,7 +38,8 @@ type Info struct {
 	Long bool
 }
 
-// Of describes a request. path is the decoded path in the Kubernetes API behind the hub. The rest is taken from r.
+// Of describes a request. The argument path is the decoded path in the Kubernetes API behind the hub. All other
+// information is taken from r.
 func Of(r *http.Request, path string) Info {
 	i := Info{Path: path, Verb: plainVerb(r.Method)}
 	query := lazyQuery{raw: r.URL.RawQuery}
@@ -72,7 +72,7 @@ func (i *Info) readPath(method string) bool {
 		return false
 	}
 	i.Verb = resourceVerb(method)
-	if parts[0] == "watch" || parts[0] == "proxy" { // deprecated forms, which API servers still accept
+	if parts[0] == "watch" || parts[0] == "proxy" { // deprecated path formats, which API servers still accept
 		if len(parts) == 1 {
 			i.Verb, i.Group, i.Version = plainVerb(method), "", ""
 			return false
@@ -138,7 +138,7 @@ func (i *Info) readVerb(query *lazyQuery) {
 	}
 }
 
-// selectedName returns the single name that a field selector selects, or "".
+// selectedName returns the single name that a field selector selects, or "" if there is none.
 func selectedName(selector string) string {
 	for requirement := range strings.SplitSeq(selector, ",") {
 		rest, ok := strings.CutPrefix(requirement, "metadata.name=")
@@ -162,12 +162,12 @@ func (i *Info) lasts(query *lazyQuery) bool {
 	return slices.Contains([]string{"exec", "attach", "portforward", "proxy"}, i.Subresource)
 }
 
-// IsUpgrade reports whether a request with this header asks to switch protocols.
+// IsUpgrade reports whether a request with this header requests to switch protocols.
 func IsUpgrade(h http.Header) bool {
 	return len(h["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade")
 }
 
-// lazyQuery parses a query when it is first needed, because most requests have none.
+// lazyQuery parses a query only when it is first needed, because most requests have none.
 type lazyQuery struct {
 	raw    string
 	values url.Values
@@ -189,8 +189,8 @@ func (q *lazyQuery) truth(name string) bool {
 	return BoolParameter(q.values[name])
 }
 
-// BoolParameter interprets the values of a boolean parameter as API servers do. The parameter is true if it is present
-// and is neither false nor 0. An empty value is true.
+// BoolParameter interprets the values of a boolean parameter in the same way as API servers. The parameter is true if
+// it is present and is neither false nor 0. An empty value counts as true.
 func BoolParameter(values []string) bool {
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }

@@ -19,8 +19,8 @@ const watchPatience = 5 * time.Second
 // ErrBrokenOff means that a watch had to end in the middle of an event.
 var ErrBrokenOff = errors.New("the watch was broken off within an event")
 
-// IsWatch reports whether a request asks for a watch, which never ends by itself. The path may have any prefix. A
-// request that an API server forwards to a pod, service or node is not a watch.
+// IsWatch reports whether a request is a watch, which never ends by itself. The path may have any prefix. A request
+// that an API server forwards to a pod, service or node is not a watch.
 func IsWatch(r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
@@ -29,15 +29,15 @@ func IsWatch(r *http.Request) bool {
 	return asks && !proxied(r.URL.Path) // checked last, because few requests get this far
 }
 
-// Repeatable reports whether a request may be sent again even if it was already served. This is so if it reads from an
-// API server. A pod, service or node behind an API server may do anything on a GET.
+// Repeatable reports whether a request may be sent again even if it has already been served. This is the case if it
+// only reads from an API server. A pod, service or node behind an API server may do anything on a GET.
 func Repeatable(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions) &&
 		!proxied(r.URL.Path)
 }
 
 // proxied reports whether a path leads to a pod, service or node. The prefixes of the agent and of the hub do not
-// contain these names in a row.
+// contain these path elements in sequence.
 func proxied(path string) bool {
 	parts := strings.Split(path, "/")
 	for i := 2; i < len(parts); i++ {
@@ -64,19 +64,20 @@ func deprecated(path string) bool {
 // called from one goroutine.
 type watchBody struct {
 	source  io.ReadCloser
-	forget  []func() bool    // stop waiting for the end
-	excused func(error) bool // reports whether a failure of source between two events is an ordinary end
+	forget  []func() bool    // stops waiting for the end
+	excused func(error) bool // reports whether a failure of source between two events counts as a normal end
 
 	mu       sync.Mutex // guards the fields below; it is not held while source is read
 	events   boundaries
-	between  bool // the data that was read ends with an event
-	ending   bool // end with the next event
+	between  bool // the data that has been read ends at the end of an event
+	ending   bool // set if the watch must end with the next event
 	ended    bool
 	deadline *time.Timer
 }
 
-// EndWatch makes the response to a watch end when ctx does. Between two events it ends at once, otherwise at the end of
-// the current event. If that event is not complete within 5 s, it is broken off.
+// EndWatch makes the response to a watch end when ctx does. If ctx ends between two events, the response ends
+// immediately. Otherwise it ends at the end of the current event. If that event is not complete within 5 s, it is
+// broken off.
 func EndWatch(ctx context.Context, response *http.Response) { endWatch(response, nil, ctx) }
 
 // EndWatchOrFailure is like EndWatch, but a failure of the source between two events also ends the response cleanly if
@@ -123,7 +124,7 @@ func (b *watchBody) Read(p []byte) (int, error) {
 	n, err := b.source.Read(p)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended { // the client's next watch will contain the events that arrived in the meantime
+	if b.ended { // the client's next watch will contain events that arrive in the meantime
 		return 0, io.EOF
 	}
 	first, last := b.events.scan(p[:n])

@@ -13,7 +13,8 @@ import (
 // maxAheadNamed is the maximum number of members that a message names.
 const maxAheadNamed = 5
 
-// Ahead records that a member had done more than the hub knew, because the hub was restored from an older state.
+// Ahead records that a member had progressed further than the hub knew, because the hub was restored from an older
+// state.
 type Ahead struct {
 	// Found is the revision that the member had completed.
 	Found string `json:"found"`
@@ -22,15 +23,15 @@ type Ahead struct {
 }
 
 // ahead reports whether, in a member whose claim is complete, nodes have a revision that this hub never gave to the
-// member. A revision with the hash of the current plan, or with the hash in the Cluster's label, does not count. It is
-// false for a member at work, which may still report an earlier revision.
+// member. A revision with the hash of the current plan, or with the hash in the Cluster's label, does not count. The
+// result is false for a member in progress, which may still report an earlier revision.
 func (f *Fleet) ahead(c *Cluster) bool {
 	s := c.Status
 	if c.Claim == nil || c.Claim.Complete == nil || s == nil || !s.Counted {
 		return false
 	}
 	if s.Revision == f.plan.Revision {
-		// The member compared its nodes with this revision. None has it, although the claim is complete.
+		// The member compared its nodes with this revision. None of them has it, although the claim is complete.
 		return f.current(c) && !f.plan.Pace.Paused && s.Reason == v1.ReasonPaused && s.Complete == 0
 	}
 	if s.Complete == 0 || s.Revision == "" || s.Revision == c.Claim.Revision ||
@@ -41,12 +42,13 @@ func (f *Fleet) ahead(c *Cluster) bool {
 }
 
 // unlooked reports whether a member's claim is complete although the member reports another revision. Such a member
-// first receives the plan paused, and then reports whether its nodes have it.
+// first receives the plan as paused, and then reports whether its nodes have completed it.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision
 }
 
-// halted returns the reason to wait for a user's decision if a member is ahead. Changing the plan is such a decision.
+// halted returns the reason to wait for a user's decision if a member is ahead. A change to the plan counts as a
+// decision.
 func (f *Fleet) halted() Wait {
 	var names []string
 	for i := range f.clusters {

@@ -76,7 +76,7 @@ func (f *Fleet) scattered() []int {
 	return all
 }
 
-// Begin records that a member begins a step, as NewFleet would find it afterwards, and returns the member's index. It
+// Begin records that a member starts a step, as NewFleet would later find it, and returns the member's index. It
 // changes the members that were given to NewFleet.
 func (f *Fleet) Begin(step *ClusterStep) int {
 	i := slices.IndexFunc(f.clusters, func(c Cluster) bool { return c.Name == step.Cluster })

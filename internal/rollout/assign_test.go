@@ -89,7 +89,7 @@ func TestWavesOfAShare(t *testing.T) {
 	}
 }
 
-// TestBegin checks that Begin records the state that NewFleet finds afterwards.
+// TestBegin checks that Begin records the state that NewFleet finds afterward.
 func TestBegin(t *testing.T) {
 	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	var clusters []rollout.Cluster

@@ -17,28 +17,28 @@ import (
 // tally counts the nodes of a plan.
 type tally struct {
 	total, complete   int
-	applying, waiting int // at work; between attempts
+	applying, waiting int // in progress; between attempts
 	settling, failed  int
 	former            int // waiting nodes that failed permanently with an earlier version of the plan
 	unready           int
 	places            int   // slots that are taken
-	tainted           int   // unready nodes that only a taint keeps from beginning
+	tainted           int   // unready nodes that are prevented from starting only by a taint
 	foreign           int   // selected nodes that are left out, because they cannot run the plan's pods
-	next              *Node // the first node that could begin
+	next              *Node // the first node that could start
 	first             obstacles
 }
 
 // obstacles contains the name of the first node or plan for each kind of obstacle that prevents nodes from starting.
 type obstacles struct {
 	failedNode, unreadyNode string
-	lostNode                string // complete, but no longer ready
-	silentNode              string // at work, and not ready
+	lostNode                string // complete but no longer ready
+	silentNode              string // in progress, and not ready
 	stuckNode               string // waits for its kubelet
 	taintedNode, taint      string // has a taint that the plan does not tolerate
 	foreignNode, foreignOS  string // cannot run the plan's pods
 	waitingNode, waitingFor string // its pod has not started
-	rival, rivalNode        string // another plan at work on the node
-	exclusive               string // another exclusive plan at work
+	rival, rivalNode        string // another plan in progress on the node
+	exclusive               string // another exclusive plan in progress
 }
 
 func (v *view) count() tally {
@@ -79,7 +79,7 @@ func (v *view) count() tally {
 	return t
 }
 
-// tally counts a node that has a claim. A node that failed permanently with an earlier plan begins again.
+// tally counts a node that has a claim. A node that failed permanently with an earlier plan starts again.
 func (v *view) tally(t *tally, n *Node, c Claim) {
 	t.places++
 	switch {
@@ -109,7 +109,7 @@ func (v *view) tally(t *tally, n *Node, c Claim) {
 	}
 }
 
-// candidate counts a node that has not begun.
+// candidate counts a node that has not started.
 func (v *view) candidate(t *tally, n *Node) {
 	if !n.Ready || n.Leaving {
 		t.unready++
@@ -134,7 +134,7 @@ func (v *view) candidate(t *tally, n *Node) {
 	}
 }
 
-// taken returns the name of another plan that is at work on a node. A plan that failed permanently does not block
+// taken returns the name of another plan that is in progress on a node. A plan that failed permanently does not block
 // others.
 func (v *view) taken(n *Node) string {
 	rival := ""
@@ -170,7 +170,7 @@ func (v *view) begin() (*Node, Wait) {
 	return nil, w
 }
 
-// reason returns the reason to wait. The reason that most needs a user's action comes first.
+// reason returns the reason to wait. The reason that most urgently requires a user's action comes first.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
 	case t.first.stuckNode != "":
@@ -224,14 +224,14 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 		counted(t.unready, t.first.unreadyNode), v.label)}
 }
 
-// concurrency returns how many of total nodes may be at work at once, at least one.
+// concurrency returns how many of total nodes may be in progress at the same time, which is at least one.
 func concurrency(spec *intstr.IntOrString, total int) int {
 	if spec == nil {
 		return 1
 	}
 	limit, err := intstr.GetScaledValueFromIntOrPercent(spec, total, false)
 	if err != nil {
-		return 1 // the schema rejects it, and one is the safest value
+		return 1 // the schema rejects such a value, and one is the safest choice
 	}
 	return max(limit, 1)
 }

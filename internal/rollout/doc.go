@@ -5,6 +5,6 @@
 //
 // It works in the same way on two levels: Next for the nodes of one member, and NextMember for the members of a fleet.
 // Both depend only on the observed state and the given time, so the same input always results in the same step. All
-// state is kept on the objects themselves, as a claim (an annotation) and a label. A step is a single write, or it is
+// state is kept on the objects themselves, as a claim (an annotation) and a label. A step is either a single write or
 // harmless when repeated. docs/spec/plan.md defines the rules, and docs/design/0005-plans.md explains the reasons.
 package rollout

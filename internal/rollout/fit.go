@@ -13,7 +13,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Tolerations returns the tolerations of a plan's pods. The pods run on cordoned nodes.
+// Tolerations returns the tolerations of a plan's pods. The pods also run on cordoned nodes.
 func Tolerations(work *v1.NodeWork) []corev1.Toleration {
 	return append([]corev1.Toleration{{
 		Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
@@ -25,8 +25,8 @@ func Tolerations(work *v1.NodeWork) []corev1.Toleration {
 func (n *Node) runsPods() bool { return n.OS == "" || n.OS == string(corev1.Linux) }
 
 // taint returns a taint that keeps the plan's pods off a node, as "key=value:effect", or "" if there is none. The
-// taints of a node that is not ready do not count: its condition has already been checked, and the taints disappear a
-// moment after the condition changes.
+// taints of a node that is not ready do not count, because the node's condition has already been checked, and the
+// taints disappear shortly after the condition changes.
 func (v *view) taint(n *Node) string {
 	for i := range n.Taints {
 		taint := &n.Taints[i]
@@ -42,8 +42,8 @@ func (v *view) tolerates(taint *corev1.Taint) bool {
 	return slices.ContainsFunc(v.tolerations, func(t corev1.Toleration) bool { return matches(&t, taint) })
 }
 
-// matches reports whether a toleration tolerates a taint, by the scheduler's rules. The equivalent function of the
-// Kubernetes API needs a logger.
+// matches reports whether a toleration tolerates a taint, according to the scheduler's rules. The equivalent function
+// of the Kubernetes API needs a logger.
 func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
 		return false

@@ -13,28 +13,29 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Rest is the name of the wave of members that no other wave selects.
+// Rest is the name of the wave with the members that no other wave selects.
 const Rest = "rest"
 
 // FleetPlan is a Plan on the hub with its hash and revision. It specifies the work for the members, and the pace.
 type FleetPlan struct {
 	Name string
 	Pace Pace
-	// Hash and Revision of the Plan, as the functions of the same names compute them from the spec that members receive.
+	// Hash and Revision are the hash and the revision of the Plan. The functions with these names compute them from the
+	// spec that members receive.
 	Hash, Revision string
-	// Resume is the Plan's annotation v1.AnnotationResume. It names the revision that a user has decided to continue
-	// although members are ahead.
+	// Resume is the Plan's annotation v1.AnnotationResume. It contains the revision that a user has decided to continue
+	// with although members are ahead.
 	Resume string
 	// Omitted counts, by wave, the members that the caller left out. A step depends on them only through these counts.
 	Omitted []OmittedMembers
 }
 
-// OmittedMembers counts members of a wave that are complete or have not begun.
+// OmittedMembers counts members of a wave that are complete or have not started.
 type OmittedMembers struct {
 	Omitted
-	// Absent counts the members that are away or held.
+	// Absent counts the members that are unavailable or held.
 	Absent int
-	// Last is the time at which the last of them was complete.
+	// Last is the time at which the last of the members completed.
 	Last time.Time
 }
 
@@ -50,18 +51,18 @@ type Cluster struct {
 	Labels map[string]string
 	// Selected reports whether the plan selects the member.
 	Selected bool
-	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan never started there.
+	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan has never started in the member.
 	Claim *ClusterClaim
 	// Away is the reason why the member cannot receive anything, for example that it is disconnected, AgentTooOld or
-	// AgentReadOnly. It is empty if the member can.
+	// AgentReadOnly. It is empty if the member can receive the plan.
 	Away string
-	// AwaySince is the latest time at which the member can have gone away. It is zero if that is unknown.
+	// AwaySince is the latest time at which the member can have become unavailable. It is zero if this is unknown.
 	AwaySince time.Time
-	// Hold is the reason why the member's agent takes part in no plan, see protocol.PlanHold.
+	// Hold is the reason why the member's agent takes part in no plan. See protocol.PlanHold.
 	Hold string
 	// Status is the member's status as its agent last reported it, for any revision. It is nil before the first report.
 	Status *Status
-	// Unreported is true if the agent has yet to report the state of the plan, or that it has no such plan.
+	// Unreported is true if the agent has reported neither the state of the plan nor that there is no such plan.
 	Unreported bool
 	// Ask is true if the agent must report that it takes part before the member starts.
 	Ask bool
@@ -70,15 +71,15 @@ type Cluster struct {
 // ClusterClaim records that a plan is being or has been carried out in a member. It is the annotation
 // v1.PlanLabel(plan) of the Cluster, as JSON.
 type ClusterClaim struct {
-	// Revision is the revision of the plan with which the member began.
+	// Revision is the revision of the plan with which the member started.
 	Revision string `json:"revision"`
-	// Since is when the member began.
+	// Since is when the member started.
 	Since time.Time `json:"since"`
-	// Complete is the time when all nodes of the member had the plan.
+	// Complete is the time when all nodes of the member had completed the plan.
 	Complete *time.Time `json:"complete,omitempty"`
-	// Failed is the time when a node of the member had no attempts left.
+	// Failed is the time when a node of the member ran out of attempts.
 	Failed *time.Time `json:"failed,omitempty"`
-	// Ahead is set, without a revision, for a member that had done more than this hub knew.
+	// Ahead is set, without a revision, for a member that had progressed further than this hub knew.
 	Ahead *Ahead `json:"ahead,omitempty"`
 }
 
@@ -88,7 +89,7 @@ type ClusterStep struct {
 	Cluster string
 	// Claim is the new claim. If it is nil, the claim is removed.
 	Claim *ClusterClaim
-	// Label is the new value of the label v1.PlanLabel(plan). If it is empty, the label stays as it is.
+	// Label is the new value of the label v1.PlanLabel(plan). If it is empty, the label is not changed.
 	Label string
 }
 
@@ -96,12 +97,12 @@ type ClusterStep struct {
 type FleetDecision struct {
 	Step *ClusterStep
 	Wait Wait
-	// Ask has the members that would begin now but must report first. Each of them takes a slot meanwhile, so that no
-	// more members are asked than may start.
+	// Ask holds the members that would start now but must send a report first. Meanwhile each of them takes a slot, so
+	// that no more members are asked than may start.
 	Ask []string
 }
 
-// Delivery is what a member receives of a plan.
+// Delivery determines in which form a member receives a plan.
 type Delivery string
 
 const (
@@ -111,14 +112,14 @@ const (
 	DeliverPaused Delivery = "Paused"
 	// DeliverPlan gives the member the plan.
 	DeliverPlan Delivery = "Plan"
-	// DeliverUnchanged leaves the member's plan as it is, because its agent has not reported yet which one it has.
+	// DeliverUnchanged leaves the member's plan unchanged, because its agent has not reported yet which plan it has.
 	DeliverUnchanged Delivery = "Unchanged"
 )
 
 // Fleet is a plan and its members at one point in time. NewFleet returns one.
 type Fleet struct {
 	plan     FleetPlan
-	label    string // label of Clusters that have the plan
+	label    string // the label value of Clusters that have completed the plan
 	now      time.Time
 	clusters []Cluster
 	waves    []wave
@@ -134,7 +135,7 @@ type wave struct {
 	name                            string
 	soak                            time.Duration
 	total, complete, failed, active int
-	absent                          int // away or held, and not begun
+	absent                          int // unavailable or held, and not started
 	last                            time.Time
 }
 
@@ -247,8 +248,8 @@ func (f *Fleet) held(c *Cluster) string {
 	return ""
 }
 
-// takes reports whether a member occupies a slot. A failed member does while any of its nodes are at work and not
-// stuck. A lost member does until a user labels it so that the plan no longer selects it.
+// takes reports whether a member occupies a slot. A failed member occupies one while any of its nodes are in progress
+// and not stuck. A lost member occupies one until a user changes its labels so that the plan no longer selects it.
 func (f *Fleet) takes(c *Cluster) bool {
 	switch {
 	case !f.counts(c) && f.lost(c):
@@ -261,12 +262,12 @@ func (f *Fleet) takes(c *Cluster) bool {
 	return c.Claim.Complete == nil
 }
 
-// lingers reports whether nodes of a member may still be at work for an earlier revision.
+// lingers reports whether nodes of a member may still be in progress for an earlier revision.
 func (f *Fleet) lingers(c *Cluster) bool {
 	return c.Claim != nil && !f.current(c) && c.Claim.Complete == nil && !f.idle(c)
 }
 
-// idle reports whether it is certain that no node of a member is at work and none will start.
+// idle reports whether it is certain that no node of a member is in progress and that none will start.
 func (f *Fleet) idle(c *Cluster) bool {
 	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Busy {
 		return false

@@ -23,9 +23,9 @@ func SecretDigest(secret *corev1.Secret) (string, error) {
 	return digest(secret.Type, secret.Data)
 }
 
-// Hash returns the label value of nodes that have all of a plan, 56 characters. It covers the work on a node, the
-// version (before or after the function Version), and the digests of Secrets by name. Secrets with ignoreUpdates and
-// Secrets that the plan does not mount do not count.
+// Hash returns the label value of nodes that have completed a plan. It has 56 characters. It is computed from the work
+// on a node, the version (before or after conversion with Version), and the digests of Secrets by name. Secrets with
+// ignoreUpdates and Secrets that the plan does not mount are not included.
 func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string, error) {
 	matter := map[string]string{}
 	for _, s := range work.Secrets {
@@ -36,12 +36,11 @@ func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string,
 	return digest(work, Version(version), matter)
 }
 
-// Revision returns a digest of everything that makes a member begin again when it changes: the hash, and the node
-// selector.
+// Revision returns a digest of the hash and the node selector. A member starts again when either of them changes.
 func Revision(hash string, pace *v1.PlanPace) (string, error) { return digest(hash, pace.NodeSelector) }
 
-// digest returns a digest of the JSON of parts. The JSON is canonical, because Go writes fields in their order and
-// sorts the keys of maps.
+// digest returns a digest of the JSON of parts. The JSON is canonical, because Go writes fields in declaration order
+// and sorts the keys of maps.
 func digest(parts ...any) (string, error) {
 	raw, err := json.Marshal(parts)
 	if err != nil {

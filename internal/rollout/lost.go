@@ -10,7 +10,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// lostTime is the time after which a member that disconnected while at work counts as lost. Most members come back
+// lostTime is the time after which a member that disconnected while in progress counts as lost. Most members reconnect
 // sooner, because only the network or the hub was down.
 const lostTime = 5 * time.Minute
 
@@ -19,8 +19,8 @@ func (f *Fleet) lost(c *Cluster) bool {
 	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(lostTime))
 }
 
-// working returns the reason to wait while members are at work. It names the first lost member that keeps its slot. Its
-// nodes may be in the middle of an upgrade, so only a user can decide that the plan continues without it.
+// working returns the reason to wait while members are in progress. It names the first lost member that keeps its slot.
+// Its nodes may be in the middle of an upgrade, so only a user can decide to continue the plan without it.
 func (f *Fleet) working() Wait {
 	var away *Cluster
 	lost := 0

@@ -16,7 +16,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// keepJobs is how long finished Jobs are kept for users to inspect.
+// keepJobs is how long finished Jobs are kept so that users can inspect them.
 const keepJobs = 15 * time.Minute
 
 // Next returns the next step of a plan in a member, or the reason to wait.
@@ -32,9 +32,9 @@ func Next(m Member, p Plan, now time.Time) Decision {
 // errOneStep ends Settle after the first step.
 var errOneStep = errors.New("one step is enough")
 
-// Settle takes the steps of a plan in a member, one after the other in the order of Next, until there are none left. It
-// returns the reason to wait. It examines the member only once, not for each step: take must carry out the step in m
-// too, and must not move nodes within m.Nodes.
+// Settle takes the steps of a plan in a member, one after another in the order of Next, until there are none left. It
+// returns the reason to wait. It examines the member only once, not for each step. Therefore take must also carry out
+// the step in m, and must not move nodes within m.Nodes.
 func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, error) {
 	v, err := look(m, p, now)
 	if err != nil {
@@ -65,7 +65,7 @@ func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, err
 	}
 }
 
-// finish takes the steps of a node until the node waits.
+// finish takes the steps of a node until the node is waiting.
 func (v *view) finish(n *Node) error {
 	for step := v.work(n); step != nil; step = v.work(n) {
 		if err := v.do(step); err != nil {
@@ -100,8 +100,8 @@ func (v *view) index(those func(*Job) bool) {
 	}
 }
 
-// Orphans returns the steps that release the nodes of plans that no longer exist. plans maps the names of existing
-// plans to their UIDs.
+// Orphans returns the steps that release the nodes of plans that no longer exist. The argument plans maps the names of
+// existing plans to their UIDs.
 func Orphans(nodes []Node, plans map[string]string) []Step {
 	var steps []Step
 	for i := range nodes {
@@ -121,7 +121,7 @@ type view struct {
 	*Member
 	take        func(*Step) error
 	plan        Plan
-	label       string // label of nodes that have the plan
+	label       string // the label value of nodes that have completed the plan
 	now         time.Time
 	wants       labels.Selector
 	window      *Window
@@ -208,7 +208,7 @@ func opens(what string, at time.Time) string {
 	return fmt.Sprintf("%s opens at %s", what, at.UTC().Format(time.RFC3339))
 }
 
-// clean deletes Jobs that no node needs. Unfinished Jobs are deleted at once, finished ones after keepJobs.
+// clean deletes Jobs that no node needs. Unfinished Jobs are deleted immediately, and finished Jobs after keepJobs.
 func (v *view) clean() []*Step {
 	if len(v.Jobs) == 0 {
 		return nil

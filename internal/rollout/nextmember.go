@@ -14,7 +14,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// NextMember returns the next step of a plan in a fleet, or the reason to wait. clusters are sorted by name.
+// NextMember returns the next step of a plan in a fleet, or the reason to wait. The clusters are sorted by name.
 func NextMember(clusters []Cluster, plan FleetPlan, now time.Time) FleetDecision {
 	f, err := NewFleet(clusters, plan, now)
 	if err != nil {
@@ -36,7 +36,7 @@ func (f *Fleet) Next() FleetDecision {
 		clusters[i].Claim, clusters[i].Unreported = decision.Step.Claim, false
 		next, err := NewFleet(clusters, f.plan, f.now)
 		if err != nil {
-			break // it failed for f, too
+			break // NewFleet also failed for f
 		}
 		ask, supposed = append(ask, decision.Step.Cluster), next
 	}
@@ -46,12 +46,12 @@ func (f *Fleet) Next() FleetDecision {
 	return decision
 }
 
-// begins reports whether the decision is to begin the plan in a cluster.
+// begins reports whether the decision is to start the plan in a cluster.
 func (d FleetDecision) begins(cluster string) bool {
 	return d.Step != nil && d.Step.Verb == VerbBegin && d.Step.Cluster == cluster
 }
 
-// next returns the next step, as if no member had to be asked.
+// next returns the next step, as if no member had to be asked for a report.
 func (f *Fleet) next() FleetDecision {
 	for i := range f.clusters {
 		if step := f.record(&f.clusters[i]); step != nil {
@@ -70,8 +70,8 @@ func (f *Fleet) next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// steadyTime is the minimum time for which a failed member counts as failed, whatever it reports meanwhile. It limits
-// an agent with alternating reports to two writes a minute.
+// steadyTime is the minimum time for which a failed member counts as failed, regardless of its reports in the meantime.
+// This limits an agent with alternating reports to two writes per minute.
 const steadyTime = time.Minute
 
 // record returns the step that writes a member's progress into its claim, or nil if there is none.
@@ -90,7 +90,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 			Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
 	}
 	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
-		// If the plan is changed back, it must not find the member at work without a slot.
+		// If the plan is changed back, the member must not be in progress without a slot.
 		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
 	}
 	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {
@@ -123,7 +123,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	return step
 }
 
-// candidate returns the next member to begin, or the reason why none may start.
+// candidate returns the next member to start, or the reason why no member may start.
 func (f *Fleet) candidate() (*Cluster, Wait) {
 	if f.plan.Pace.Paused {
 		return nil, Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to continue"}
@@ -166,7 +166,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	return best, Wait{}
 }
 
-// openWaves returns how many waves may start, counted from the first, and why the next one may not.
+// openWaves returns how many waves may start, counted from the first, and why the next wave may not start.
 func (f *Fleet) openWaves() (int, Wait) {
 	for i, w := range f.waves {
 		if i < f.opened {
@@ -177,7 +177,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 		case w.total == 0:
 		case w.active > 0:
 			return i + 1, f.working()
-		case begun+w.absent < w.total: // some members can begin now
+		case begun+w.absent < w.total: // some members can start now
 			return i + 1, Wait{}
 		case w.complete == 0:
 			return i + 1, Wait{} // no member has shown that the plan works
@@ -190,7 +190,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 	return len(f.waves), Wait{}
 }
 
-// unless returns w, or the reason Applying if any members are at work.
+// unless returns w, or the reason Applying if any members are in progress.
 func (f *Fleet) unless(w Wait) Wait {
 	if f.slots > 0 {
 		return f.working()
@@ -239,8 +239,8 @@ func (f *Fleet) remainder() Wait {
 		Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, and repair the node that is not ready, or change the plan to try again", complete, Clusters(total), failed)}
 }
 
-// finished returns the reason when nothing is left to do. If a plan selects no node in any member, the reason says so,
-// because the selector is probably wrong.
+// finished returns the reason when there is nothing left to do. If a plan selects no node in any member, the reason
+// says so, because the selector is probably wrong.
 func (f *Fleet) finished() Wait {
 	total := 0
 	nowhere := true
@@ -276,8 +276,8 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 	return all
 }
 
-// WaveOf returns the name of a member's wave. i is the member's index in the slice that was given to NewFleet. The name
-// is empty for a member that the plan does not select.
+// WaveOf returns the name of a member's wave. The argument i is the member's index in the slice that was given to
+// NewFleet. The name is empty for a member that the plan does not select.
 func (f *Fleet) WaveOf(i int) string {
 	if f.of[i] < 0 {
 		return ""

@@ -14,7 +14,7 @@ import (
 // Plan is a Plan in a member with its version and hash.
 type Plan struct {
 	Name, UID string
-	// Generation is the generation of the spec. When it changes, failed nodes are tried again.
+	// Generation is the generation of the spec. When it changes, failed nodes are retried.
 	Generation int64
 	Spec       v1.PlanSpec
 	// Version is the version, as returned by the function Version.
@@ -29,20 +29,21 @@ type Member struct {
 	Nodes []Node
 	// Omitted counts the nodes that are left out of Nodes.
 	Omitted Omitted
-	// Jobs has the Jobs of all plans, in any state.
+	// Jobs holds the Jobs of all plans, in any state.
 	Jobs []Job
-	// Drains has the drains that this process began, by node.
+	// Drains holds the drains that this process started, by node.
 	Drains map[string]Drain
-	// Refused has the reason why the API server refused a node's Job, by node. It applies while the node has no failure.
+	// Refused holds the reason why the API server refused a node's Job, by node. It applies while the node has no
+	// failure.
 	Refused map[string]string
 	// Hold is the reason why the member takes part in no plan. It is empty if the member takes part.
 	Hold string
-	// Window is the member's own window. Nil is always open.
+	// Window is the member's own window. A nil window is always open.
 	Window *Window
 }
 
-// Omitted counts nodes of a plan that are idle and ready, and that have the plan or begin after all others. A step
-// depends on them only through these counts.
+// Omitted counts nodes of a plan that are idle and ready, and that have completed the plan or start after all others. A
+// step depends on them only through these counts.
 type Omitted struct {
 	Total, Complete int
 }
@@ -50,7 +51,8 @@ type Omitted struct {
 // Node is a node of a member.
 type Node struct {
 	Name string
-	// Hostname is the label kubernetes.io/hostname, with which Jobs select the node. Plans ignore a node without it.
+	// Hostname is the label kubernetes.io/hostname, which Jobs use to select the node. Plans ignore nodes without this
+	// label.
 	Hostname string
 	Labels   map[string]string
 	// Unschedulable reports whether the node is cordoned.
@@ -61,38 +63,39 @@ type Node struct {
 	Taints  []corev1.Taint
 	// OS is the node's operating system. An empty value counts as Linux.
 	OS string
-	// Claims has the claims of the plans that are at work on the node, by plan name. They are annotations of the Node.
+	// Claims holds the claims of the plans that are in progress on the node, by plan name. They are annotations of the
+	// Node.
 	Claims map[string]Claim
 }
 
-// Claim records that a plan is at work on a node, and the progress of the node. It is the annotation v1.PlanLabel(plan)
-// of the Node, as JSON.
+// Claim records that a plan is in progress on a node, and the progress of the node. It is the annotation
+// v1.PlanLabel(plan) of the Node, as JSON.
 type Claim struct {
 	// UID is the UID of the Plan.
 	UID string `json:"uid"`
-	// Hash and Generation are the hash and the generation of the Plan with which the node began.
+	// Hash and Generation are the hash and the generation of the Plan with which the node started.
 	Hash       string `json:"hash"`
 	Generation int64  `json:"generation"`
-	// Since is when the work began, including all attempts.
+	// Since is when the work started, including all attempts.
 	Since time.Time `json:"since"`
 	// Attempt distinguishes Jobs. It is greater than the attempt of any Job of the plan on the node, including Jobs of
-	// earlier versions. Spent is how many attempts have failed and count.
+	// earlier versions. Spent is the number of failed attempts that count.
 	Attempt int32 `json:"attempt"`
 	Spent   int32 `json:"spent,omitempty"`
-	// Prepared reports whether the node has been prepared and cordoned, as far as the plan asks for it.
+	// Prepared reports whether the node has been prepared and cordoned, as far as the plan requires it.
 	Prepared bool `json:"prepared,omitempty"`
 	// Cordoned reports whether this plan cordoned the node.
 	Cordoned bool `json:"cordoned,omitempty"`
-	// Exclusive reports whether no other exclusive plan may be at work at the same time.
+	// Exclusive reports whether no other exclusive plan may be in progress at the same time.
 	Exclusive bool `json:"exclusive,omitempty"`
-	// Failure is the failure of the last attempt, until the next one begins.
+	// Failure is the failure of the last attempt, until the next one starts.
 	Failure *Failure `json:"failure,omitempty"`
-	// Done is when the node was complete, while the node keeps its slot.
+	// Done is the time when the node completed the plan. It is set while the node keeps its slot.
 	Done *time.Time `json:"done,omitempty"`
 }
 
-// tried returns the number of the attempt, from 1, that is running or failed last. It does not count attempts that do
-// not use up a retry.
+// tried returns the number of the attempt that is running or has most recently failed, counted from 1. Attempts that do
+// not use up a retry are not counted.
 func (c *Claim) tried() int32 {
 	if c.Failure != nil {
 		return max(c.Spent, 1)
@@ -107,7 +110,7 @@ type Failure struct {
 	Final bool `json:"final,omitempty"`
 	// Reason is a reason as in v1.NodeFailure.
 	Reason string `json:"reason"`
-	// Message has the details, at most 256 bytes, so that the annotation stays small.
+	// Message holds the details, at most 256 bytes, so that the annotation stays small.
 	Message string `json:"message,omitempty"`
 }
 
@@ -115,9 +118,9 @@ type Failure struct {
 type JobKind string
 
 const (
-	// Prepare runs the container prepare. Its Job is named prepare-<plan>-on-<node>-with-<hash>.
+	// Prepare runs the prepare container. Its Job is named prepare-<plan>-on-<node>-with-<hash>.
 	Prepare JobKind = "prepare"
-	// Upgrade runs the container upgrade. Its Job is named apply-<plan>-on-<node>-with-<hash>.
+	// Upgrade runs the upgrade container. Its Job is named apply-<plan>-on-<node>-with-<hash>.
 	Upgrade JobKind = "upgrade"
 )
 
@@ -135,7 +138,7 @@ type Job struct {
 	State   JobState
 	// Reason and Message describe a failure.
 	Reason, Message string
-	// Waiting is why the pod of a running Job has not started, as far as that is known.
+	// Waiting is why the pod of a running Job has not started, as far as this is known.
 	Waiting string
 	// Finished is when the Job succeeded or failed.
 	Finished time.Time
@@ -157,15 +160,16 @@ const (
 
 // Drain is the progress of the drain of a node.
 type Drain struct {
-	// Hash and Attempt are copied from the claim for which the drain began.
+	// Hash and Attempt are copied from the claim for which the drain started.
 	Hash    string
 	Attempt int32
-	// Done reports whether the drain has ended. Failed is the reason for its failure, empty if it succeeded.
+	// Done reports whether the drain has ended. Failed is the reason for its failure. It is empty if the drain
+	// succeeded.
 	Done   bool
 	Failed string
 }
 
-// Act is the action that a Step asks of its executor.
+// Act is the action that a Step requires.
 type Act string
 
 const (
@@ -192,15 +196,15 @@ const (
 	VerbComplete Verb = "complete"
 	VerbSettle   Verb = "settle"  // a complete node frees its slot
 	VerbFail     Verb = "fail"    // the attempt failed
-	VerbRetry    Verb = "retry"   // the next attempt begins
+	VerbRetry    Verb = "retry"   // the next attempt starts
 	VerbRestart  Verb = "restart" // the plan changed
-	VerbRelease  Verb = "release" // the node is no longer wanted
+	VerbRelease  Verb = "release" // the node is no longer selected
 	VerbDisown   Verb = "disown"  // a user uncordoned it
 	VerbDate     Verb = "date"    // the claim had a time in the future
 	VerbClean    Verb = "clean"   // a Job is no longer needed
-	VerbRecover  Verb = "recover" // a failed member is at work again
-	VerbDoubt    Verb = "doubt"   // a member has done more than this hub knows
-	VerbYield    Verb = "yield"   // a member that the plan has left behind is idle, and waits for its turn
+	VerbRecover  Verb = "recover" // a failed member is in progress again
+	VerbDoubt    Verb = "doubt"   // a member has progressed further than this hub knows
+	VerbYield    Verb = "yield"   // a member with an outdated revision of the plan is idle and waits for its turn
 )
 
 // Step is the next action.
@@ -212,9 +216,9 @@ type Step struct {
 	// Claim is the node's new claim. If it is nil, the claim is removed. Only WriteNode uses Claim, Labels and
 	// Unschedulable.
 	Claim *Claim
-	// Labels has the labels to set.
+	// Labels holds the labels to set.
 	Labels map[string]string
-	// Unschedulable is the value to set. If it is nil, the value stays as it is.
+	// Unschedulable is the value to set. If it is nil, the value is not changed.
 	Unschedulable *bool
 	// Job is the Job to create, without name and state, or to delete.
 	Job Job
@@ -224,7 +228,7 @@ type Step struct {
 type Wait struct {
 	// Reason is a reason as on the Plan's conditions.
 	Reason string
-	// Message has the details and the remedy.
+	// Message holds the details and the remedy.
 	Message string
 	// Until is the latest time to decide again. If it is zero, the decision changes only with the observed state.
 	Until time.Time

@@ -12,30 +12,30 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Pace specifies in which order the members of a fleet begin, how many of them at once, and when. With the zero Pace
-// members begin one after the other, until one fails.
+// Pace specifies in which order the members of a fleet start, how many of them at the same time, and when. With the
+// zero Pace, members start one after another until one fails.
 type Pace struct {
-	// Paused stops further members from beginning.
+	// Paused prevents further members from starting.
 	Paused bool
-	// Window is the window in which members begin. Nil is always open.
+	// Window is the window in which members start. A nil window is always open.
 	Window *v1.TimeWindow
-	// MaxConcurrent is how many members may be at work at once, at least 1.
+	// MaxConcurrent is how many members may be in progress at the same time. It is at least 1.
 	MaxConcurrent int
-	// MaxFailed is how many members may fail before no further one begins.
+	// MaxFailed is how many members may fail before no further one starts.
 	MaxFailed int
-	// Waves begin one after the other. Members that are in none of them are the last wave.
+	// Waves start one after another. Members that are in none of them form the last wave.
 	Waves []Wave
 }
 
-// Wave is a group of members that may be at work at the same time.
+// Wave is a group of members that may be in progress at the same time.
 type Wave struct {
 	Name string
-	// Selector selects members that are in no earlier wave. Nil selects all.
+	// Selector selects members that are in no earlier wave. A nil selector selects all such members.
 	Selector *metav1.LabelSelector
-	// Share is the percentage of the selected members that are in the wave, rounded up. Which members these are depends on
-	// a hash of their names, so that they are spread over all workspaces. 0 means all.
+	// Share is the percentage of the selected members that are in the wave, rounded up. Which members these are depends
+	// on a hash of their names, so that they are spread over all workspaces. 0 means all members.
 	Share int
-	// Soak is how long the wave must have been complete before the next one starts.
+	// Soak is how long the wave must have been complete before the next wave starts.
 	Soak time.Duration
 }
 
@@ -57,11 +57,11 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 type Status struct {
 	// Revision and Hash are the revision that the report is about, and the hash of the work on each node.
 	Revision, Hash string
-	// Reason is the reason of the condition Complete.
+	// Reason is the reason of the Complete condition.
 	Reason string
-	// Busy reports whether nodes are at work.
+	// Busy reports whether nodes are in progress.
 	Busy bool
-	// Counted reports whether nodes were counted, and Complete is how many of them have all of the plan.
+	// Counted reports whether nodes were counted, and Complete is the number of nodes that have completed the plan.
 	Counted  bool
 	Complete int
 }
@@ -75,7 +75,8 @@ func StatusOf(s *v1.PlanStatus) *Status {
 	if c := meta.FindStatusCondition(s.Conditions, v1.ConditionComplete); c != nil {
 		out.Reason = c.Reason
 	}
-	if n := s.Nodes; n != nil { // stuck nodes are listed as applying but counted as failed, because nothing happens there
+	if n := s.Nodes; n != nil {
+		// stuck nodes are listed as applying but counted as failed, because nothing is happening on them
 		out.Busy, out.Counted, out.Complete = n.Applying > 0, true, int(n.Complete)
 	}
 	return out

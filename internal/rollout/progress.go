@@ -16,7 +16,8 @@ import (
 // Progress is the progress of a plan in a member.
 type Progress struct {
 	Nodes v1.PlanCount
-	// Applying and Failures list at most v1.MaxPlanNodes each, in the order of the nodes. Failures have no log.
+	// Applying and Failures list at most v1.MaxPlanNodes each, in the order of the nodes. Failures do not include a
+	// log.
 	Applying []v1.ApplyingNode
 	Failures []v1.NodeFailure
 }
@@ -80,8 +81,8 @@ func Count(total, complete, applying, failed, held int) v1.PlanCount {
 
 func narrow(n int) int32 { return int32(min(n, math.MaxInt32)) }
 
-// pending returns why the pod of a node's Job has not started. It is empty if the pod has started, or if the reason is
-// unknown.
+// pending returns the reason why the pod of a node's Job has not started. It is empty if the pod has started, or if the
+// reason is unknown.
 func (v *view) pending(n *Node, c Claim) string {
 	for _, kind := range []JobKind{Upgrade, Prepare} {
 		if job := v.job(n, c, kind); job != nil && job.State == Running {

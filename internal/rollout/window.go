@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // time zones of windows, because the image has none
+	_ "time/tzdata" // the time zone database for windows, because the image does not contain one
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -20,7 +20,7 @@ const (
 	week       = 7
 )
 
-// Window is a part of the week. The zero Window and a nil Window are always open.
+// Window is a recurring period of the week. The zero Window and a nil Window are always open.
 type Window struct {
 	days       [week]bool
 	start, end int // minutes of the day; end is beyond dayMinutes for a window over midnight
@@ -67,8 +67,8 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	return w, nil
 }
 
-// ParseWindow parses text such as "Sat,Sun 02:00-06:00 Europe/Berlin": days, times and time zone in this order, all of
-// them optional. Empty text gives nil, which is always open.
+// ParseWindow parses text such as "Sat,Sun 02:00-06:00 Europe/Berlin": days, times and a time zone, in this order. Each
+// of them is optional. An empty text results in nil, which is always open.
 func ParseWindow(text string) (*Window, error) {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {
@@ -96,7 +96,7 @@ func ParseWindow(text string) (*Window, error) {
 	return NewWindow(spec)
 }
 
-// Open reports whether the window is open, and returns the next time at which that changes. The time is zero if it
+// Open reports whether the window is open, and returns the next time at which this changes. The time is zero if it
 // never changes.
 func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 	if w == nil || w.zone == nil {
@@ -125,7 +125,7 @@ func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 
 type span struct{ from, to time.Time }
 
-// spans returns the spans of the window from the day before yesterday until after its next opening, in order. They may
+// spans returns, in order, the spans of the window from the day before yesterday until after its next opening. They may
 // touch or overlap.
 func (w *Window) spans(now time.Time) []span {
 	today := now.In(w.zone)
@@ -145,7 +145,7 @@ func (w *Window) spans(now time.Time) []span {
 }
 
 // instants returns the first and the last moment at which the clocks of a zone show a time of day. They differ if the
-// clocks are set back over that time. If the clocks are set forward over it, both are the moment of the change.
+// clocks are set back over that time. If the clocks are set forward over that time, both are the moment of the change.
 func instants(day time.Time, minute int, zone *time.Location) (first, last time.Time) {
 	wall := day.Add(time.Duration(minute) * time.Minute)
 	var found []time.Time
@@ -164,7 +164,7 @@ func instants(day time.Time, minute int, zone *time.Location) (first, last time.
 	return slices.MinFunc(found, time.Time.Compare), slices.MaxFunc(found, time.Time.Compare)
 }
 
-// clockForm matches a time of day, as in the schema.
+// clockForm matches a time of day, as defined in the schema.
 var clockForm = regexp.MustCompile(`^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$`)
 
 func minutes(clock string) (int, error) {

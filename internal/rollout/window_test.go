@@ -143,8 +143,8 @@ func TestInvalidWindowsAreRefused(t *testing.T) {
 	}
 }
 
-// A member's administrator writes the annotation by hand. Any text is parsed or refused, and every window announces its
-// next change.
+// A member's administrator writes the annotation manually. Any text is parsed or refused, and every window announces
+// its next change.
 func FuzzParseWindow(f *testing.F) {
 	for _, text := range []string{"Sat,Sun 02:00-06:00 Europe/Berlin", "22:00-04:00", "mon", "Local", "../etc/passwd",
 		"00:00-24:00 Pacific/Apia", "+1:00-1:000"} {

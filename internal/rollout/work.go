@@ -19,12 +19,13 @@ const (
 	defaultRetries = 2
 	defaultBackoff = 30 * time.Second
 	maxBackoff     = time.Hour
-	maxMessage     = 256 // bytes of Failure.Message
+	maxMessage     = 256 // the maximum size of Failure.Message, in bytes
 	// maxSkew is how far ahead the clock of the agent that wrote a claim may have been.
 	maxSkew = time.Minute
 )
 
-// work returns the next step of a node that is at work. It returns nil if the node waits or is not at work.
+// work returns the next step of a node that is in progress. It returns nil if the node is waiting or is not in
+// progress.
 func (v *view) work(n *Node) *Step {
 	c, ok := v.claim(n)
 	if !ok {
@@ -74,10 +75,10 @@ func (v *view) settle(n *Node, c Claim) *Step {
 	return write(VerbSettle, n, c, nil)
 }
 
-// again begins the next attempt of a failed node. It releases a node that the plan no longer selects, and starts over
+// again starts the next attempt of a failed node. It releases a node that the plan no longer selects, and starts over
 // if the plan has changed.
 func (v *view) again(n *Node, c Claim) *Step {
-	if !v.wanted(n) || v.plan.Spec.Paused && !c.Failure.Final { // the failures of a paused plan stay visible
+	if !v.wanted(n) || v.plan.Spec.Paused && !c.Failure.Final { // the failures of a paused plan remain visible
 		return write(VerbRelease, n, c, nil)
 	}
 	changed := v.changed(c)
@@ -99,13 +100,13 @@ func (v *view) again(n *Node, c Claim) *Step {
 	return write(VerbRetry, n, c, &next)
 }
 
-// changed reports whether the plan has changed since a node began.
+// changed reports whether the plan has changed since a node started.
 func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh returns the claim of a node that begins or starts over. Its attempt is greater than the attempt of any Job of
-// the node, so that no earlier Job is mistaken for a current one.
+// fresh returns the claim of a node that starts for the first time or again. Its attempt is greater than the attempt of
+// any Job of the node, so that no earlier Job is mistaken for a current one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {
@@ -120,8 +121,8 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 // retryAt returns when the next attempt is due after a failure.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
-// stuck reports whether a node at work waits for its kubelet. It does if it is not ready, and either its next attempt
-// is due, or its last Job is being deleted while a pod of it may still be running.
+// stuck reports whether a node in progress is waiting for its kubelet. This is the case if the node is not ready, and
+// either its next attempt is due, or its last Job is being deleted while one of the Job's pods may still be running.
 func (v *view) stuck(n *Node, c Claim) bool {
 	switch {
 	case n.Ready || c.Done != nil:
@@ -143,7 +144,7 @@ func (v *view) backoff(spent int32) time.Duration {
 	return min(wait, maxBackoff)
 }
 
-// upgrade follows the Job of the container upgrade, even if the plan has changed since.
+// upgrade follows the Job of the upgrade container, even if the plan has changed since.
 func (v *view) upgrade(n *Node, c Claim, job *Job) *Step {
 	switch {
 	case job.Deleting:
@@ -179,8 +180,8 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns the labels that a plan sets on complete nodes, with version and hash filled in. It fails
-// if one of them is invalid. In this case no node may start, because the API server would refuse the write that
+// PostCompleteLabels returns the labels that a plan sets on complete nodes, with the version and the hash filled in. It
+// fails if one of them is invalid. In this case, no node may start, because the API server would refuse the write that
 // completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
@@ -218,7 +219,7 @@ func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	return write(VerbFail, n, c, &next)
 }
 
-// approach returns the next step of a node whose upgrade has not begun.
+// approach returns the next step of a node whose upgrade has not started.
 func (v *view) approach(n *Node, c Claim) *Step {
 	switch {
 	case !v.wanted(n), v.plan.Spec.Paused:
@@ -231,7 +232,7 @@ func (v *view) approach(n *Node, c Claim) *Step {
 			continue
 		}
 		if j.Deleting {
-			return nil // its name is still taken, and its pods may still run
+			return nil // the Job's name is still taken, and its pods may still be running
 		}
 		return &Step{Act: DeleteJob, Verb: VerbClean, Node: n.Name, Job: j}
 	}
@@ -239,7 +240,7 @@ func (v *view) approach(n *Node, c Claim) *Step {
 		job := v.job(n, c, Prepare)
 		switch {
 		case job == nil && v.taint(n) != "":
-			return write(VerbRelease, n, c, nil) // its pod would not be scheduled
+			return write(VerbRelease, n, c, nil) // the Job's pod would not be scheduled
 		case job == nil:
 			return v.create(n, c, Prepare, VerbPrepare)
 		case job.Deleting || job.State == Running:
@@ -251,10 +252,11 @@ func (v *view) approach(n *Node, c Claim) *Step {
 	return v.enter(n, c)
 }
 
-// enter cordons and drains a prepared node and begins its upgrade.
+// enter cordons and drains a prepared node and starts its upgrade.
 func (v *view) enter(n *Node, c Claim) *Step {
 	if !c.Prepared && v.taint(n) != "" {
-		return write(VerbRelease, n, c, nil) // its pod would not be scheduled, so the node must not be cordoned or drained
+		// the Job's pod would not be scheduled, so the node must not be cordoned or drained
+		return write(VerbRelease, n, c, nil)
 	}
 	drains := v.plan.Spec.Drain != nil
 	drain := v.Drains[n.Name]
@@ -277,7 +279,7 @@ func (v *view) enter(n *Node, c Claim) *Step {
 	case drain.Failed != "":
 		return v.fail(n, c, v1.ReasonDrainFailed, &Job{Message: drain.Failed})
 	}
-	return nil // the drain is running
+	return nil // the drain is in progress
 }
 
 func (v *view) create(n *Node, c Claim, kind JobKind, verb Verb) *Step {

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// scrapePatience limits how long a scrape waits for a cache that has not synced yet.
+// scrapePatience is the maximum time that a scrape waits for a cache that has not synced yet.
 const scrapePatience = time.Second
 
 // states is a collector that counts objects by two labels that are read from the objects' conditions. Every replica
@@ -31,7 +31,7 @@ type states[L client.ObjectList] struct {
 }
 
 // newConditionStates returns a collector for the named metric. It counts Clusters by the status and the reason of one
-// condition. status is the name of the label for the condition's status.
+// condition. The argument status is the name of the label for the condition's status.
 func newConditionStates(reader client.Reader, condition, name, status string) prometheus.Collector {
 	help := fmt.Sprintf("Clusters by status and reason of their condition %s. Every replica counts all Clusters.",
 		condition)
@@ -50,7 +50,7 @@ func newConditionStates(reader client.Reader, condition, name, status string) pr
 	}
 }
 
-// newPlanStates returns a collector that counts the Plans for members.
+// newPlanStates returns a collector that counts the Plans that apply to members.
 func newPlanStates(reader client.Reader) prometheus.Collector {
 	const help = "Plans for members by the reason of their condition Complete, and by whether they are stalled. Every " +
 		"replica counts all Plans."

@@ -37,20 +37,20 @@ type countingListener struct {
 	all *connections
 }
 
-// Accept implements net.Listener. A connection above the limit of its address costs neither a handshake nor a
+// Accept implements net.Listener. A connection that exceeds the limit of its address costs neither a handshake nor a
 // goroutine.
 func (l countingListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
-			return conn, err // net/http knows the listener's errors
+			return conn, err // net/http examines the listener's errors
 		}
 		holder := "address " + limit.Source(conn.RemoteAddr().String())
 		if l.all.enter(holder) {
 			return &countedConn{Conn: conn, all: l.all, holder: holder}, nil
 		}
 		l.all.turnedAway()
-		_ = conn.Close() // nothing was sent on it
+		_ = conn.Close() // nothing has been sent on the connection
 	}
 }
 
@@ -70,7 +70,7 @@ func (c *connections) leaveLocked(holder string) {
 	}
 }
 
-// countedConn is a connection with its holder, which is an address, a user, or "" for an agent's tunnel.
+// countedConn is a connection together with its holder. The holder is an address, a user, or "" for an agent's tunnel.
 type countedConn struct {
 	net.Conn
 	all    *connections
@@ -89,8 +89,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// heldBy counts a connection toward the limit of a new holder, who has authenticated. If a user already holds too many,
-// the connection still counts for its address.
+// heldBy counts a connection toward the limit of a new holder who has authenticated. If a user already holds too many
+// connections, the connection continues to count toward the limit of its address.
 func (c *countedConn) heldBy(holder string) {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *countedConn) heldBy(holder string) {
 
 type connectionKey struct{}
 
-// withConnection is the http.Server.ConnContext.
+// withConnection is used as http.Server.ConnContext.
 func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	secured, ok := conn.(*tls.Conn)
 	if !ok {

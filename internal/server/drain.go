@@ -19,18 +19,18 @@ const (
 	// lastWords is how long the server waits for responses to be sent, and for new connections to send their first
 	// request, before it closes the port.
 	lastWords = time.Second
-	// keepBeyond is how much longer an agent is told to keep a tunnel than this replica uses it. This way, it is always
-	// the replica that closes the tunnel.
+	// keepBeyond is added to the time for which this replica uses a tunnel. Agents are told to keep the tunnel for the
+	// sum, so that it is always the replica that closes the tunnel.
 	keepBeyond = 10 * time.Second
 	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
-	// value is random, so they do not all come back at the same time.
+	// value is random, so that they do not all reconnect at the same time.
 	refusedFor = 5
 )
 
 // Stop configures how a Server stops.
 type Stop struct {
-	// Delay is how long new requests are still served. Sessions is how long requests still in progress after that may
-	// last.
+	// Delay is how long new requests are still served. Sessions is how long requests that are still in progress after
+	// that may last.
 	Delay, Sessions time.Duration
 	// Calls counts the requests in progress for users and for other replicas.
 	Calls *request.Group
@@ -54,7 +54,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
 	pause(s.Stop.Delay / 2)
 	closing()
-	s.Stop.Calls.RenewWatches() // now, while one last request on each connection is still served
+	s.Stop.Calls.RenewWatches() // this happens now, while one last request on each connection is still served
 	pause(s.Stop.Delay - s.Stop.Delay/2)
 
 	ctx, cancel := context.WithTimeout(context.Background(), s.Stop.Sessions)
@@ -62,7 +62,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	shut := make(chan struct{})
 	go func() {
 		defer close(shut)
-		_ = server.Shutdown(context.Background()) // it returns at the latest when finish closes the server
+		_ = server.Shutdown(context.Background()) // this returns at the latest when finish closes the server
 	}()
 	s.Stop.Calls.EndWatches()
 	s.moveAgents()

@@ -22,10 +22,10 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// leaseName is the name of the Lease with which replicas elect their leader.
+// leaseName is the name of the Lease that replicas use to elect a leader.
 const leaseName = "drover-manager"
 
-// errLeaseLost stops the replica, because another replica leads or the Lease is unavailable.
+// errLeaseLost stops the replica, because another replica is the leader or the Lease is unavailable.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
 // Run runs a replica until ctx ends or a part fails. The manager runs the caches and the controllers of every replica.
@@ -51,11 +51,11 @@ func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) e
 	return all.Wait()
 }
 
-// Leader is the manager for controllers. It runs the parts that need leadership while this replica holds the Lease. The
-// other parts run in the manager itself.
+// Leader is the manager for controllers. While this replica holds the Lease, it runs the parts that require leadership.
+// The other parts run in the manager itself.
 //
-// A ctrl.Manager with leader election would first stop the parts that need no leadership, and release its Lease last.
-// No replica would then lead while this one waits for its users' sessions to end, which can take hours.
+// A ctrl.Manager with leader election would first stop the parts that do not require leadership, and release its Lease
+// last. No replica would then be the leader while this one waits for its users' sessions to end, which can take hours.
 type Leader struct {
 	ctrl.Manager
 	lock      resourcelock.Interface // nil if there is no election
@@ -92,11 +92,11 @@ func (l *Leader) Add(r manager.Runnable) error {
 	return nil
 }
 
-// Start leads whenever no other replica does, until ctx ends. It releases the Lease when all parts have ended. It
-// returns an error if the Lease is lost or was restored.
+// Start makes this replica the leader whenever there is no other leader, until ctx ends. It releases the Lease when all
+// parts have ended. It returns an error if the Lease is lost or has been restored.
 func (l *Leader) Start(ctx context.Context) error {
 	if !l.GetCache().WaitForCacheSync(ctx) {
-		return nil // ctx ended before this replica could lead
+		return nil // ctx ended before this replica could become the leader
 	}
 	if l.lock == nil {
 		return l.lead(ctx)
@@ -147,7 +147,7 @@ func (l *Leader) endIfRestored(end context.CancelCauseFunc) {
 	}
 }
 
-// restored returns ErrRestored if this error ended ctx.
+// restored returns ErrRestored if that error ended ctx.
 func restored(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, checkpoint.ErrRestored) {
 		return cause
@@ -155,7 +155,7 @@ func restored(ctx context.Context) error {
 	return nil
 }
 
-// lead runs the parts that need leadership until ctx ends or a part fails.
+// lead runs the parts that require leadership until ctx ends or a part fails.
 func (l *Leader) lead(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	for _, runnable := range l.runnables {

@@ -65,7 +65,7 @@ func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *
 	return m
 }
 
-// observe makes the tunnels of a configuration update the metrics.
+// observe makes tunnels with the given configuration update the metrics.
 func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	received, sent := m.bytes.WithLabelValues("received"), m.bytes.WithLabelValues("sent")
 	seconds := func(h prometheus.Histogram) func(time.Duration) {
@@ -77,7 +77,7 @@ func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 		Ping:         seconds(m.pings),
 		WriteBlocked: seconds(m.blocked),
 		HTTP2Error: func(kind string) {
-			if strings.Contains(kind, "ERR_UNKNOWN") { // the error ends with a number that the agent chose
+			if strings.Contains(kind, "ERR_UNKNOWN") { // the error text ends with a number that the agent chose
 				kind = "unknown"
 			}
 			m.http2Errors.WithLabelValues(kind).Inc()

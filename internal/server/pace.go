@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// The rates at which connections are admitted. When thousands of agents lose the hub at the same time, they come back
+// The rates at which connections are admitted. When thousands of agents lose the hub at the same time, they reconnect
 // within a second, and any client can open connections endlessly. Without a limit, their handshakes would leave no CPU
 // time for users, open tunnels and the Lease.
 const (
@@ -22,10 +22,10 @@ const (
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// A client that would have to wait longer is refused before anything is computed for it, and tries again. An agent
-	// waits for at least 4 s before it does (agent/link). If 10,000 agents lose the hub for a minute, 667 connect in
-	// the first second, and two cores admit 400. After 12 s, 1,600 are waiting, and admitting them takes 4 s. An agent
-	// that was refused would connect half a minute later.
+	// A client that would have to wait longer is refused before any work is done for it, and tries again. An agent
+	// waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose the hub for a minute, 667
+	// connect in the first second, and two cores admit 400. After 12 s, 1,600 are waiting, and admitting them takes 4
+	// s. An agent that was refused would connect half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
@@ -47,8 +47,8 @@ func newPace(refused func()) *handshakePace {
 		others: newLane(othersPerCore*cores, paceBurst, othersPatience)}
 }
 
-// addressQueue admits a number of handshakes per second. Each handshake takes one of burst seats and returns it after a
-// fixed time, even if it has not finished, because a client that stalls must not hold up others.
+// addressQueue admits a number of handshakes per second. Each handshake takes one of the burst seats and returns the
+// seat after a fixed time, even if it has not finished, because a client that stalls must not hold up others.
 type addressQueue struct {
 	gate *limit.Gate
 	hold time.Duration
@@ -70,8 +70,8 @@ func (l *addressQueue) enter(ctx context.Context, address string) error {
 	return nil
 }
 
-// configFor is the tls.Config.GetConfigForClient, which is called before the expensive part of a handshake. It does not
-// change the configuration.
+// configFor is used as tls.Config.GetConfigForClient, which is called before the expensive part of a handshake. It does
+// not change the configuration.
 func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	in := p.others
 	if soundsLikeAgent(hello.SupportedProtos) {

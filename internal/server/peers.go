@@ -42,9 +42,9 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, 
 	s.Members.OnToken(refuseReplays(s.Registration))
 }
 
-// hopLimits limits the requests that other replicas forward to this one. They have as many seats as the requests of
-// this replica's own users, but separate ones. Their memory is counted together. There are no limits per user, because
-// the replica that received the request has already applied them.
+// hopLimits limits the requests that other replicas forward to this one. These requests have as many seats as the
+// requests of this replica's own users, but the seats are separate. The memory of both is counted together. There are
+// no limits per user, because the replica that received the request has already applied them.
 func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
 	s.Short.User, s.Long.User = 0, 0
 	hops := limit.New(s, o)
@@ -52,7 +52,7 @@ func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit
 	return hops
 }
 
-// refuseReplays makes this replica refuse connect tokens that have already opened a tunnel at another replica.
+// refuseReplays makes this replica refuse connect tokens that have already opened a tunnel to another replica.
 func refuseReplays(r *registration.Server) func(members.Peer) {
 	return func(p members.Peer) {
 		if expires := tokenExpires(p, r.Now()); p.TokenID != "" && expires.After(r.Now()) {
@@ -73,5 +73,5 @@ func tokenExpires(p members.Peer, now time.Time) time.Time {
 	return expires
 }
 
-// Synced reports whether the members of other replicas are known, or the server has stopped waiting for them.
+// Synced reports whether the members of other replicas are known, or whether the server has stopped waiting for them.
 func (s *Server) Synced() bool { return s.Peers == nil || s.Peers.Synced() }

@@ -24,26 +24,27 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Limits of the port.
+// Limits for the port.
 const (
 	headerTimeout = 10 * time.Second
 	// exchangeTimeout limits the time for reading a request and writing its response. The proxy lifts this limit for
 	// admitted users, because they may watch.
 	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
-	// streamsPerUser limits the concurrent requests on one HTTP/2 connection of a user.
+	// streamsPerUser is the maximum number of concurrent requests on one HTTP/2 connection of a user.
 	streamsPerUser = 250
-	// uploadWindow is the receive window, in bytes, of one HTTP/2 connection of a user: 5 MB/s at a round trip of 50 ms.
+	// uploadWindow is the receive window, in bytes, of one HTTP/2 connection of a user. It allows 5 MB/s with a
+	// round-trip time of 50 ms.
 	uploadWindow = 256 << 10
 )
 
 // Limits for a request's header, including its path, in bytes.
 const (
-	// maxHeaderBytes is the largest header that is served.
+	// maxHeaderBytes is the size of the largest header that is served.
 	maxHeaderBytes = 64 << 10
-	// maxReadHeaderBytes is the largest header that is read. The response to a header between the two limits is 431.
-	// Above this limit, HTTP/1.1 also responds with 431, but HTTP/2 closes the connection, because net/http stops
-	// decoding a header as soon as it is too large and then cannot continue to use the connection.
+	// maxReadHeaderBytes is the size of the largest header that is read. The response to a header between the two
+	// limits is 431. Above this limit, HTTP/1.1 also responds with 431, but HTTP/2 closes the connection, because
+	// net/http stops decoding a header as soon as it is too large and then cannot continue to use the connection.
 	maxReadHeaderBytes = 256 << 10
 )
 
@@ -64,10 +65,10 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	if err == nil {
 		tunnel.KeepUnsentLow(conn)
 	}
-	return conn, err // net/http knows the listener's errors
+	return conn, err // net/http examines the listener's errors
 }
 
-// port returns the HTTP server of the port, which limits the rate of handshakes.
+// port returns the port's HTTP server, which limits the rate of handshakes.
 func (s *Server) port(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -92,8 +93,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 	}
 }
 
-// handler returns the chain of handlers that a request passes. closing ends when each user's next request must go to
-// another replica.
+// handler returns the chain of handlers that a request passes. The context closing ends when each user's next request
+// must go to another replica.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, tracing, and then the proxy
 	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))
@@ -111,9 +112,9 @@ func withinHeader(next http.Handler) http.Handler {
 	})
 }
 
-// growStack grows the stack of a request's goroutine to its final size early, while there is little to copy. The
-// tunnel, WebSocket and TLS are reached last, and growing the stack there would use a tenth of the manager's CPU time
-// for a GET.
+// growStack grows the stack of a request's goroutine to its final size early, while there is little to copy. The code
+// for the tunnel, WebSocket and TLS is reached last, and growing the stack at that point would use a tenth of the
+// manager's CPU time for a GET.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -122,7 +123,7 @@ func growStack(i int) byte {
 }
 
 func headerBytes(r *http.Request) int {
-	const perField = 32 // counted as in HTTP/2
+	const perField = 32 // counted in the same way as in HTTP/2
 	n := len(r.RequestURI) + len(r.Host)
 	for name, values := range r.Header {
 		for _, value := range values {
@@ -144,9 +145,9 @@ func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	})
 }
 
-// byAudience sends a request whose path names no member to the member in its token's audience. This serves clients that
-// drop the path of a server's address, as Flux does. The token is verified later, together with the path that is set
-// here.
+// byAudience sends a request whose path does not identify a member to the member in its token's audience. This serves
+// clients that drop the path of a server's address, as Flux does. The token is verified later, together with the path
+// that is set here.
 func byAudience(audiences identity.Audiences, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isAPI(r.URL.Path) {
@@ -164,7 +165,7 @@ func byAudience(audiences identity.Audiences, next http.Handler) http.Handler {
 	})
 }
 
-// isAPI reports whether a path belongs to a Kubernetes API, and not to the hub's port itself.
+// isAPI reports whether a path belongs to a Kubernetes API rather than to the hub itself.
 func isAPI(path string) bool {
 	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return root == "api" || root == "apis" || root == "openapi" || root == "version"
@@ -182,7 +183,7 @@ func byPath(users, others http.Handler) http.Handler {
 	})
 }
 
-// others serves all paths except clusters' APIs, for agents, load balancers and the hub's own pages.
+// others serves all paths other than the APIs of clusters, for agents, load balancers and the hub's own pages.
 func (s *Server) others(ctx, closing context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)
@@ -201,7 +202,7 @@ func (s *Server) others(ctx, closing context.Context) http.Handler {
 	}
 	s.Changes.Register(closing, mux)
 	page.Register(mux)
-	s.probes(ctx, mux) // for load balancers, which probe the port that they forward to
+	s.probes(ctx, mux) // for load balancers, which probe the port to which they forward
 	return mux
 }
 

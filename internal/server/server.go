@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server serves the hub's ports to agents, people and operators, on every replica.
+// Package server serves the hub's ports to agents, users and operators, on every replica.
 package server
 
 import (
@@ -27,10 +27,10 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Port is the port that agents and users connect to.
+// Port configures the port that agents and users connect to.
 type Port struct {
 	Listen string
-	// Connections limits the connections of the port.
+	// Connections limits the connections to the port.
 	Connections config.Connections
 	// Audiences are the token audiences by which users may select a member instead of using the path.
 	Audiences identity.Audiences

@@ -105,8 +105,8 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		access.NonResource("get", "/metrics")))
 }
 
-// newUsers returns the users that the API server identifies by their tokens. At least one of the ways must admit a user
-// to a member.
+// newUsers returns the users that the API server identifies by their tokens. At least one of the given ways must admit
+// a user to a member.
 func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways identity.Chain) users {
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences))
 	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
@@ -219,8 +219,8 @@ func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	return wiring.CachesFilled(mgr.GetCache(), kinds...)
 }
 
-// quietLog passes net/http's log lines to a logger at debug level, because handshakes that scanners abort are not worth
-// a log line.
+// quietLog passes net/http's log lines to a logger at debug level, because handshakes that scanners abort do not need
+// to be logged.
 func quietLog(logger logr.Logger) *log.Logger {
 	return slog.NewLogLogger(logr.ToSlogHandler(logger.V(1)), slog.LevelInfo)
 }

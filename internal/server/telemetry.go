@@ -34,7 +34,7 @@ type registry interface {
 	prometheus.Gatherer
 }
 
-// telemetry contains the metrics, spans and logs with which operators observe this replica.
+// telemetry contains the metrics, spans and logs that operators use to observe this replica.
 // docs/operations/monitoring.md lists them.
 type telemetry struct {
 	registry registry
@@ -47,7 +47,7 @@ type telemetry struct {
 	stopping   atomic.Pointer[time.Time] // when the replica started to stop; nil before that
 }
 
-// newTelemetry creates the configured telemetry. agent is this program's user agent.
+// newTelemetry creates the configured telemetry. The argument agent is this binary's user agent.
 func newTelemetry(
 	ctx context.Context, cfg config.Tracing, agent string, members *members.States, log logr.Logger,
 ) (*telemetry, error) {

@@ -27,8 +27,8 @@ import (
 // manual action.
 const clonesPatience = time.Minute
 
-// transports gives the proxy the transports of members. For a connected member, no API lookup is needed. For any other,
-// a lookup determines whether it exists.
+// transports gives the proxy the transports of members. For a connected member, no API lookup is needed. For any other
+// member, a lookup determines whether it exists.
 type transports struct {
 	agents   *members.Transports
 	states   *members.States
@@ -89,8 +89,8 @@ func (u retryUnprocessed) RoundTrip(r *http.Request) (*http.Response, error) {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters;clusterroletemplatebindings;projectroletemplatebindings;projects,verbs=get;list;watch
 
 // bound returns the Way for users who have an unexpired binding, according to granted. Every replica reads its own
-// cache, and a failed read grants no access. Nor does a binding grant access to a member that serves all users with the
-// same rights, because these may exceed the rights that the binding grants.
+// cache, and a failed read grants no access. A binding also does not grant access to a member that serves all users
+// with the same rights, because these may exceed the rights that the binding grants.
 func bound(
 	granted func(context.Context, index.Principals, types.NamespacedName, time.Time) (bool, error),
 	alike func(context.Context, types.NamespacedName) (bool, error), now func() time.Time,
@@ -107,11 +107,11 @@ func bound(
 	}
 }
 
-// errSilent is returned while it is not yet known which user an agent impersonates at its API server.
+// errSilent is returned while it is not yet known which user an agent impersonates in its requests to the API server.
 var errSilent = errors.New("the agent has not reported its profile yet")
 
 // alike reports whether a member serves all users with the same rights. This is the case if the Cluster's spec or its
-// agent has the profile ReadOnly.
+// agent has the ReadOnly profile.
 func (m transports) alike(ctx context.Context, name types.NamespacedName) (bool, error) {
 	cluster := &v1.Cluster{}
 	if err := m.clusters.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {

@@ -20,7 +20,7 @@ import (
 // QuotaName is the name of the ResourceQuota in each namespace of a project.
 const QuotaName = "drover-project"
 
-// RolePrefix is the prefix of the name of each ClusterRole in a set. It is followed by the name of the role template.
+// RolePrefix is the prefix of the name of each ClusterRole in a set. The name of the role template follows it.
 const RolePrefix = "drover:"
 
 // PerNamespace is the content for each namespace of a project.
@@ -31,53 +31,53 @@ type PerNamespace struct {
 	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
 	// Templates are templates of objects for each namespace.
 	Templates []Template `json:"templates,omitempty"`
-	// Quota is divided over the namespaces.
+	// Quota is divided among the namespaces.
 	Quota *Quota `json:"quota,omitempty"`
 }
 
 // Template is an object without metadata.namespace. Expand sets that field and no other.
 type Template struct {
 	Object *unstructured.Unstructured `json:"object"`
-	// Except are namespaces that do not get the object.
+	// Except lists the namespaces that do not get the object.
 	Except []string `json:"except,omitempty"`
 }
 
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID ties the labels to the Namespace that was read. If that Namespace has been deleted since, applying the labels is
-	// a conflict and does not create it again.
+	// UID ties the labels to the Namespace that was read. If that Namespace has been deleted since, applying the labels
+	// results in a conflict instead of creating it again.
 	UID types.UID
-	// Created is the creation time from the API server. A namespace that is added does not change the order of the others.
+	// Created is the creation time from the API server. Adding a namespace does not change the order of the others.
 	Created metav1.Time
-	// Terminating namespaces keep their share of the quota until they are gone, and get nothing new.
+	// Terminating namespaces keep their share of the quota until they are gone, and receive nothing new.
 	Terminating bool
-	// Held is the share that the namespace was last given, or nil if it has none yet.
+	// Held is the share that the namespace most recently received, or nil if it has none yet.
 	Held corev1.ResourceList
 }
 
 // Result is a set's content for one member.
 type Result struct {
-	// Objects are in a stable order: first the complete objects, then, by namespace, the labels of the Namespace, the
-	// quota, and the templates as given. An object of kind Namespace is merged into the existing one. Drover never deletes
-	// a Namespace.
+	// Objects are in a stable order. The complete objects come first. They are followed, for each namespace, by the
+	// labels of the Namespace, the quota, and the templates in the given order. An object of the Namespace kind is
+	// merged into the existing object. Drover never deletes a Namespace.
 	Objects []*unstructured.Unstructured
-	// Short are the namespaces that got less quota than the default, in the order of their names.
+	// Short are the namespaces that got less quota than the default, ordered by name.
 	Short []string
 	// Spent are the namespaces in Short that got nothing of some resource.
 	Spent []string
 }
 
 // Reserved reports whether a namespace belongs to the cluster itself. Such a namespace is never part of a project,
-// whatever its labels say.
+// regardless of its labels.
 func Reserved(namespace string) bool {
 	return namespace == metav1.NamespaceDefault || strings.HasPrefix(namespace, "kube-") ||
 		strings.HasPrefix(namespace, "drover-")
 }
 
-// Expand returns all objects of a set. namespaces are the namespaces that the member's labels put into the project, in
-// any order. Expand leaves out reserved namespaces. It adds labels, which are the Labels of the set, to the objects
-// that it makes. No object appears twice.
+// Expand returns all objects of a set. The argument namespaces contains, in any order, the namespaces that the member's
+// labels assign to the project. Expand leaves out reserved namespaces. It adds labels, which are the Labels of the set,
+// to the objects that it creates. No object appears twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
 	out := Result{Objects: slices.Clone(c.Objects)}
 	p := c.PerNamespace
@@ -182,7 +182,7 @@ func AddLabels(o metav1.Object, labels map[string]string) {
 	o.SetLabels(all)
 }
 
-// Labels returns the labels on every object of the set with that ID.
+// Labels returns the labels on every object of the set with the given ID.
 func Labels(id string) map[string]string {
 	return map[string]string{v1.LabelManagedBy: v1.ManagedBy, v1.LabelSet: Label(id)}
 }

@@ -11,13 +11,13 @@ import (
 
 const (
 	maxLabel = 63
-	// hashLength characters in base 32 hold 60 bits.
+	// hashLength is the length of a hash. That many base 32 characters contain 60 bits.
 	hashLength = 12
 )
 
-// Label returns the value of the label cluster.drover.dev/set for a set's ID, with "." in place of "/". A value that is
-// too long for a label is cut. It then starts with "kind-" instead of "kind." and ends in a hash of the ID, so a user
-// cannot choose an ID with the label of another one.
+// Label returns the value of the label cluster.drover.dev/set for a set's ID, with "." instead of "/". A value that is
+// too long for a label is truncated. It then starts with "kind-" instead of "kind." and ends in a hash of the ID, so
+// that a user cannot choose an ID that results in another ID's label.
 func Label(id string) string {
 	value := strings.ReplaceAll(id, "/", ".")
 	if len(value) <= maxLabel {

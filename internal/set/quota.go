@@ -34,10 +34,10 @@ type Share struct {
 //   - No namespace gets more than Default.
 //   - A new namespace takes nothing from namespaces that already hold a share. Held shares are granted first, and new
 //     namespaces get the rest, down to zero.
-//   - The same namespaces always get the same shares, whatever their order.
+//   - The same namespaces always get the same shares, regardless of their order.
 //
-// Divide first grants the held shares, and then the rest up to the default. Older namespaces come before younger ones
-// in both steps. A nil or empty quota gives no shares.
+// Divide first grants the held shares, and then the rest up to the default. In both steps, older namespaces come before
+// newer ones. A nil or empty quota results in no shares.
 func (q *Quota) Divide(namespaces []Namespace) map[string]Share {
 	if q == nil || len(q.Default) == 0 && len(q.Total) == 0 {
 		return nil
@@ -78,7 +78,7 @@ func (q *Quota) resources() map[corev1.ResourceName]bool {
 	return keys
 }
 
-// divideOne divides one resource over namespaces, which are in order of age.
+// divideOne divides one resource among namespaces, which are ordered by age.
 func (q *Quota) divideOne(key corev1.ResourceName, ordered []Namespace) map[string]resource.Quantity {
 	full := q.Default[key]
 	total, limited := q.Total[key]
@@ -114,7 +114,7 @@ func (q *Quota) divideOne(key corev1.ResourceName, ordered []Namespace) map[stri
 	return given
 }
 
-// lesser returns the smaller of two quantities, but at least zero.
+// lesser returns the smaller of two quantities, but not less than zero.
 func lesser(a, b resource.Quantity) resource.Quantity {
 	if b.Cmp(a) < 0 {
 		a = b

@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package set defines a Set, which is the part of one object on the hub that goes into one member.
+// Package set defines a Set, which is the part of an object on the hub that is delivered to one member.
 //
 // A Set has an ID, a digest, content, and optionally an expiry time. The hub and the agent share this package. The hub
 // encodes objects and templates into a set. The agent expands the templates whenever a namespace is added or removed,
-// even while it has no connection to the hub. The package is pure: it has no client, no context, no clock and no
+// even while it has no connection to the hub. The package has no side effects: it uses no client, context, clock or
 // logger.
 package set
 
@@ -24,12 +24,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// MaxSize bounds the JSON of a set, in bytes.
+// MaxSize is the maximum size of a set's JSON, in bytes.
 const MaxSize = 8 << 20
 
 // Kinds of sets. The kind is the first part of an ID.
 const (
-	// Guards is the set with the policies that guard the other sets. A member has one such set, whose ID is its kind. An
+	// Guards is the set with the policies that guard other sets. A member has one such set, whose ID is its kind. An
 	// agent that removes all sets removes it last.
 	Guards = "guards"
 	// Role is the set with the ClusterRole of a RoleTemplate.
@@ -49,18 +49,19 @@ const (
 	Plan = "plan"
 )
 
-// ID returns the ID of an object's set of one kind.
+// ID returns the ID of an object's set of the given kind.
 func ID(kind, object string) string { return kind + "/" + object }
 
-// Set is the part of one object on the hub that goes into one member. It is immutable. It keeps its content only as
-// JSON, because the hub has thousands of sets, and a decoded set would take ten times the memory.
+// Set is the part of an object on the hub that is delivered to one member. It is immutable. It keeps its content only
+// as JSON, because the hub has thousands of sets, and a decoded set would take ten times the memory.
 type Set struct {
-	// ID names the object on the hub, for example "crtb/alice-owns-prod".
+	// ID identifies the object on the hub, for example "crtb/alice-owns-prod".
 	ID string
-	// Digest is the digest of all other fields: the SHA-256, in hexadecimal, of the JSON with an empty digest. This JSON
-	// is canonical, because Go writes fields in their order and maps with sorted keys.
+	// Digest is the digest of all other fields: the SHA-256, in hexadecimal, of the JSON with an empty digest. This
+	// JSON is canonical, because Go writes fields in declaration order and sorts the keys of maps.
 	Digest string
-	// ExpiresAt is when the agent removes the set's objects, according to its own clock. Nil means never.
+	// ExpiresAt is when the agent removes the set's objects, according to its own clock. If it is nil, the set never
+	// expires.
 	ExpiresAt *time.Time
 	json      []byte
 }
@@ -114,7 +115,7 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 	return raw, hex.EncodeToString(sum[:]), nil
 }
 
-// Parse decodes the JSON of a set, which the Set keeps, and also returns the content. It fails if the digest does not
+// Parse decodes the JSON of a set, which the Set keeps, and also returns its content. It fails if the digest does not
 // match. If hub and agent differ in the fields that a set can have, they also compute different digests. The error does
 // not contain any part of the content.
 func Parse(raw []byte) (*Set, Content, error) {
@@ -136,17 +137,17 @@ func Parse(raw []byte) (*Set, Content, error) {
 // JSON returns the set in the form in which it is sent and stored. The caller must not change it.
 func (s *Set) JSON() []byte { return s.json }
 
-// MaxID bounds an ID, in bytes: a kind, and the longest name that Kubernetes allows.
+// MaxID is the maximum length of an ID, in bytes. It allows for a kind and the longest name in Kubernetes.
 const MaxID = 320
 
 // validID matches a kind, optionally with a DNS name. No segment of a path can be empty or consist only of dots.
 var validID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
 
-// ValidID reports whether a set can have this ID: "kind/name", or only "kind" if a member has only one set of that
+// ValidID reports whether a set can have the given ID: "kind/name", or only "kind" if a member has only one set of that
 // kind.
 func ValidID(id string) bool { return len(id) <= MaxID && validID.MatchString(id) }
 
-// Object converts an object into the form for a set, without the fields that only an API server sets.
+// Object converts an object into the format used in sets, without the fields that only an API server sets.
 func Object(object runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

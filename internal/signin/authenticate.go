@@ -15,9 +15,9 @@ import (
 	"github.com/drover-dev/drover/internal/signin/scripttoken"
 )
 
-// Authenticate returns a function that authenticates requests by their tokens: tokens for scripts, access tokens of
-// this issuer, and tokens of workloads. It calls next for all other tokens. Tokens for this hub are never passed to
-// next, because a TokenReview would give their users other names.
+// Authenticate returns a function that authenticates requests by their tokens: script tokens, access tokens of this
+// issuer, and tokens of workloads. It calls next for all other tokens. Tokens for this hub are never passed to next,
+// because a TokenReview would give their users other names.
 func (s *Server) Authenticate(
 	next func(*http.Request) (identity.Identity, error),
 ) func(*http.Request) (identity.Identity, error) {
@@ -40,8 +40,8 @@ func (s *Server) Authenticate(
 	}
 }
 
-// Authorize returns a function that calls next if the user is not disabled. An open request may outlive its token, but
-// not its user.
+// Authorize returns a function that calls next unless the user is disabled. A request in progress may outlive its
+// token, but not the user's right to sign in.
 func (s *Server) Authorize(
 	next func(context.Context, identity.Identity, types.NamespacedName) error,
 ) func(context.Context, identity.Identity, types.NamespacedName) error {

@@ -56,7 +56,7 @@ func (h held) Get(_ context.Context, key client.ObjectKey, into client.Object, _
 	return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 }
 
-// BenchmarkAuthenticate reports the cost of authentication for a request: with one of 100,000 tokens for scripts, whose
+// BenchmarkAuthenticate reports the cost of authentication for a request: with one of 100,000 script tokens, whose
 // memory it also reports, and with a JWT that was verified before or is seen for the first time.
 func BenchmarkAuthenticate(b *testing.B) {
 	const tokens = 100_000

@@ -29,20 +29,20 @@ import (
 	"github.com/drover-dev/drover/internal/signin/workload"
 )
 
-// Paths of the issuer. Packages login, grant and scripttoken have the other endpoints.
+// Paths of the issuer. The other endpoints are in the packages login, grant and scripttoken.
 const (
 	PathDiscovery = "/.well-known/openid-configuration"
 	PathKeys      = "/v1/auth/keys"
 )
 
-// KeysSecret is the name of the Secret with the signing keys, in the manager's namespace. KeyOfKeys is the key of its
+// KeysSecret is the name of the Secret with the signing keys, in the manager's namespace. KeyOfKeys is the key in its
 // data.
 const (
 	KeysSecret = keyring.Secret
 	KeyOfKeys  = keyring.Field
 )
 
-// Bounds are the bounds of a session whose client requested refresh tokens.
+// Bounds are the time limits of a session whose client requested refresh tokens.
 type Bounds = session.Bounds
 
 // Direct are the settings for direct access to clusters.
@@ -52,7 +52,7 @@ type Direct = direct.Options
 type Options struct {
 	// Issuer is the public URL of the hub.
 	Issuer string
-	// Client reads Users, AuthProviders, and the Secrets of Namespace from a cache, and writes sessions. Live reads
+	// Client reads Users, AuthProviders, and the Secrets in Namespace from a cache, and writes sessions. Live reads
 	// objects from the API server that may not be in the cache yet.
 	Client    client.Client
 	Live      client.Reader
@@ -65,9 +65,9 @@ type Options struct {
 	Sessions Bounds
 	Now      func() time.Time
 	Log      logr.Logger
-	// MaxTTL is the maximum lifetime of a token for scripts.
+	// MaxTTL is the maximum lifetime of a script token.
 	MaxTTL time.Duration
-	// Audiences determines the member of a request, and the members that tokens of workloads name.
+	// Audiences determines the member of a request, and the members that workload tokens name.
 	Audiences identity.Audiences
 	Direct    Direct
 }
@@ -130,8 +130,8 @@ func (s *Server) Register(mux *http.ServeMux) {
 	s.scriptTokens.Register(mux)
 }
 
-// metadata describes the issuer (OpenID Connect Discovery 1.0, RFC 8414). Every URL starts with the issuer, whatever
-// the host in a request is.
+// metadata describes the issuer (OpenID Connect Discovery 1.0, RFC 8414). Every URL starts with the issuer, regardless
+// of the host in a request.
 type metadata struct {
 	Issuer        string   `json:"issuer"`
 	Authorization string   `json:"authorization_endpoint"`

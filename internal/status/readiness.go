@@ -16,7 +16,7 @@ import (
 // maxMessage limits the message of a condition, in bytes.
 const maxMessage = 1536
 
-// Readiness is the result of a reconcile for an object as a whole, which the status shows.
+// Readiness is the overall result of a reconcile for an object, as the status shows it.
 type Readiness struct {
 	Ready bool
 	// Stalled is true if manual action is required.
@@ -26,8 +26,8 @@ type Readiness struct {
 	Again time.Duration
 }
 
-// Write sets the condition Ready, sets the condition Stalled while manual action is required, and sets observed to the
-// generation that the conditions are about, as kstatus expects.
+// Write sets the Ready condition, sets the Stalled condition while manual action is required, and sets observed to the
+// generation that the conditions refer to, as kstatus expects.
 func (r Readiness) Write(generation int64, observed *int64, conditions *[]metav1.Condition) {
 	*observed = generation
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: r.Reason,

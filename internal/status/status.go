@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status writes the status of an object once per reconcile, and then its events.
+// Package status writes the status of an object once per reconcile, and then records its events.
 package status
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxNote is the maximum length of an event's text in the API server, in bytes.
+// maxNote is the maximum length, in bytes, that the API server allows for an event's text.
 const maxNote = 1024
 
 // Update collects the changes of one reconcile to an object. Create it with Begin. Only one goroutine may use it.
@@ -30,18 +30,18 @@ type Update struct {
 
 // Event is something that happened to an object. It is recorded once.
 type Event struct {
-	// Warning marks an event that a person should look at.
+	// Warning marks an event that a user should look at.
 	Warning bool
 	// Reason is one of the Reason constants of api/v1.
 	Reason string
 	// Action is the action that was taken, in the imperative, for example "Join".
 	Action  string
 	Message string
-	// Rare lets Written remember the event, for Told.
+	// Rare makes Written remember the event, for Told.
 	Rare bool
 }
 
-// Begin remembers an object as it was read. The caller then changes the status of the object itself.
+// Begin remembers the state of an object that was read. The caller then changes the status of the object directly.
 func Begin(object client.Object) *Update {
 	return &Update{before: object.DeepCopyObject().(client.Object), object: object}
 }
@@ -49,7 +49,7 @@ func Begin(object client.Object) *Update {
 // Event adds an event. Commit sends it.
 func (u *Update) Event(e Event) { u.events = append(u.events, e) }
 
-// changed reports whether the object differs from the object that was read. Usually it does not, and reflect finds this
+// changed reports whether the object differs from the object that was read. Usually it does not. reflect finds this out
 // in a fifth of the time and with an eighth of the memory.
 func (u *Update) changed() bool {
 	return !reflect.DeepEqual(u.before, u.object) && !equality.Semantic.DeepEqual(u.before, u.object)
@@ -65,8 +65,8 @@ func (u *Update) rare() (reasons []string) {
 	return reasons
 }
 
-// Commit patches the status if it has changed, and then sends the events if that has succeeded. A deleted object is not
-// an error.
+// Commit patches the status if it has changed, and then sends the events if the patch has succeeded. A deleted object
+// is not an error.
 func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.EventRecorder) error {
 	if u.changed() {
 		if err := c.Status().Patch(ctx, u.object, client.MergeFrom(u.before)); client.IgnoreNotFound(err) != nil {

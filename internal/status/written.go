@@ -15,22 +15,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// The wait between two writes of a status. Without it, every report of a member could change a status.
+// Waits between writes of a status. Without it, every report of a member could change a status.
 const (
 	firstRest = time.Second
 	maxRest   = 10 * time.Second
 )
 
-// Written remembers what a controller wrote to the objects of a kind: each object until the cache has it, and the time
-// when its status was written. Without it, a decision based on an older state would be written, and reported as an
-// event, a second time. The zero value is ready to use.
+// Written remembers a controller's writes to the objects of a kind. It keeps each object until the cache contains it,
+// and the time when the object's status was written. Without it, a decision based on an older state would be written,
+// and reported as an event, a second time. The zero value is ready to use.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards the fields below
 	objects map[types.NamespacedName]T
 	paces   map[types.NamespacedName]pace
 }
 
-// pace has the time when the status of an object was written, and the wait until the next write.
+// pace holds the time when the status of an object was written, and the wait until the next write.
 type pace struct {
 	at         time.Time
 	rest       time.Duration
@@ -51,7 +51,7 @@ type Change struct {
 	Delay time.Duration
 	// Until is the time after which the status changes without any event. 0 means never.
 	Until time.Duration
-	// Rest is the wait between two writes. If it is 0, the wait grows with each write, from one second to ten seconds,
+	// Rest is the wait between writes. If it is 0, the wait grows with each write, from one second to ten seconds,
 	// until there is a pause.
 	Rest time.Duration
 	// Fill changes the object, and reports whether the change is urgent. An urgent change does not wait. If the wait
@@ -121,7 +121,7 @@ func (w *Written[T]) Newest(cached T) T {
 	return cached
 }
 
-// Forget drops the data about an object that was deleted.
+// Forget drops the data about an object that has been deleted.
 func (w *Written[T]) Forget(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,8 +129,8 @@ func (w *Written[T]) Forget(name types.NamespacedName) {
 	delete(w.paces, name)
 }
 
-// Told returns when a rare event with this reason was last recorded about this generation of an object. It is zero if
-// there was none.
+// Told returns when a rare event with this reason was last recorded for this generation of an object. It returns zero
+// if there was none.
 func (w *Written[T]) Told(object T, reason string) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +141,7 @@ func (w *Written[T]) Told(object T, reason string) time.Time {
 	return p.told[reason]
 }
 
-// wait returns how long a status must still wait to be written. 0 means that it need not wait.
+// wait returns how long a status must still wait to be written. 0 means that it does not have to wait.
 func (w *Written[T]) wait(name types.NamespacedName, urgent bool, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,7 +185,7 @@ func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.
 	w.paces[name] = p
 }
 
-// sooner returns the shorter of two waits, where 0 means none.
+// sooner returns the shorter of two waits, where 0 means no wait.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b

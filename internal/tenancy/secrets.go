@@ -18,19 +18,19 @@ import (
 
 // SkippedSecret is a Secret with a project's label that is never copied.
 type SkippedSecret struct {
-	// Name of the Secret.
+	// Name is the name of the Secret.
 	Name string
-	// Message is the reason. It contains no data of the Secret.
+	// Message is the reason. It does not contain any data from the Secret.
 	Message string
 }
 
-// Secrets returns the copies of a project's Secrets for each namespace of each of its members. Of the given Secrets, it
-// only uses Secrets in the project's own workspace with the project's label. A project with the same name in another
-// workspace does not affect them.
+// Secrets returns the copies of a project's Secrets for each namespace of each of its members. It uses only Secrets in
+// the project's own workspace that have the project's label. A project with the same name in another workspace does not
+// affect them.
 //
-// A copy has the name, type, data and labels of its source, but not the labels with which a tool on the hub marks its
-// own objects. It has no annotations, because one of them may repeat the data (last-applied-configuration). It is not
-// immutable even if the source is, so that it can follow a source that is recreated.
+// A copy has the name, type, data and labels of its source, but not the labels that tools on the hub use to mark their
+// own objects. It has no annotations, because the annotation last-applied-configuration may contain a copy of the data.
+// It is not immutable even if the source is, so that it can follow a source that is recreated.
 func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecret, error) {
 	per := &set.PerNamespace{Project: p.Name}
 	var skipped []SkippedSecret
@@ -72,8 +72,8 @@ func NeverCopied(s *corev1.Secret) string {
 	return ""
 }
 
-// Copy returns the copy of a Secret for members. It has the name, type, data and labels, but not the labels with which
-// a tool on the hub marks its own objects.
+// Copy returns the copy of a Secret for members. It has the name, type, data and labels, but not the labels that tools
+// on the hub use to mark their own objects.
 func Copy(s *corev1.Secret) *corev1.Secret {
 	labels := map[string]string{}
 	for key, value := range s.Labels {
@@ -89,8 +89,8 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// ClaimsOwnership reports whether a label makes a tool regard the object as its own, so that the tool removes an object
-// that it does not know.
+// ClaimsOwnership reports whether a label makes a tool regard the object as its own. Such a tool removes objects that
+// it does not know.
 func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
@@ -105,7 +105,7 @@ func ClaimsOwnership(key string) bool {
 	return false
 }
 
-// exceptions returns the namespaces that get no copy, from the source's annotation.
+// exceptions returns the namespaces that get no copy, according to the source's annotation.
 func exceptions(s *corev1.Secret) []string {
 	var names []string
 	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {

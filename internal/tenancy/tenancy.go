@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tenancy computes the objects of a project in its members: namespaces, quota, limits, network policies and
-// copies of Secrets.
+// Package tenancy computes the objects that a project has in its members: namespaces, quota, limits, network policies
+// and copies of Secrets.
 //
-// It is pure: it has no client, context, clock or logger. Objects that depend on the member's namespaces are returned
-// as templates, which package set expands on either side.
+// It has no side effects: it uses no client, context, clock or logger. Objects that depend on the member's namespaces
+// are returned as templates, which package set expands on either side.
 package tenancy
 
 import (
@@ -29,7 +29,7 @@ const (
 	NetworkPolicyName = "drover-project"
 )
 
-// Labels of other tools that a project sets or reads.
+// Labels from other tools that a project sets or reads.
 const (
 	podSecurityPrefix = "pod-security.kubernetes.io/"
 	// headlampProject makes Headlamp show the namespaces of a project as one of its own projects, across all clusters.
@@ -37,8 +37,8 @@ const (
 	namespaceName   = "kubernetes.io/metadata.name"
 )
 
-// Content returns the objects of a project for each member, without the copies of Secrets. It leaves out namespaces of
-// spec.namespaces that are in taken, because they belong to another project in that member (see Claims).
+// Content returns the objects of a project for each member, without the copies of Secrets. It leaves out namespaces in
+// spec.namespaces that are also in taken, because they belong to another project in that member (see Claims).
 func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	content := set.Content{
 		PerNamespace: &set.PerNamespace{
@@ -47,7 +47,7 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	}
 	labels := set.Labels(set.ID(set.Project, p.Name))
 	for _, name := range p.Spec.Namespaces {
-		// the schema refuses reserved ones, but an older schema may not have
+		// the schema refuses reserved namespaces, but an older schema may have accepted them
 		if _, lost := taken[name]; !lost && !set.Reserved(name) {
 			content.Objects = append(content.Objects, namespace(p, name, labels))
 		}
@@ -69,7 +69,7 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	return content, nil
 }
 
-// namespace returns a Namespace that the spec lists. It has the labels of pod security from the start. It has no label
+// namespace returns a Namespace that the spec lists. It has the pod security labels from the start. It is not labeled
 // as managed by Drover, because Drover does not own it and never deletes it.
 func namespace(p *v1.Project, name string, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
@@ -112,9 +112,9 @@ func limitRange(defaults *v1.ContainerDefaults) *corev1.LimitRange {
 	}
 }
 
-// networkPolicy returns a policy that admits connections to the project's pods from three sources: the project,
+// networkPolicy returns a policy that allows connections to the project's pods from three sources: the project,
 // kube-system (where K3s and RKE2 have their ingress controllers, and only administrators of the cluster run pods), and
-// namespaces that an administrator has labelled for ingress. It does not restrict outgoing connections.
+// namespaces that an administrator has labeled for ingress. It does not restrict outgoing connections.
 func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	from := func(label, value string) networkingv1.NetworkPolicyPeer {
 		return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: value}}}

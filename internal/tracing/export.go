@@ -23,12 +23,12 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// exportTimeout limits the time for sending one batch.
+// exportTimeout is the time limit for sending one batch.
 const exportTimeout = 10 * time.Second
 
 // exporter sends spans as OTLP in JSON over HTTP. The SDK's exporter would bring gRPC and protobuf into the agent, and
-// make the program half as large again, for a message that encoding/json can write. A batch that cannot be sent is
-// dropped, because spans are not worth the memory for keeping it.
+// make the binary half as large again, for a message that encoding/json can write. A batch that cannot be sent is
+// dropped, because spans are not worth the memory that it would take to keep them.
 type exporter struct {
 	url     string
 	header  http.Header
@@ -85,7 +85,7 @@ func tracesURL(endpoint string) (string, error) {
 	return u.JoinPath("v1", "traces").String(), nil
 }
 
-// headers parses key=value,key=value with percent-encoded values, the format of OpenTelemetry.
+// headers parses key=value,key=value with percent-encoded values, which is the OpenTelemetry format.
 func headers(list string) (http.Header, error) {
 	h := http.Header{}
 	for entry := range strings.SplitSeq(list, ",") {
@@ -112,7 +112,7 @@ func first(lookup func(string) (string, bool), names ...string) string {
 	return ""
 }
 
-// ExportSpans implements sdk.SpanExporter. It logs when sending starts to fail, and when it works again.
+// ExportSpans implements sdk.SpanExporter. It logs a message when sending starts to fail, and when it works again.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := e.send(ctx, spans)
 	switch was := e.failing.Swap(err != nil); {
@@ -121,7 +121,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	case err == nil && was:
 		e.log.Info("the collector accepts spans again")
 	}
-	return nil // the SDK would log an error for each batch
+	return nil // otherwise the SDK would log an error for each batch
 }
 
 func (e *exporter) send(ctx context.Context, spans []sdk.ReadOnlySpan) error {

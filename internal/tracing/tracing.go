@@ -38,7 +38,7 @@ const (
 	attributeMethod = "http.request.method"
 )
 
-// maxText limits a text in a span, in bytes, because unauthenticated clients send requests too.
+// maxText is the maximum length of a text in a span, in bytes. Unauthenticated clients can also send requests.
 const maxText = 128
 
 // Options of a Tracer.
@@ -46,8 +46,8 @@ type Options struct {
 	// Endpoint is the base URL of a collector that accepts OTLP over HTTP. The tracer adds /v1/traces to it. An empty
 	// Endpoint turns tracing off.
 	Endpoint string
-	// Ratio is the share of requests that are traced, from 0 to 1. It applies to traces that begin here. A request with
-	// a trusted trace follows the decision in that trace.
+	// Ratio is the share of requests that are traced, from 0 to 1. It applies to traces that start in this process. For
+	// a request with a trusted trace, the decision in that trace applies.
 	Ratio float64
 	// Service, Version and Instance identify this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take
 	// precedence.
@@ -63,7 +63,7 @@ type Tracer struct {
 	tracer   trace.Tracer
 }
 
-// New returns a tracer, or nil if tracing is off. Close it at the end.
+// New returns a tracer, or nil if tracing is off. The caller must close it.
 func New(ctx context.Context, o Options) (*Tracer, error) {
 	if o.Environ == nil {
 		o.Environ = func(string) (string, bool) { return "", false }
@@ -101,7 +101,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// About has the attributes of a span that describe a request.
+// About holds the span attributes that describe a request.
 type About struct {
 	// Name is the name of the span. It should have few distinct values.
 	Name string
@@ -109,9 +109,9 @@ type About struct {
 	Cluster, Verb, Resource string
 }
 
-// Entrance serves requests of clients outside Drover. Each request begins a new trace. If a client could continue a
-// trace, it would decide about sampling and could add spans to the traces of others. The trace that the client names
-// becomes a link, and its headers are removed even if tracing is off.
+// Entrance serves requests from clients outside Drover. Each request starts a new trace. If a client could continue a
+// trace, it could control sampling and add spans to other clients' traces. The trace in the client's headers becomes a
+// link, and its headers are removed even if tracing is off.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,7 +129,7 @@ func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) ht
 	})
 }
 
-// Continue serves requests from parts of Drover that already have a trace. It traces nothing without one.
+// Continue serves requests from parts of Drover that already have a trace. Requests without a trace are not traced.
 func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return next
@@ -144,7 +144,7 @@ func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) ht
 	})
 }
 
-// serve serves a request in a new span. From then on, the request's header names this span.
+// serve serves a request in a new span. From then on, the request's headers contain this span.
 func (t *Tracer) serve(w http.ResponseWriter, r *http.Request, next http.Handler, about About,
 	options []trace.SpanStartOption) {
 	options = append(options, trace.WithSpanKind(trace.SpanKindServer),
@@ -185,12 +185,12 @@ func (a About) attributes(method string) []attribute.KeyValue {
 	return all
 }
 
-// named returns r's context with the trace in its header.
+// named returns r's context with the trace from its headers.
 func named(r *http.Request) context.Context {
 	return propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 }
 
-// forget removes the header fields that name a trace.
+// forget removes the header fields that identify a trace.
 func forget(h http.Header) {
 	delete(h, "Traceparent")
 	delete(h, "Tracestate")
@@ -203,8 +203,8 @@ func clip(s string) string {
 	return s
 }
 
-// Kubernetes returns the attributes of a request to a Kubernetes API. path is the path in that API, and where names the
-// part of Drover that serves it. cluster may be empty.
+// Kubernetes returns the attributes of a request to a Kubernetes API. The argument path is the path in that API, and
+// where names the part of Drover that serves it. The argument cluster may be empty.
 func Kubernetes(r *http.Request, path, where, cluster string) About {
 	info := request.Of(r, path)
 	resource := info.Resource

@@ -35,7 +35,7 @@ type collector struct {
 	status  int
 }
 
-// span has the fields that the tests check. It is decoded as in a collector, by the names of OTLP's JSON form.
+// span holds the fields that the tests check. It is decoded as in a collector, by the names of OTLP's JSON form.
 type span struct {
 	TraceID      string `json:"traceId"`
 	SpanID       string `json:"spanId"`

@@ -24,7 +24,7 @@ import (
 // resolved.
 const ReplicaName = "replica.drover.internal"
 
-// Lifetimes of certificates. A serving certificate is replaced when a third of its lifetime is left.
+// Lifetimes of certificates. A serving certificate is replaced when a third of its lifetime remains.
 const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	ServingLifetime   = 30 * 24 * time.Hour
@@ -73,14 +73,14 @@ func authorityTemplate(serial *big.Int, subject pkix.Name, now, end time.Time) *
 // authority.
 var errCannotVouch = errors.New("the certificate of the CA allows no CA below it")
 
-// mayVouch reports whether an authority may sign the certificate of another one.
+// mayVouch reports whether an authority may sign the certificate of another authority.
 func mayVouch(authority *x509.Certificate) bool {
 	return !authority.BasicConstraintsValid || authority.MaxPathLen < 0 ||
 		authority.MaxPathLen == 0 && !authority.MaxPathLenZero
 }
 
-// CrossSign returns a certificate, as PEM, with the name and key of the next authority, signed by the authority before
-// it. It expires no later than either of them.
+// CrossSign returns a certificate, as PEM, with the name and key of the next authority, signed by the previous
+// authority. It expires no later than either authority.
 func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	parent, err := tls.X509KeyPair(before.Cert, before.Key)
 	if err != nil {
@@ -162,7 +162,7 @@ func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now tim
 	return &cert, nil
 }
 
-// RenewAt returns when a certificate should be replaced, which is when a third of its lifetime is left.
+// RenewAt returns when a certificate should be replaced, which is when a third of its lifetime remains.
 func RenewAt(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3)
 }

@@ -10,12 +10,12 @@ import (
 	"slices"
 )
 
-// errNoReplica means that the other end has a certificate of the hub's CA, but not a replica's certificate.
+// errNoReplica means that the other end has a certificate from the hub's CA, but not a replica's certificate.
 var errNoReplica = errors.New("the certificate does not belong to a replica of the hub")
 
 // ReplicaTLS returns the configuration for a connection between two replicas of the hub, for either end. Both ends
-// present a certificate of the hub's own CA that is only for replicas; the certificate of the hub's port is not
-// accepted. The configuration is for a single connection, because it is outdated when the CA changes.
+// present a certificate from the hub's own CA that is intended only for replicas. The certificate of the hub's port is
+// not accepted. The configuration is for a single connection, because it is outdated when the CA changes.
 func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 	cert, roots, err := h.replica()
 	if err != nil {
@@ -29,13 +29,14 @@ func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 		RootCAs:      roots,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    roots,
-		// Without tickets, each connection presents its certificate.
+		// Session tickets are off, so that a certificate is presented on each connection.
 		SessionTicketsDisabled: true,
 		VerifyConnection:       isReplica,
 	}, nil
 }
 
-// isReplica refuses certificates of the hub's CA that are not for replicas. The chain has already been verified.
+// isReplica refuses certificates from the hub's CA that are not intended for replicas. The chain has already been
+// verified.
 func isReplica(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 || !slices.Equal(state.PeerCertificates[0].DNSNames, []string{ReplicaName}) {
 		return errNoReplica

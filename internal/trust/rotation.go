@@ -22,8 +22,9 @@ type State struct {
 	Identity string
 	// Active is the authority that signs the hub's certificates.
 	Active KeyPair
-	// Bridges are certificates, as PEM, that a replaced authority has issued for its successor, the newest first. The hub
-	// presents them after its own certificate, so that a client that trusts only a replaced authority can verify Active.
+	// Bridges are certificates, as PEM, that a replaced authority has issued for its successor, with the newest first.
+	// The hub presents them after its own certificate, so that a client that trusts only a replaced authority can
+	// verify Active.
 	Bridges []byte
 	// Old is the certificate, as PEM, of the authority before Active. It is still announced to agents.
 	Old []byte
@@ -33,8 +34,8 @@ type State struct {
 
 // Timing of a change of the authority.
 const (
-	// RenewBefore is how long before its end an authority is replaced without a request. Users have this time to put the
-	// next authority into their kubeconfigs.
+	// RenewBefore is how long before its expiry an authority is replaced without a request. In this time, users can add
+	// the next authority to their kubeconfigs.
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
@@ -54,12 +55,12 @@ type Input struct {
 	Requested bool
 	// Revoked reports whether a user has revoked the old authority, for example because its key was stolen.
 	Revoked bool
-	// Missing has the names of the connected members that have not confirmed the announced bundle.
+	// Missing holds the names of the connected members that have not confirmed the announced bundle.
 	Missing []string
 	Now     time.Time
 }
 
-// Step is one step in the life of an authority.
+// Step is one step in the life cycle of an authority.
 type Step string
 
 const (
@@ -67,10 +68,10 @@ const (
 	StepWait Step = "Wait"
 	// StepCreate creates the first authority.
 	StepCreate Step = "Create"
-	// StepChange creates another authority, which signs from then on. The previous one cross-signs it and is still
-	// announced.
+	// StepChange creates another authority, which signs from then on. The previous authority cross-signs it and is
+	// still announced.
 	StepChange Step = "Change"
-	// StepRetire stops announcing the old authority, and drops bridges that have ended.
+	// StepRetire stops announcing the old authority, and drops expired bridges.
 	StepRetire Step = "Retire"
 	// StepRevoke stops announcing the old authority, and drops all bridges. Clients that trust only the old authority then
 	// refuse the hub.
@@ -85,7 +86,7 @@ type Decision struct {
 	LookAt time.Time
 }
 
-// Decide returns the next step. It is a pure function.
+// Decide returns the next step. It has no side effects.
 func Decide(in Input) (Decision, error) {
 	if len(in.State.Active.Cert) == 0 {
 		return Decision{Step: StepCreate, Why: "there is no authority yet"}, nil
@@ -120,7 +121,7 @@ func decideChange(in Input, active *x509.Certificate) Decision {
 	return Decision{Step: StepChange, Why: "the authority is in its last year; " + until(active)}
 }
 
-// until says until when clients of the replaced authority can connect.
+// until describes how long clients that trust only the replaced authority can still connect.
 func until(active *x509.Certificate) string {
 	return "clients that trust only the old authority verify the hub until " + active.NotAfter.UTC().Format(time.RFC3339) +
 		": give them the new one from /v1/cacerts by then"
@@ -204,7 +205,7 @@ func change(s State, now time.Time) (State, error) {
 	return State{Active: next, Bridges: bridges, Old: s.Active.Cert, Changed: now}, nil
 }
 
-// lasting returns the newest of the bridges that have not ended.
+// lasting returns the newest of the bridges that have not expired.
 func lasting(bridges []byte, now time.Time) ([]byte, error) {
 	certs, err := certificates(bridges)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Keys of the Secret that contains a State. ca.crt is the bundle, for programs that need to trust the hub. The hub does
+// Keys of the Secret that contains a State. ca.crt is the bundle, for clients that need to trust the hub. The hub does
 // not read it.
 const (
 	keyBundle     = "ca.crt"
@@ -23,14 +23,15 @@ const (
 	keyIdentity   = "identity"
 )
 
-// identityForm matches the identity of a hub.
+// identityForm matches a hub's identity.
 var identityForm = regexp.MustCompile(`^drover-hub:[A-Za-z0-9-]{1,64}$`)
 
-// Identity returns the identity for a hub. uid is the UID of its namespace kube-system when its authority is created.
+// Identity returns the identity for a hub. The argument uid is the UID of its kube-system namespace at the time when
+// its authority is created.
 func Identity(uid string) string { return "drover-hub:" + uid }
 
-// Identify adds the hub's identity to a Secret that has an authority but no identity, because an earlier version wrote
-// it. It reports whether it did.
+// Identify adds the hub's identity to a Secret that contains an authority but no identity, because an earlier version
+// wrote it. It reports whether it did.
 func Identify(secret *corev1.Secret, identity string) bool {
 	if len(secret.Data[keyActiveCert]) == 0 || len(secret.Data[keyIdentity]) > 0 {
 		return false

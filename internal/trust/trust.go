@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust holds the certificates with which the hub serves and the certificates that its agents should trust, and
-// decides how both change.
+// Package trust holds the hub's serving certificates and the certificates that its agents should trust, and decides
+// when they change.
 package trust
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// AuthoritySecret is the name of the Secret with the hub's CA, in the manager's namespace. A person requests a new CA
-// by setting the annotation v1.AnnotationRotate on it.
+// AuthoritySecret is the name of the Secret with the hub's CA, in the manager's namespace. An administrator requests a
+// new CA by setting the annotation v1.AnnotationRotate on this Secret.
 const AuthoritySecret = "drover-ca"
 
 // AuthorityConfigMap is the name of the ConfigMap with the certificates to trust, in the manager's namespace. It
@@ -40,17 +40,17 @@ type Holder struct {
 	mu        sync.Mutex // guards the following fields
 	state     State
 	issued    issued           // certificates issued by state.Active
-	given     *tls.Certificate // the operator's own certificate, nil if there is none
+	given     *tls.Certificate // the operator's own certificate; nil if there is none
 	givenCA   []byte
-	awaiting  bool // whether it is not yet known if there is an operator's certificate
+	awaiting  bool // set while it is not known whether there is an operator's certificate
 	complete  bool // whether completed is closed
 	listeners []func()
 }
 
-// issued has the certificates that the hub's CA has signed for this process. They are nil until they are needed.
+// issued holds the certificates that the hub's CA has signed for this process. They are nil until they are needed.
 type issued struct{ serving, replica *tls.Certificate }
 
-// New returns a Holder for a hub with these base URLs. Certificates are issued for the hosts in them, and for
+// New returns a Holder for a hub with the given base URLs. Certificates are issued for the hosts in them, and for
 // extraHosts.
 func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	hosts, err := Hosts(urls)
@@ -94,30 +94,30 @@ func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	return nil
 }
 
-// Authority returns the hub's CA as it was last loaded, and false if it was never loaded.
+// Authority returns the hub's CA as it was last loaded, and false if it has never been loaded.
 func (h *Holder) Authority() (State, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state, len(h.state.Active.Cert) > 0
 }
 
-// Identity returns the hub's identity as it was last loaded, or an empty string if it was never loaded.
+// Identity returns the hub's identity as it was last loaded, or an empty string if it has never been loaded.
 func (h *Holder) Identity() string {
 	state, _ := h.Authority()
 	return state.Identity
 }
 
 // AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called,
-// nothing is served and agents get no settings. Otherwise, each restart of the hub would remove the operator's CA from
-// agents for a moment.
+// nothing is served and agents get no settings. Otherwise, each restart of the hub would briefly remove the operator's
+// CA from agents.
 func (h *Holder) AwaitGiven() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.awaiting = !h.complete
 }
 
-// GivenAbsent records that the operator's certificate is missing or invalid. A certificate that was loaded before stays
-// in use; otherwise the hub's own CA is used.
+// GivenAbsent records that the operator's certificate is missing or invalid. A certificate that was loaded before
+// remains in use. Otherwise the hub's own CA is used.
 func (h *Holder) GivenAbsent() {
 	h.change(func() bool {
 		h.awaiting = false
@@ -212,8 +212,8 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle returns the certificates that agents with pinned trust should trust, as PEM: the hub's authorities, and then
-// the operator's CA. It is empty until the certificates are complete.
+// Bundle returns the certificates that agents whose trust is Pinned should trust, as PEM: the hub's authorities, and
+// then the operator's CA. It is empty until the certificates are complete.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()

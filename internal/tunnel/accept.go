@@ -13,10 +13,11 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Accept answers an agent's request for a tunnel and returns the session. If it refuses the request, it answers with
-// the reason and returns that as an error. The caller must already have authenticated the request by something that a
-// browser does not send on its own, so not by a cookie. The server of the request must not speak HTTP/2 and should have
-// ReadHeaderTimeout set. The handler may return at once; the session continues.
+// Accept responds to an agent's request for a tunnel and returns the session. If it refuses the request, it responds
+// with the reason and also returns the reason as an error. The caller must already have authenticated the request by
+// something that a browser does not send on its own. A cookie is therefore not sufficient. The server that received the
+// request must not speak HTTP/2 and should have ReadHeaderTimeout set. The handler can return immediately, and the
+// session continues.
 func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error) {
 	if status, err := refusal(r); err != nil {
 		return nil, refuse(w, status, err)
@@ -50,7 +51,8 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 func refusal(r *http.Request) (status int, err error) {
 	switch {
 	case len(r.Header.Values("Origin")) > 0:
-		// Browsers always send it and agents never do. In CVE-2019-13209 a browser was tricked into opening a tunnel.
+		// Browsers always send this header and agents never do. In CVE-2019-13209, a browser was tricked into opening a
+		// tunnel.
 		return http.StatusForbidden,
 			errors.New("a tunnel is for agents, not for browsers: the Origin header is not allowed")
 	case !websocket.IsWebSocketUpgrade(r):
@@ -66,7 +68,7 @@ func refusal(r *http.Request) (status int, err error) {
 	}
 }
 
-// refuse answers with the reason and returns it.
+// refuse responds with the reason and returns it.
 func refuse(w http.ResponseWriter, status int, reason error) error {
 	if status == http.StatusUpgradeRequired {
 		w.Header().Set("Connection", "Upgrade")

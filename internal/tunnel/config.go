@@ -27,47 +27,49 @@ import (
 // Subprotocol is the WebSocket subprotocol that both ends must agree on. It identifies the version of the framing.
 const Subprotocol = "drover.h2.v1"
 
-// These settings must be the same on both ends, so they must change together. SPEC.md gives the measurements behind
+// These settings must be the same on both ends, so they must be changed together. SPEC.md gives the measurements behind
 // them.
 const (
 	maxStreams   = 100_000  // the library's default of 250 would limit the watches of all users of a member
-	maxFrameSize = 64 << 10 // bytes of one HTTP/2 frame
-	// bytes of one WebSocket frame: a piece of a body of 32 KiB and its frame header. The default halves the throughput
-	// of bulk transfers
+	maxFrameSize = 64 << 10 // size of one HTTP/2 frame, in bytes
+	// size of one WebSocket frame, in bytes. It holds a 32 KiB piece of a body and its frame header. The library's
+	// default halves the throughput of bulk transfers
 	writeBufferSize = 33 << 10
-	readBufferSize  = 4 << 10 // bytes; large reads bypass this buffer
-	// bytes of each tunnel on the hub: enough for the headers of WebSocket frames. Their content bypasses this buffer
-	// and goes into the buffer of HTTP/2
+	readBufferSize  = 4 << 10 // in bytes; large reads bypass this buffer
+	// buffer of each tunnel on the hub, in bytes. It is large enough for the headers of WebSocket frames. Their content
+	// bypasses this buffer and goes into the HTTP/2 buffer
 	frameHeadBuffer = 256
-	lowWaterMark    = 64 << 10 // bytes that the kernel may hold unsent, see KeepUnsentLow
+	lowWaterMark    = 64 << 10 // bytes that the kernel may hold unsent; see KeepUnsentLow
 	headerOverhead  = 32       // bytes that HTTP/2 counts for each header field in addition to its text
 
-	closeTimeout  = 250 * time.Millisecond // for the goodbye to a peer that may not be listening
-	upgradeLinger = 2 * time.Second        // between closing an upgraded stream and resetting it
+	closeTimeout  = 250 * time.Millisecond // time for the goodbye to a peer that may not be listening
+	upgradeLinger = 2 * time.Second        // time between closing an upgraded stream and resetting it
 )
 
-// Config has the settings of both ends. A zero field means its default, which is right for production. Tests and
+// Config holds the settings of both ends. A zero field means its default, which is suitable for production. Tests and
 // unusual links set other values.
 type Config struct {
-	// StreamWindow is the number of bytes that one stream may have in flight at first. A reader that never reads costs
-	// this much memory. The default is 1 MiB, which allows 20 MB/s at a round trip of 50 ms. The maximum is 2^30.
+	// StreamWindow is the number of bytes that one stream may initially have in flight. A reader that never reads costs
+	// this much memory. The default is 1 MiB, which allows 20 MB/s with a round-trip time of 50 ms. The maximum is
+	// 2^30.
 	StreamWindow int
 
 	// MaxStreamWindow limits the growth of a stream's window, in bytes. The window grows if the stream reads faster
 	// than the window allows. The default is 16 MiB, the minimum is StreamWindow, and the maximum is 2^30.
 	MaxStreamWindow int
 
-	// PingInterval is the time without traffic after which this end asks whether the other end is alive. The default is
-	// 15 s.
+	// PingInterval is the time without traffic after which this end checks whether the other end is alive. The default
+	// is 15 s.
 	PingInterval time.Duration
 
-	// PingTimeout is the time within which the other end must answer, or the tunnel ends. The default is 10 s.
+	// PingTimeout is the time within which the other end must respond. Otherwise the tunnel ends. The default is 10 s.
 	PingTimeout time.Duration
 
-	// WriteTimeout ends the tunnel if the network accepts no byte for this long. The default is 20 s.
+	// WriteTimeout ends the tunnel if the network accepts no data for this long. The default is 20 s.
 	WriteTimeout time.Duration
 
-	// HandshakeTimeout limits dialing and upgrading, and then the first exchange of HTTP/2. The default is 10 s.
+	// HandshakeTimeout limits the time for dialing and upgrading, and then the time for the first HTTP/2 exchange. The
+	// default is 10 s.
 	HandshakeTimeout time.Duration
 
 	// DrainTimeout limits how long the agent waits for open streams when it stops. The default is 30 s.
@@ -77,8 +79,8 @@ type Config struct {
 	// value + 32 for each field. The default is 64 KiB. Both ends must have the same value.
 	MaxHeaderBytes int
 
-	// MaxRequestHeaderBytes limits the header of a request in the same way. The default is 1 MiB, as in API servers:
-	// the hub limits the headers of its callers, and adds a header for each group of the user. An agent announces its
+	// MaxRequestHeaderBytes limits the header of a request in the same way. The default is 1 MiB, as in API servers.
+	// The hub limits its callers' headers, and adds a header for each of the user's groups. An agent announces its
 	// limit, and the hub sends no larger header.
 	MaxRequestHeaderBytes int
 
@@ -86,8 +88,8 @@ type Config struct {
 	// default is true for GET, HEAD and OPTIONS. Only the hub uses it.
 	Repeatable func(*http.Request) bool
 
-	// Memory is shared by all tunnels of a process. It lets idle tunnels do without buffers, and limits the growth of
-	// all windows together. If it is nil, the tunnel has its own.
+	// Memory is shared by all tunnels of a process. It allows idle tunnels to have no buffers, and limits the growth of
+	// all windows together. If it is nil, the tunnel has its own Memory.
 	Memory *Memory
 
 	// Observer receives events of the tunnel, for metrics and debugging.
@@ -97,12 +99,13 @@ type Config struct {
 	// because it runs on the goroutine that noticed the end.
 	OnEnd func(error)
 
-	// ErrorLog receives the log of net/http, such as panics of handlers. Nil means the standard logger, as in net/http.
+	// ErrorLog receives the log of net/http, such as panics of handlers. It defaults to the standard logger, as in
+	// net/http.
 	ErrorLog *log.Logger
 }
 
-// Observer has functions that a tunnel calls. Each of them may be nil. They are called by several goroutines at once
-// and must not block.
+// Observer holds functions that a tunnel calls. Each of them may be nil. They are called by several goroutines
+// concurrently and must not block.
 type Observer struct {
 	// BytesRead and BytesWritten count the bytes that HTTP/2 reads from and writes to the tunnel, without the overhead
 	// of WebSocket and TLS.
@@ -111,7 +114,7 @@ type Observer struct {
 	// WriteBlocked receives the duration of each write that waited for the network for at least 100 ms.
 	WriteBlocked func(d time.Duration)
 
-	// Ping receives the round trip of each answered keepalive, and of the handshake. Only the hub calls it.
+	// Ping receives the round-trip time of each answered keepalive and of the handshake. Only the hub calls it.
 	Ping func(roundTrip time.Duration)
 
 	// HTTP2Error counts protocol errors by short names, such as "recv_rststream_CANCEL".
@@ -122,8 +125,8 @@ type Observer struct {
 	Frame func(Frame)
 }
 
-// Memory is shared by tunnels. It holds write buffers that no tunnel is using, and counts the bytes by which windows
-// exceed Config.StreamWindow. The zero value is ready to use.
+// Memory is shared by tunnels. It holds write buffers that no tunnel is currently using, and counts the bytes by which
+// windows exceed Config.StreamWindow. The zero value is ready to use.
 type Memory struct {
 	buffers sync.Pool
 	grown   atomic.Int64
@@ -157,7 +160,7 @@ func setDefault[T int | time.Duration](field *T, value T) {
 	}
 }
 
-// headerSize returns the size of a header as HTTP/2 counts it for its limit.
+// headerSize returns the size of a header, as HTTP/2 counts it toward the limit.
 func headerSize(h http.Header) int {
 	size := 0
 	for name, values := range h {

@@ -23,20 +23,20 @@ import (
 type Dialer struct {
 	Config Config
 
-	// TLS says which certificates to trust. Dial copies it, raises the minimum version to TLS 1.3 and allows only
-	// HTTP/1.1, because some proxies do not pass WebSockets over HTTP/2. Nil means the system's certificates.
+	// TLS determines which certificates to trust. Dial copies it, raises the minimum version to TLS 1.3 and allows only
+	// HTTP/1.1, because some proxies do not pass WebSockets over HTTP/2. It defaults to the system's certificates.
 	TLS *tls.Config
 
-	// Proxy returns the proxy for a request, as in http.Transport. Nil means http.ProxyFromEnvironment.
+	// Proxy returns the proxy for a request, as in http.Transport. It defaults to http.ProxyFromEnvironment.
 	Proxy func(*http.Request) (*url.URL, error)
 
-	// DialSocket opens the connection to the hub or to the proxy. Nil means an ordinary TCP connection.
+	// DialSocket opens the connection to the hub or to the proxy. It defaults to an ordinary TCP connection.
 	DialSocket func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Dial opens a tunnel at a wss URL (ws is for tests). It sends the header along, which typically has Authorization. If
-// the hub refuses, the error is a *HandshakeError; if it ends the TLS handshake, the error is ErrTurnedAway. Call Serve
-// soon afterward, because the hub gives up after Config.HandshakeTimeout.
+// Dial opens a tunnel at a wss URL (ws is for tests). It sends the given header, which typically contains
+// Authorization. If the hub refuses, the error is a *HandshakeError; if it ends the TLS handshake, the error is
+// ErrTurnedAway. Call Serve soon afterward, because the hub gives up after Config.HandshakeTimeout.
 func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*Conn, error) {
 	cfg := d.Config.withDefaults()
 	proxy := d.Proxy
@@ -74,7 +74,7 @@ func dialSocket(ctx context.Context, network, address string) (net.Conn, error) 
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
-		return nil, err // already names the operation and the address
+		return nil, err // the error already contains the operation and the address
 	}
 	KeepUnsentLow(conn)
 	return conn, nil
@@ -91,7 +91,7 @@ func clientTLS(given *tls.Config) *tls.Config {
 	return config
 }
 
-// dialFailure returns the hub's refusal if the hub has answered at all, and otherwise the error.
+// dialFailure returns the hub's refusal if the hub has responded, and otherwise the error.
 func dialFailure(response *http.Response, err error) error {
 	var alert *net.OpError // package tls has no type of its own for the error of an alert
 	if errors.As(err, &alert) && alert.Op == "remote error" {
@@ -100,7 +100,7 @@ func dialFailure(response *http.Response, err error) error {
 	if response == nil || !errors.Is(err, websocket.ErrBadHandshake) {
 		return err
 	}
-	body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // already in memory
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // the body is already in memory
 	return &HandshakeError{
 		StatusCode: response.StatusCode,
 		RetryAfter: retryAfter(response.Header.Get("Retry-After"), time.Now()),
@@ -108,7 +108,8 @@ func dialFailure(response *http.Response, err error) error {
 	}
 }
 
-// retryAfter parses the Retry-After header, which has seconds or a date. A value that makes no sense counts as absent.
+// retryAfter parses the Retry-After header, which contains a number of seconds or a date. An invalid value counts as
+// absent.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil {
 		return time.Duration(min(max(seconds, 0), 24*60*60)) * time.Second

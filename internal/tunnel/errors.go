@@ -22,25 +22,25 @@ var (
 	// ErrClosed means that this end closed the tunnel.
 	ErrClosed = errors.New("closed by this end")
 
-	// ErrPeerClosed means that the other end, or something in between, closed the connection.
+	// ErrPeerClosed means that the other end, or an intermediary, closed the connection.
 	ErrPeerClosed = errors.New("closed by the other end")
 
-	// ErrPingTimeout means that the other end did not answer a keepalive: it hangs, or the network is down.
+	// ErrPingTimeout means that the other end did not respond to a keepalive, because it hangs or because the network
+	// is down.
 	ErrPingTimeout = errors.New("the other end does not answer")
 
-	// ErrWriteTimeout means that the network accepted no byte within Config.WriteTimeout.
+	// ErrWriteTimeout means that the network accepted no data within Config.WriteTimeout.
 	ErrWriteTimeout = errors.New("the other end does not read")
 
-	// ErrProtocol means that the other end sent something that is neither WebSocket nor HTTP/2 as SPEC.md describes
-	// them.
+	// ErrProtocol means that the other end sent something that is neither WebSocket nor HTTP/2 as described in SPEC.md.
 	ErrProtocol = errors.New("protocol violated by the other end")
 
 	// ErrNotProcessed means that the request may be sent again through another tunnel. Either no handler has seen it,
-	// or it only reads and the tunnel ended before an answer arrived.
+	// or it only reads and the tunnel ended before a response arrived.
 	ErrNotProcessed = errors.New("not processed by the other end")
 
-	// ErrTurnedAway means that the hub, or something in front of it, ended the TLS handshake of a new tunnel. Usually
-	// it is busy.
+	// ErrTurnedAway means that the hub, or something in front of it, ended the TLS handshake of a new tunnel. The usual
+	// reason is that the hub is busy.
 	ErrTurnedAway = errors.New("turned away in the TLS handshake: too many connections are opened at the same time, " +
 		"or the address serves another name")
 
@@ -49,8 +49,8 @@ var (
 	ErrHeaderTooLarge = h2.ErrHeaderTooLarge
 )
 
-// errGoodbye is the orderly end of a tunnel: the peer announced that it takes no more requests, and has finished the
-// earlier ones.
+// errGoodbye is the orderly end of a tunnel: the peer has announced that it accepts no more requests, and has finished
+// the earlier requests.
 var errGoodbye = fmt.Errorf("%w: it takes no more requests", ErrPeerClosed)
 
 // Reason returns a short name for the reason why a tunnel ended. It is suitable for a metric label: "closed",
@@ -75,9 +75,9 @@ func Reason(err error) string {
 
 // HandshakeError is the hub's refusal of a tunnel.
 type HandshakeError struct {
-	StatusCode int           // of the HTTP response
-	RetryAfter time.Duration // from the Retry-After header, 0 if there was none
-	Body       string        // the response's body, at most 1 KiB
+	StatusCode int           // the status code of the HTTP response
+	RetryAfter time.Duration // from the Retry-After header; 0 if there was none
+	Body       string        // the response body, at most 1 KiB
 }
 
 // Error returns the status and the hub's message.
@@ -89,8 +89,8 @@ func (e *HandshakeError) Error() string {
 	return text
 }
 
-// readFailure returns why reading from the network ended. An error that is neither an end of the stream nor a network
-// error comes from the parser of WebSocket frames, which has no type for its errors.
+// readFailure returns the reason why reading from the network ended. An error that is neither an end of the stream nor
+// a network error comes from the parser of WebSocket frames, which has no type for its errors.
 func readFailure(err error) error {
 	var (
 		closed  *websocket.CloseError
@@ -106,7 +106,7 @@ func readFailure(err error) error {
 	}
 }
 
-// writeFailure returns why writing to the network ended.
+// writeFailure returns the reason why writing to the network ended.
 func writeFailure(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -13,11 +13,11 @@ import (
 
 // Frame is the header of one HTTP/2 frame, for Observer.Frame.
 type Frame struct {
-	Sent     bool // by this end
+	Sent     bool // whether this end sent the frame
 	Type     http2.FrameType
 	Flags    http2.Flags
 	StreamID uint32 // 0 means the connection itself
-	Length   int    // of the content, in bytes
+	Length   int    // length of the content, in bytes
 }
 
 // String returns a line for a debug log, such as "sent HEADERS stream=1 flags=0x5 length=41".
@@ -42,7 +42,7 @@ type frameScanner struct {
 	want   int                              // number of bytes in kept after which the scanner acts
 }
 
-// maxControl is the maximum length of the SETTINGS that this end sends.
+// maxControl is the maximum length of the SETTINGS frame that this end sends.
 const maxControl = 64
 
 // visitor is called for each frame. It receives the content of the SETTINGS and WINDOW_UPDATE frames that this end

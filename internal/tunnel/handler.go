@@ -14,13 +14,13 @@ import (
 var errDeclined = errors.New("the response header was too large for the tunnel")
 
 // handler wraps the agent's handler. It restores upgrades, and keeps headers within the limit of the hub, because a
-// header far above the limit would end the whole tunnel and not only the request.
+// header far above the limit would end the whole tunnel rather than only the request.
 type handler struct {
 	next           http.Handler
 	maxHeaderBytes int
 }
 
-// ServeHTTP passes the request on.
+// ServeHTTP forwards the request.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	protocol, method := r.Header.Get(headerUpgrade), r.Header.Get(headerMethod)
 	for name := range r.Header {
@@ -55,17 +55,17 @@ func originalRequest(post *http.Request, method, protocol string) *http.Request 
 	return r
 }
 
-// limitedWriter answers 502 if the handler's header is larger than the hub accepts.
+// limitedWriter responds with 502 if the handler's header is larger than the hub accepts.
 type limitedWriter struct {
 	http.ResponseWriter
 	limit    int
 	cancel   context.CancelFunc // of the request
 	began    bool
-	declined bool // the header was too large
+	declined bool // set if the header was too large
 }
 
 // WriteHeader writes the header if it is small enough. It drops the fields that must not go through a tunnel. One of
-// them is Connection, because net/http2 would take "close" for the end of the whole tunnel.
+// them is Connection, because net/http2 would interpret "close" as the end of the whole tunnel.
 func (w *limitedWriter) WriteHeader(status int) {
 	if w.began {
 		return
@@ -88,7 +88,7 @@ func (w *limitedWriter) WriteHeader(status int) {
 	}
 }
 
-// decline answers 502 with the reason, discards the handler's answer, and cancels the request.
+// decline responds with 502 and the reason, discards the handler's response, and cancels the request.
 func (w *limitedWriter) decline(reason string) {
 	w.began, w.declined = true, true
 	clear(w.Header())
@@ -96,7 +96,7 @@ func (w *limitedWriter) decline(reason string) {
 	w.cancel()
 }
 
-// recoverDeclined recovers from the panic that a handler may use to stop after its answer was declined.
+// recoverDeclined recovers from the panic with which a handler may stop after its response has been declined.
 func (w *limitedWriter) recoverDeclined() {
 	if !w.declined {
 		return

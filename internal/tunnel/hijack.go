@@ -20,17 +20,17 @@ var (
 	errWriteClosed   = errors.New("write after the end of writing")
 )
 
-// upgradeWriter is the ResponseWriter of an upgrade request. An answer other than 101 is sent in the ordinary way. The
-// handler writes a 101, as in HTTP/1.1, to the connection that Hijack returns.
+// upgradeWriter is the ResponseWriter of an upgrade request. A response other than 101 is sent in the usual way. The
+// handler writes a 101 response, as in HTTP/1.1, to the connection that Hijack returns.
 type upgradeWriter struct {
 	*limitedWriter
 	request  *http.Request // the POST
 	hijacked *hijackedConn
 }
 
-// Hijack returns a connection to which the handler must first write a 101 response. The tunnel translates that into the
-// answer to the hub. Afterward the connection carries both directions of the upgraded stream. The request ends when the
-// handler has returned and the connection is closed.
+// Hijack returns a connection to which the handler must first write a 101 response. The tunnel translates this into the
+// response to the hub. Afterward the connection carries both directions of the upgraded stream. The request ends when
+// the handler has returned and the connection is closed.
 func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.began || w.hijacked != nil {
 		return nil, nil, fmt.Errorf("hijack tunnel stream: %w", errHijackTooLate)
@@ -51,7 +51,7 @@ func (w *upgradeWriter) wait() {
 	}
 }
 
-// release stops all use of the response, even after a panic.
+// release prevents any further use of the response, even after a panic.
 func (w *upgradeWriter) release() {
 	if w.hijacked != nil {
 		w.hijacked.detach()
@@ -70,7 +70,7 @@ type hijackedConn struct {
 	ended    bool   // no more writes are allowed
 	chunk    []byte // buffer for the next chunk
 
-	gate    sync.RWMutex // guards control for the same reason; mu cannot, because a stuck Write holds it
+	gate    sync.RWMutex // guards control for the same reason; mu cannot be used, because a stuck Write holds it
 	control *http.ResponseController
 }
 
@@ -91,7 +91,7 @@ func newHijackedConn(w http.ResponseWriter, r *http.Request, limit int) *hijacke
 	}
 }
 
-// Read returns the data that the hub's side writes, and io.EOF after the last of it.
+// Read returns the data that the hub's side writes, and io.EOF after the last byte.
 func (c *hijackedConn) Read(p []byte) (int, error) {
 	select {
 	case <-c.closed:
@@ -101,7 +101,7 @@ func (c *hijackedConn) Read(p []byte) (int, error) {
 	return c.request.Body.Read(p) // return the reader's error unchanged
 }
 
-// Write takes the 101 response first, and then data for the hub's side. It blocks while the hub's side does not read.
+// Write first takes the 101 response, and then data for the hub's side. It blocks while the hub's side is not reading.
 func (c *hijackedConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,8 +122,8 @@ func (c *hijackedConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeHead collects the 101 response and sends it on when it is complete. It returns the part of p that comes after
-// the response. The caller holds c.mu.
+// writeHead collects the 101 response and forwards it when it is complete. It returns the part of p that comes after
+// the response. The caller must hold c.mu.
 func (c *hijackedConn) writeHead(p []byte) (rest []byte, err error) {
 	header, protocol, rest, err := c.head.collect(p)
 	if err != nil {
@@ -147,7 +147,7 @@ func (c *hijackedConn) writeHead(p []byte) (rest []byte, err error) {
 }
 
 // collect adds the next piece. When the response is complete, collect returns its header and protocol, and the part of
-// p that comes after it. Until then the protocol is empty.
+// p that comes after it. Until then, the protocol is empty.
 func (h *switchHead) collect(p []byte) (header http.Header, protocol string, rest []byte, err error) {
 	before := len(h.text)
 	h.text = append(h.text, p[:min(len(p), h.limit+1-before)]...)
@@ -166,7 +166,7 @@ func (h *switchHead) collect(p []byte) (header http.Header, protocol string, res
 	return header, protocol, p[end-before:], err
 }
 
-// declineHead answers 502 to the hub, and returns the error for the handler.
+// declineHead responds to the hub with 502, and returns the error for the handler.
 func (c *hijackedConn) declineHead(reason error) error {
 	reason = fmt.Errorf("answer upgrade: the handler wrote no valid 101 response: %w", reason)
 	http.Error(c.response, reason.Error(), http.StatusBadGateway)
@@ -204,7 +204,7 @@ func parseSwitch(head []byte) (header http.Header, protocol string, err error) {
 	return response.Header, protocol, nil
 }
 
-// writeChunks sends p to the hub's side. The caller holds c.mu.
+// writeChunks sends p to the hub's side. The caller must hold c.mu.
 func (c *hijackedConn) writeChunks(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), maxChunk-chunkHeadSize) // one HTTP/2 frame of 32 KiB
@@ -217,7 +217,7 @@ func (c *hijackedConn) writeChunks(p []byte) error {
 	return nil
 }
 
-// send writes to the hub and flushes. The caller holds c.mu.
+// send writes to the hub and flushes. The caller must hold c.mu.
 func (c *hijackedConn) send(p []byte) error {
 	if _, err := c.response.Write(p); err != nil {
 		return fmt.Errorf("write upgraded stream: %w", err)
@@ -248,8 +248,8 @@ func (c *hijackedConn) Close() error {
 	return nil
 }
 
-// detach closes the connection and stops all use of the response, because net/http2 does not allow it after the handler
-// has returned. A stuck Write has upgradeLinger to finish, and then the stream is reset.
+// detach closes the connection and prevents any further use of the response, because net/http2 does not allow it after
+// the handler has returned. A stuck Write gets upgradeLinger to finish. After that, the stream is reset.
 func (c *hijackedConn) detach() {
 	_ = c.Close()
 	over := make(chan struct{})

@@ -17,16 +17,16 @@ const (
 	joinedBytes = 16 << 10         // maximum size of a message that is copied behind a header
 )
 
-// joiner holds back the header of a response for a moment, so that header and body leave in one message. HTTP/2 writes
-// them separately, and each write would wake up every goroutine on its way through the hub.
+// joiner briefly holds back the header of a response, so that the header and the body are sent in one message. HTTP/2
+// writes them separately, and each write would wake up every goroutine on its way through the hub.
 type joiner struct {
 	net.Conn
-	timeout time.Duration // for a write that no caller waits for
+	timeout time.Duration // buffer for a write that no caller waits for
 
 	mu    sync.Mutex // guards the fields below, and writes
 	held  []byte     // a header; empty if none is held back
 	timer *time.Timer
-	err   error // of a write that no caller waited for
+	err   error // the error of a write that no caller waited for
 }
 
 // Write writes p after the header that is held back, or holds p back.
@@ -67,12 +67,12 @@ func (j *joiner) hold(p []byte) {
 	j.timer.Reset(holdFor)
 }
 
-// late writes the held header although nothing has followed yet. A watch without events is an example.
+// late writes the held header although nothing has followed yet, for example for a watch without events.
 func (j *joiner) late() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.held) == 0 || j.err != nil {
-		return // the next write was faster
+		return // the next write came first
 	}
 	if j.err = j.Conn.SetWriteDeadline(time.Now().Add(j.timeout)); j.err == nil {
 		j.err = j.release()
@@ -90,7 +90,7 @@ func (j *joiner) release() error {
 	return err
 }
 
-// SetWriteDeadline sets the deadline of later writes. The write of a late header has a deadline of its own.
+// SetWriteDeadline sets the deadline of later writes. The write of a late header has its own deadline.
 func (j *joiner) SetWriteDeadline(t time.Time) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -25,17 +25,17 @@ type link struct {
 	received *frameScanner
 
 	start     time.Time
-	lastHeard atomic.Int64 // ns after start
+	lastHeard atomic.Int64 // in nanoseconds after start
 
 	closing sync.Once
-	ended   chan struct{} // closed by end, when cause no longer changes
+	ended   chan struct{} // closed by end, after which cause no longer changes
 	mu      sync.Mutex    // guards the fields below
 	over    bool
 	cause   error
 	onEnd   func(error)
 }
 
-// newLink returns a link. client is true at the hub, which is the client in HTTP/2.
+// newLink returns a link. client is true on the hub, which is the HTTP/2 client.
 func newLink(conn net.Conn, cfg Config, client bool) *link {
 	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), start: time.Now(),
 		ended: make(chan struct{})}
@@ -58,7 +58,7 @@ func (l *link) frameReceived(f Frame, _ []byte, _ bool) (changed bool, err error
 	return false, l.windows.received(f)
 }
 
-// Read counts the bytes and remembers when they arrived.
+// Read counts the bytes and records when they arrived.
 func (l *link) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
 	if n > 0 {
@@ -72,7 +72,7 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		l.setCause(readFailure(err))
-		l.end() // before HTTP/2 fails the requests, whose callers will ask for the reason
+		l.end() // this happens before HTTP/2 fails the requests, whose callers will ask for the reason
 	}
 	return n, err
 }
@@ -141,7 +141,7 @@ func (l *link) countError(kind string) {
 }
 
 // end publishes the first reason. If there is none, HTTP/2 has ended the link because the peer has said goodbye and the
-// last request is done. Later calls do nothing.
+// last request has finished. Later calls do nothing.
 func (l *link) end() {
 	l.mu.Lock()
 	if l.over {
@@ -162,7 +162,7 @@ func (l *link) end() {
 	}
 }
 
-// Close ends the link and closes the connection, which takes a moment if the peer hangs. Later calls do nothing.
+// Close ends the link and closes the connection, which may take some time if the peer hangs. Later calls do nothing.
 func (l *link) Close() error {
 	l.end()
 	var err error
@@ -173,7 +173,7 @@ func (l *link) Close() error {
 	return nil
 }
 
-// whenEnded calls f once with the reason. It calls f at once if the link has already ended.
+// whenEnded calls f once with the reason. It calls f immediately if the link has already ended.
 func (l *link) whenEnded(f func(error)) {
 	l.mu.Lock()
 	over, cause := l.over, l.cause
@@ -186,8 +186,8 @@ func (l *link) whenEnded(f func(error)) {
 	}
 }
 
-// why returns the reason why the link ends as soon as it is known. After a failed write it is known before the link has
-// ended.
+// why returns the reason why the link ends as soon as it is known. After a failed write, the reason is known before the
+// link has ended.
 func (l *link) why() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,12 +27,12 @@ const (
 	headerMethod  = privatePrefix + "Method"  // in a request: the method that the POST represents
 )
 
-// RoundTrip sends a request to the agent. It differs from http.Transport in these ways: it ignores the scheme and host
-// of the URL and Request.Close, and it does not send hop-by-hop headers or Priority.
+// RoundTrip sends a request to the agent. Unlike http.Transport, it ignores the scheme and host of the URL and
+// Request.Close, and it does not send hop-by-hop headers or Priority.
 //
-// RoundTrip answers an upgrade request without a body like http.Transport: the Body of a 101 is an io.ReadWriteCloser
-// with CloseWrite, and any other answer is an ordinary one. If the request has a body, RoundTrip does not ask for the
-// upgrade, which HTTP allows.
+// RoundTrip handles an upgrade request without a body in the same way as http.Transport. The Body of a 101 response is
+// an io.ReadWriteCloser with CloseWrite, and any other response is an ordinary response. If the request has a body,
+// RoundTrip does not request the upgrade, which HTTP allows.
 //
 // The error matches ErrNotProcessed if the request may be sent again through another tunnel, ErrHeaderTooLarge if
 // RoundTrip refused it, and the error of Err if the session ended in the meantime.
@@ -57,7 +57,7 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.exchange(r, !hasBody(r))
 }
 
-// exchange sends a request. The fields in upgrade ask for an upgrade. The request may be sent again if it is repeatable
+// exchange sends a request. The fields in upgrade request an upgrade. The request may be sent again if it is repeatable
 // and either no handler has seen it or it only reads.
 func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field) (*http.Response, error) {
 	s.streams.Add(1)
@@ -97,7 +97,7 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close() // return the body's error unchanged
 }
 
-// explain adds the facts that the caller needs to an error of HTTP/2.
+// explain adds the facts that the caller needs to an HTTP/2 error.
 func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) error {
 	var (
 		reset  http2.StreamError
@@ -116,7 +116,7 @@ func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) 
 		return fmt.Errorf("tunnel %w: %w", ErrProtocol, err)
 	case repeatable && s.goingAway():
 		return fmt.Errorf("%w: %w", ErrNotProcessed, err)
-	// a request that broke this tunnel must not break others
+	// a request that has broken this tunnel must not break others
 	case repeatable && !upgrade && s.repeatable(r) && why != nil && !errors.Is(why, ErrProtocol):
 		return fmt.Errorf("%w: tunnel %w: %w", ErrNotProcessed, why, err)
 	case why != nil:
@@ -127,14 +127,14 @@ func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) 
 }
 
 // reads reports whether a request changes nothing, judging by its method, so that it may be sent again even if a
-// handler may have seen it. It is false for upgrade requests, which travel as POSTs.
+// handler may have seen it. The result is false for upgrade requests, which are sent as POSTs.
 func reads(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
 }
 
-// goingAway reports whether the agent has announced that it takes no more requests. The agent has ended none of the
-// requests that it took, and has promised not to look at later ones. So a request that fails now came too late, unless
-// its own body failed.
+// goingAway reports whether the agent has announced that it accepts no more requests. The agent finishes the requests
+// that it has accepted, and has promised not to process later requests. Therefore a request that fails now came too
+// late, unless its own body failed.
 func (s *Session) goingAway() bool {
 	if cause := s.Err(); cause != nil {
 		return errors.Is(cause, errGoodbye)
@@ -142,7 +142,7 @@ func (s *Session) goingAway() bool {
 	return s.client.GoingAway()
 }
 
-// staysHere reports whether a header must not be sent into the tunnel. The name may be in any case.
+// staysHere reports whether a header must not be sent into the tunnel. The case of the name does not matter.
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Http2-Settings",
@@ -153,7 +153,7 @@ func staysHere(name string) bool {
 	}
 }
 
-// isPrivate reports whether a header belongs to the tunnel. The name may be in any case.
+// isPrivate reports whether a header belongs to the tunnel. The case of the name does not matter.
 func isPrivate(name string) bool {
 	return len(name) >= len(privatePrefix) && strings.EqualFold(name[:len(privatePrefix)], privatePrefix)
 }
@@ -178,14 +178,14 @@ func hasBody(r *http.Request) bool {
 // closeBody closes the request's body, which a RoundTripper must do even if it sends nothing.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // nothing was read from it, so an error says nothing
+		_ = r.Body.Close() // nothing was read from the body, so an error is meaningless
 	}
 }
 
 // upgrade sends an upgrade request as a POST. The body of the POST is the data that the caller will write.
 func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, error) {
 	method := cmp.Or(r.Method, http.MethodGet)
-	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect { // both are tokens
+	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect { // both must be tokens
 		closeBody(r)
 		return nil, fmt.Errorf("send upgrade request: the method is not valid: %q", method)
 	}
@@ -220,12 +220,12 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 	return response, nil
 }
 
-// asSwitched turns the agent's answer into the 101 that it represents.
+// asSwitched turns the agent's response into the 101 response that it represents.
 func asSwitched(response *http.Response, protocol string, body io.ReadWriteCloser) {
 	response.StatusCode = http.StatusSwitchingProtocols
 	response.Status = "101 " + http.StatusText(http.StatusSwitchingProtocols)
 	response.Proto, response.ProtoMajor, response.ProtoMinor = "HTTP/1.1", 1, 1
-	response.ContentLength = 0 // as in a 101 of net/http; with -1 Response.Write would add "Connection: close"
+	response.ContentLength = 0 // as in a 101 response from net/http; with -1, Response.Write would add "Connection: close"
 	response.Header.Set("Connection", "Upgrade")
 	response.Header.Set("Upgrade", protocol)
 	response.Body = body

@@ -29,18 +29,18 @@ func NewConn(conn net.Conn, cfg Config) *Conn {
 	return &Conn{link: newLink(&joiner{Conn: patient, timeout: cfg.WriteTimeout}, cfg, false), conn: patient, cfg: cfg}
 }
 
-// Close ends the tunnel and all its requests at once. Serve then returns ErrClosed.
+// Close immediately ends the tunnel and all its requests. Serve then returns ErrClosed.
 func (c *Conn) Close() error {
 	c.link.setCause(ErrClosed)
 	return c.link.Close()
 }
 
-// Serve answers the hub's requests with h until the tunnel ends, and returns the reason, which is never nil. When ctx
-// ends, Serve asks the hub to send no more requests, gives the running ones Config.DrainTimeout to finish, and returns
-// ErrClosed.
+// Serve handles the hub's requests with h until the tunnel ends, and returns the reason, which is never nil. When ctx
+// ends, Serve asks the hub to send no more requests, gives requests in progress Config.DrainTimeout to finish, and
+// returns ErrClosed.
 //
 // An upgrade (Connection: Upgrade) reaches h as the original HTTP/1.1 request, with a ResponseWriter that can be
-// hijacked. Any other request reaches h as an HTTP/2 request. The context of a request ends when the hub gives up the
+// hijacked. Any other request reaches h as an HTTP/2 request. The context of a request ends when the hub abandons the
 // request or the tunnel ends. Call Serve only once.
 func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	if err := c.awaitHub(ctx); err != nil {
@@ -58,7 +58,7 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	defer stopWatching()
 
 	server.ServeConn(c.link, &http2.ServeConnOpts{
-		Context:    context.WithoutCancel(ctx), // requests continue after the end of ctx while draining
+		Context:    context.WithoutCancel(ctx), // during draining, requests continue after ctx has ended
 		BaseConfig: base,
 		Handler:    &handler{next: h, maxHeaderBytes: c.cfg.MaxHeaderBytes},
 	})
@@ -66,8 +66,8 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	return fmt.Errorf("serve tunnel: %w", c.link.err())
 }
 
-// awaitHub waits for the hub's first byte. net/http2 allows the hub only 2 s after it starts, which is too short for a
-// hub that accepts thousands of agents at once.
+// awaitHub waits for the hub's first byte. net/http2 allows the hub only 2 s after the server has started, which is too
+// short for a hub that accepts thousands of agents at the same time.
 func (c *Conn) awaitHub(ctx context.Context) error {
 	stopWatching := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stopWatching()
@@ -82,7 +82,7 @@ func (c *Conn) awaitHub(ctx context.Context) error {
 // peekConn is a connection that can wait for its first byte without losing it.
 type peekConn struct {
 	net.Conn
-	first []byte // read by await, but not yet by Read
+	first []byte // byte that await has read but Read has not
 }
 
 // await returns when a byte has arrived, or with an error if none has arrived in time.
@@ -112,10 +112,10 @@ func (c *peekConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// drain asks the hub for no more requests, and ends the tunnel when the time for the running ones has passed.
+// drain asks the hub to send no more requests, and ends the tunnel when the time for requests in progress has passed.
 func (c *Conn) drain(base *http.Server) {
 	c.link.setCause(ErrClosed)
-	_ = base.Shutdown(context.Background()) // sends GOAWAY; there is no listener to wait for
+	_ = base.Shutdown(context.Background()) // this sends GOAWAY; there is no listener to wait for
 	select {
 	case <-c.link.ended:
 	case <-time.After(c.cfg.DrainTimeout):

@@ -30,7 +30,7 @@ type Session struct {
 }
 
 // NewSession starts a session on a connection whose other end is a Conn. Accept calls it for WebSockets, and tests call
-// it for pipes. NewSession returns when the agent has answered a first ping. If no answer arrives within
+// it for pipes. NewSession returns when the agent has responded to a first ping. If no response arrives within
 // Config.HandshakeTimeout and before the end of ctx, it closes the connection.
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
@@ -54,7 +54,7 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 			cfg.OnEnd(err)
 		}
 	})
-	// The answer comes after the agent's settings, so its limits are known from here on. Before that, the client
+	// The response comes after the agent's settings, so its limits are known from here on. Before that, the client
 	// assumes that it may open no more than 100 streams.
 	ctx, cancel := context.WithTimeout(ctx, cfg.HandshakeTimeout)
 	defer cancel()
@@ -67,28 +67,29 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 	return s, nil
 }
 
-// Done returns a channel that is closed when the session has ended. Config.OnEnd reports the same without a waiting
-// goroutine.
+// Done returns a channel that is closed when the session has ended. Config.OnEnd reports the same event without a
+// waiting goroutine.
 func (s *Session) Done() <-chan struct{} { return s.link.ended }
 
 // Err returns why the session ended. It is one of the errors of this package, or nil while the session is open.
 func (s *Session) Err() error { return s.link.err() }
 
-// RemoteAddr returns the address that the connection comes from: the agent, or the last proxy before the hub.
+// RemoteAddr returns the remote address of the connection, which belongs to the agent or to the last proxy before the
+// hub.
 func (s *Session) RemoteAddr() net.Addr { return s.link.RemoteAddr() }
 
-// Streams returns the number of running requests, including watches and upgraded connections.
+// Streams returns the number of requests in progress, including watches and upgraded connections.
 func (s *Session) Streams() int { return int(s.streams.Load()) }
 
-// Close ends the session and all its requests at once.
+// Close immediately ends the session and all its requests.
 func (s *Session) Close() error {
 	s.link.setCause(ErrClosed)
 	s.end()
 	return nil
 }
 
-// Drain refuses new requests with ErrNotProcessed, waits until the running ones have ended or ctx is done, and closes
-// the session. It returns ctx's error if it had to cut off requests.
+// Drain refuses new requests with ErrNotProcessed, waits until the requests in progress have ended or ctx is done, and
+// closes the session. It returns ctx's error if it had to cut off requests.
 func (s *Session) Drain(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })
 	s.link.setCause(ErrClosed)
@@ -102,11 +103,11 @@ func (s *Session) Drain(ctx context.Context) error {
 
 // end closes the connection. The caller has set the cause.
 func (s *Session) end() {
-	s.link.end()         // comes first, so that a failed request can ask for the reason
-	_ = s.client.Close() // fails the requests, then closes the link; it always returns nil
+	s.link.end()         // this comes first, so that a failed request can ask for the reason
+	_ = s.client.Close() // this fails the requests and then closes the link; it always returns nil
 }
 
-// keepalive asks the peer for a sign of life after a time without traffic. It has no goroutine while it waits.
+// keepalive pings the peer after a time without traffic. While it waits, it has no goroutine.
 type keepalive struct {
 	session           *Session
 	interval, timeout time.Duration
@@ -120,7 +121,7 @@ func newKeepalive(s *Session, cfg Config) *keepalive {
 	return &keepalive{session: s, interval: cfg.PingInterval, timeout: cfg.PingTimeout, observe: cfg.Observer.Ping}
 }
 
-// ping sends a ping and waits for the peer's answer.
+// ping sends a ping and waits for the peer's response.
 func (k *keepalive) ping(ctx context.Context) error {
 	start := time.Now()
 	if err := k.session.client.Ping(ctx); err != nil {
@@ -148,7 +149,7 @@ func (k *keepalive) stop() {
 	}
 }
 
-// check pings a silent peer, ends the session if nothing comes back, and sets the timer for the next check.
+// check pings a silent peer, ends the session if there is no response, and sets the timer for the next check.
 func (k *keepalive) check() {
 	link := k.session.link
 	if silence := link.silence(); silence < k.interval {
@@ -158,7 +159,7 @@ func (k *keepalive) check() {
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
 	defer cancel()
 	err := k.ping(ctx)
-	// During a bulk transfer the answer may be late, but then other data has arrived.
+	// During a bulk transfer, the response may be late, but in that case other data has arrived.
 	late := errors.Is(err, context.DeadlineExceeded) && link.silence() < k.timeout
 	if err != nil && !late {
 		link.setCause(ErrPingTimeout)

@@ -13,18 +13,19 @@ import (
 	"time"
 )
 
-// After an upgrade, bytes go from the hub to the agent unchanged, and the end of the request is the end of writing. In
-// the other direction the end of the response would also end the request. So bytes travel in chunks there, each after
-// its length in four bytes, and a length of 0 means that no more will follow.
+// After an upgrade, bytes are sent from the hub to the agent unchanged, and the end of the request is the end of
+// writing. In the other direction, the end of the response would also end the request. Therefore bytes are sent in
+// chunks in that direction. Each chunk is preceded by its length in four bytes, and a length of 0 means that no more
+// data will follow.
 const (
 	chunkHeadSize = 4
-	maxChunk      = 32 << 10 // bytes in one chunk; a reader refuses larger ones
+	maxChunk      = 32 << 10 // maximum number of bytes in one chunk; a reader refuses larger chunks
 )
 
-// chunkReader joins the content of the chunks.
+// chunkReader joins the contents of the chunks.
 type chunkReader struct {
 	source io.Reader
-	left   int // bytes that are left in the current chunk
+	left   int // number of bytes that are left in the current chunk
 	ended  bool
 }
 
@@ -97,10 +98,10 @@ func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.P
 	return u
 }
 
-// Read returns the data that the target sent, and io.EOF after the last of it.
+// Read returns the data that the target has sent, and io.EOF after the last byte.
 func (u *upgradedStream) Read(p []byte) (int, error) { return u.decoder.Read(p) }
 
-// Write sends data to the target and blocks while the target does not read.
+// Write sends data to the target and blocks while the target is not reading.
 func (u *upgradedStream) Write(p []byte) (int, error) {
 	n, err := u.writer.Write(p)
 	if err != nil {
@@ -114,8 +115,8 @@ func (u *upgradedStream) CloseWrite() error {
 	return u.writer.Close() // it always returns nil
 }
 
-// Close ends both directions. Data that was written before still arrives, as it does after closing a socket. Resetting
-// the stream at once would lose it.
+// Close ends both directions. Data that was written before still arrives, as it does when a socket is closed. Resetting
+// the stream immediately would lose this data.
 func (u *upgradedStream) Close() error {
 	u.closing.Do(func() {
 		u.mu.Lock()
@@ -124,7 +125,7 @@ func (u *upgradedStream) Close() error {
 		_ = u.writer.Close() // it always returns nil
 		time.AfterFunc(upgradeLinger, func() {
 			u.cancel()
-			_ = u.response.Close() // returns the flow-control credit of unread data
+			_ = u.response.Close() // this returns the flow-control credit for unread data
 		})
 	})
 	return nil

@@ -101,7 +101,7 @@ func (p *pair) upgrade(t *testing.T, path string) *http.Response {
 	return response
 }
 
-// duplex has the methods of the body of a 101.
+// duplex holds the methods of the body of a 101.
 type duplex interface {
 	io.ReadWriteCloser
 	CloseWrite() error

@@ -15,10 +15,11 @@ import (
 
 // Limits on the memory that windows may take in addition to Config.StreamWindow.
 const (
-	growthPerTunnel = 32 << 20 // bytes, for all streams of a tunnel together
-	growthShared    = 64 << 20 // bytes, for all tunnels that share their Memory
+	growthPerTunnel = 32 << 20 // in bytes, for all streams of a tunnel together
+	growthShared    = 64 << 20 // in bytes, for all tunnels that share a Memory
 	settingWindow   = 4        // SETTINGS_INITIAL_WINDOW_SIZE
-	readEnough      = 16 << 10 // fewer unread bytes count as none: HTTP/2 reports reads in steps of 4 KiB
+	// fewer unread bytes than this count as none, because HTTP/2 reports reads in steps of 4 KiB
+	readEnough = 16 << 10
 )
 
 var (
@@ -26,7 +27,7 @@ var (
 	errSettings = errors.New("the SETTINGS frame was written in parts: this version of net/http2 cannot be used")
 )
 
-// grow reports whether windows may grow by this many bytes, and reserves them.
+// grow reports whether windows may grow by the given number of bytes, and reserves these bytes.
 func (m *Memory) grow(bytes int64) bool {
 	if m.grown.Add(bytes) <= growthShared {
 		return true
@@ -38,29 +39,29 @@ func (m *Memory) grow(bytes int64) bool {
 func (m *Memory) shrink(bytes int64) { m.grown.Add(-bytes) }
 
 // windows lets the window of a stream grow until it holds the data that is in flight during a round trip. net/http2 has
-// one window size for all streams, and it cannot change. So net/http2 and the hub's client get the largest window, but
-// the other end is told the initial one. A stream that reads a whole window within two round trips gets more in its
-// next WINDOW_UPDATE. windows also checks that the other end respects the window that it was told.
+// a single, fixed window size for all streams. Therefore net/http2 and the hub's client get the largest window, but the
+// initial window is announced to the other end. A stream that reads a whole window within two round trips gets more in
+// its next WINDOW_UPDATE. windows also checks that the other end respects the window that was announced to it.
 type windows struct {
 	initial, most int64
-	client        bool // this end opens the streams
+	client        bool // set if this end opens the streams
 	memory        *Memory
 
 	mu        sync.Mutex         // guards the fields below
 	streams   map[uint32]*window // the streams on which the other end may send
 	last      uint32             // the newest stream
 	pings     roundTrips
-	unread    int64 // bytes that have arrived but have not been read yet
-	reserved  int64 // bytes by which windows exceed the initial size
-	lingering int64 // the part of reserved whose streams have ended; their data may be unread
+	unread    int64 // number of bytes that have arrived but have not been read yet
+	reserved  int64 // number of bytes by which windows exceed the initial size
+	lingering int64 // the part of reserved for streams that have ended; their data may still be unread
 	ended     bool
 }
 
 // window is the window of one stream.
 type window struct {
-	size   int64     // bytes that the other end may have in flight
-	credit int64     // bytes that the other end may still send
-	read   int64     // bytes read since the time below
+	size   int64     // number of bytes that the other end may have in flight
+	credit int64     // number of bytes that the other end may still send
+	read   int64     // number of bytes read since the time below
 	since  time.Time // the time of the first byte, or when a whole window had last been read
 }
 
@@ -70,8 +71,8 @@ func newWindows(cfg Config, client bool) *windows {
 	}
 }
 
-// sent sees a frame before it is written, and reports whether it has changed the content. If the frame is not whole,
-// parts of it have already been written, so its content cannot change.
+// sent examines a frame before it is written, and reports whether it has changed the content. If the frame is not
+// whole, parts of it have already been written, so its content cannot change.
 func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +106,7 @@ func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err e
 	return false, nil
 }
 
-// received sees the header of a frame before net/http2 does.
+// received examines the header of a frame before net/http2 does.
 func (w *windows) received(f Frame) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -132,7 +133,7 @@ func (w *windows) received(f Frame) error {
 	return nil
 }
 
-// announce puts the initial window into this end's settings.
+// announce writes the initial window into this end's settings.
 func (w *windows) announce(f Frame, content []byte, whole bool) (changed bool, err error) {
 	if f.Flags.Has(http2.FlagSettingsAck) || w.initial == w.most {
 		return false, nil
@@ -149,7 +150,7 @@ func (w *windows) announce(f Frame, content []byte, whole bool) (changed bool, e
 	return true, nil
 }
 
-// open adds a stream if it is new. Trailers come in HEADERS frames too.
+// open adds a stream if it is new. Trailers are also sent in HEADERS frames.
 func (w *windows) open(id uint32) {
 	if id <= w.last {
 		return
@@ -187,9 +188,9 @@ func (w *windows) arrive(s *window, bytes int64) error {
 	return nil
 }
 
-// refill counts bytes that were read, and returns by how much the window grows. If a whole window was read within two
-// round trips, the window is the bottleneck. So refill makes it four times as large, or twice as large if the limits
-// allow no more.
+// refill counts bytes that have been read, and returns by how much the window grows. If a whole window has been read
+// within two round trips, the window is the bottleneck. In that case, refill makes it four times as large, or twice as
+// large if the limits allow no more.
 func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {
 	if s == nil {
 		return 0
@@ -223,7 +224,7 @@ func (w *windows) reserve(bytes int64) bool {
 	return true
 }
 
-// settle releases the reserved bytes of streams that have ended and whose data was read.
+// settle releases the reserved bytes of streams that have ended and whose data has been read.
 func (w *windows) settle() {
 	unread := w.unread
 	if unread < readEnough {
@@ -236,7 +237,7 @@ func (w *windows) settle() {
 	}
 }
 
-// end releases everything.
+// end releases all reserved bytes.
 func (w *windows) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

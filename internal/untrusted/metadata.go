@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Limits for metadata that is kept in memory. Kubernetes limits annotations to 256 KiB. Labels, finalizers and owners
-// are limited only by the size of the object.
+// Limits for metadata that is kept in memory. Kubernetes limits annotations to 256 KiB. Labels, finalizers and owner
+// references are limited only by the size of the object.
 const (
 	maxFinalizers = 16
 	maxOwners     = 4
@@ -20,14 +20,14 @@ const (
 	maxOwner = 1 << 10
 )
 
-// Metadata says which parts of an object's metadata are kept.
+// Metadata defines which parts of an object's metadata are kept.
 type Metadata struct {
-	// Annotations contains the keys of the annotations to keep, and how many bytes to keep of each.
+	// Annotations maps the keys of the annotations to keep to the number of bytes to keep.
 	Annotations map[string]int
 	// Labels contains the keys of the labels to keep.
 	Labels []string
-	// MoreLabels is how many other labels are kept, in the order of their keys. It is for objects that people select by
-	// their own labels.
+	// MoreLabels is the number of other labels to keep, in the order of their keys. It is for objects that users select
+	// by their own labels.
 	MoreLabels int
 	// Finalizers keeps the first 16 finalizers.
 	Finalizers bool
@@ -35,8 +35,8 @@ type Metadata struct {
 	Owners []string
 }
 
-// Trim drops the rest of an object's metadata. A second call changes nothing. Trim does not modify the object's
-// existing maps and slices.
+// Trim drops all other metadata of an object. A second call changes nothing. Trim does not modify the object's existing
+// maps and slices.
 func (k Metadata) Trim(o metav1.Object) {
 	o.SetManagedFields(nil)
 	annotations := map[string]string{}

@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package untrusted decodes JSON and YAML from untrusted sources, and limits what decoding builds from the bytes.
+// Package untrusted decodes JSON and YAML from untrusted sources, and limits the memory that decoding can use.
 //
 // A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes.
-// Therefore this package counts everything before it builds anything large.
+// Therefore this package counts all elements before it builds anything large.
 package untrusted
 
 import (
@@ -19,9 +19,9 @@ import (
 
 // Bounds are the limits of one decoding.
 type Bounds struct {
-	// Bytes is the length of the text.
+	// Bytes is the maximum length of the text.
 	Bytes int
-	// Nodes is the number of values and keys in the text, including nested ones.
+	// Nodes is the maximum number of values and keys in the text, including nested ones.
 	Nodes int
 	// Depth is how deeply objects and lists may be nested.
 	Depth int
@@ -42,7 +42,7 @@ func (b Bounds) WithBytes(n int) Bounds {
 // ErrTooLarge is wrapped by the error for a text that exceeds its limits.
 var ErrTooLarge = errors.New("the text exceeds a limit")
 
-// JSON decodes one JSON value like encoding/json.
+// JSON decodes one JSON value in the same way as encoding/json.
 func JSON(raw []byte, into any, bounds Bounds) error {
 	if err := Check(raw, bounds); err != nil {
 		return err
@@ -79,7 +79,7 @@ func StrictJSON(raw []byte, into any, bounds Bounds) error {
 	return nil
 }
 
-// ReadJSON reads one JSON value, up to the end of the reader, and decodes it. It reads at most one byte more than the
+// ReadJSON reads one JSON value, up to the end of the input, and decodes it. It reads at most one byte more than the
 // limit.
 func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	raw, err := io.ReadAll(io.LimitReader(from, int64(bounds.Bytes)+1))

@@ -16,13 +16,13 @@ import (
 // marks but is only one node.
 const marksPerNode = 4
 
-// marksPerDirective is how many marks a directive counts for. The parser compares each %TAG with all earlier ones, so
-// 50,000 of them take seconds.
+// marksPerDirective is the number of marks that a directive counts for. The parser compares each %TAG with all earlier
+// ones, so 50,000 directives take seconds.
 const marksPerDirective = 16
 
 // AsJSON returns the first document of a YAML text as JSON, like sigs.k8s.io/yaml. It refuses features that let an
-// author hide content from a reader, or repeat it: anchors, aliases, merge keys, tags, and duplicate keys. The YAML 1.1
-// booleans, such as yes and off, are strings.
+// author hide content from a reader, or repeat content. These are anchors, aliases, merge keys, tags and duplicate
+// keys. The YAML 1.1 booleans, such as yes and off, are strings.
 //
 // The errors contain nothing from the text.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
@@ -33,7 +33,7 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has more than %d items and commas", ErrTooLarge, most)
 	}
 	var document yaml.Node
-	// decode into a Node, which is the tree as written, where an alias is one node
+	// this decodes into a Node, which represents the tree as it was written, where an alias is one node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
 		return nil, errors.New("it is not YAML")
 	}
@@ -75,15 +75,15 @@ func marks(raw []byte) int {
 	return count
 }
 
-// endsLine reports whether a byte may end a line of YAML. Bytes outside ASCII are part of YAML's other line breaks and
-// of its byte order mark. In UTF-16, the byte next to a line feed is 0.
+// endsLine reports whether a byte may end a line of YAML. Non-ASCII bytes can be part of YAML's other line breaks and
+// of the byte order mark. In UTF-16, the byte next to a line feed is 0.
 func endsLine(c byte) bool { return c == '\n' || c == '\r' || c == 0 || c >= 0x80 }
 
 // writer writes nodes as JSON.
 type writer struct {
 	out     bytes.Buffer
 	encoder *json.Encoder
-	nodes   int // how many more may be written
+	nodes   int // how many more nodes may be written
 }
 
 // Errors for refused YAML.
@@ -177,7 +177,7 @@ func (w *writer) value(v any) error {
 	if w.encoder.Encode(v) != nil { // infinity
 		return errValue
 	}
-	// remove the newline, because some readers parse the result as YAML, where it would end a key
+	// removes the newline, because some readers parse the result as YAML, where a newline would end a key
 	w.out.Truncate(w.out.Len() - 1)
 	return nil
 }

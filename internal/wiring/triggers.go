@@ -35,7 +35,7 @@ func OnOwnedChange(object client.Object, options ...builder.OwnsOption) Trigger 
 	return func(b *builder.Builder) { b.Owns(object, options...) }
 }
 
-// OnOtherChange passes a change of another object to a handler, which requests the affected objects.
+// OnOtherChange passes a change to another object to a handler, which requests the affected objects.
 func OnOtherChange(object client.Object, h handler.EventHandler, options ...builder.WatchesOption) Trigger {
 	return func(b *builder.Builder) { b.Watches(object, h, options...) }
 }
@@ -62,7 +62,8 @@ func RequestOnStart(names ...types.NamespacedName) Trigger {
 	})
 }
 
-// OnCall requests the objects that a callback names, after a delay. Changes within the delay result in one request.
+// OnCall requests the objects that are passed to a callback, after a delay. Changes within the delay result in one
+// request.
 func OnCall(register func(func(types.NamespacedName)), delay time.Duration) Trigger {
 	return withQueue(func(_ context.Context, q Queue) error {
 		register(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, delay) })
@@ -81,7 +82,7 @@ func RequestAllOnCall(list func(context.Context) ([]types.NamespacedName, error)
 		func(ctx context.Context, _ struct{}) ([]types.NamespacedName, error) { return list(ctx) })
 }
 
-// Find returns the objects that a change affects.
+// Find returns the objects that are affected by a change.
 type Find[T comparable] func(ctx context.Context, changed T) ([]types.NamespacedName, error)
 
 // LookUpOnCall looks up the objects that a callback affects, and requests them after a delay. The callback does not
@@ -103,7 +104,7 @@ func lookUp[T comparable](
 ) {
 	for of, ended := changed.Get(); !ended; of, ended = changed.Get() {
 		names, err := find(ctx, of)
-		if err != nil { // a cache that cannot be read is being stopped
+		if err != nil { // reading fails only while the cache is being stopped
 			ctrl.LoggerFrom(ctx).Error(err, "could not request reconciles")
 		}
 		for _, name := range names {

@@ -14,7 +14,7 @@ import (
 )
 
 // readCheckpoint reads the hub's checkpoint. A restored hub would clean a host that has lost its checkpoint, so a file
-// without one is an error.
+// without a checkpoint is an error.
 func (r *Runner) readCheckpoint() error {
 	path := filepath.Join(r.options.State, fileCheckpoint)
 	raw, err := os.ReadFile(path)
@@ -30,8 +30,8 @@ func (r *Runner) readCheckpoint() error {
 	return nil
 }
 
-// reach stores the checkpoint that came with instructions before the instructions themselves, so that a host never has
-// instructions with an earlier checkpoint.
+// reach stores the checkpoint that came with instructions. It does so before the instructions themselves are stored, so
+// that a host never has instructions with an earlier checkpoint.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint

@@ -18,10 +18,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultMode is the mode of files without one.
+// defaultMode is the mode of files that do not specify one.
 const defaultMode = "0600"
 
-// modeOf returns the mode of a file of instructions. The mode was checked before.
+// modeOf returns the mode of a file in instructions. The mode has already been checked.
 func modeOf(file protocol.HostFile) fs.FileMode {
 	mode, err := strconv.ParseUint(cmp.Or(file.Mode, defaultMode), 8, 12)
 	if err != nil {
@@ -30,7 +30,7 @@ func modeOf(file protocol.HostFile) fs.FileMode {
 	return fs.FileMode(mode & 0o777)
 }
 
-// writeFile writes a file of instructions below root. It does not touch a file that is already up to date.
+// writeFile writes a file from instructions below root. It does not touch a file that is already up to date.
 func writeFile(root string, file protocol.HostFile) error {
 	path := filepath.Join(root, file.Path)
 	if file.Absent {
@@ -47,7 +47,7 @@ func writeFile(root string, file protocol.HostFile) error {
 	}
 	err := replaceFile(path, file.Content, func(out *os.File) error {
 		if os.Geteuid() != 0 && file.UID == 0 && file.GID == 0 {
-			return out.Chmod(modeOf(file)) // an agent that is not root, as in tests, owns its files
+			return out.Chmod(modeOf(file)) // if the agent is not root, as in tests, it owns its files
 		}
 		return errors.Join(out.Chown(file.UID, file.GID), out.Chmod(modeOf(file)))
 	})
@@ -57,8 +57,8 @@ func writeFile(root string, file protocol.HostFile) error {
 	return nil
 }
 
-// folderMode returns the mode for missing directories. Other programs write files for all users below /etc, such as a
-// kubeconfig; the mode of each file decides who can read it.
+// folderMode returns the mode for missing directories. Other programs write files that all users can read, such as a
+// kubeconfig, below /etc. The mode of each file decides who can read it.
 func folderMode(path string) fs.FileMode {
 	if strings.HasPrefix(filepath.Clean(path), "/etc/") {
 		return 0o755

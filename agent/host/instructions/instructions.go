@@ -72,7 +72,7 @@ func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostIn
 	return false
 }
 
-// start runs a supervisor until it, or ctx, ends.
+// start runs a supervisor until the supervisor exits or ctx ends.
 func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction) error {
 	if err := r.journal.prepare(instruction); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction
 	}
 }
 
-// settle removes the command and the variables of an instruction that no longer runs.
+// settle removes the command and the variables of an instruction that is no longer running.
 func (r *Runner) settle(instruction protocol.HostInstruction) {
 	if err := r.journal.settle(instruction.ID); err != nil {
 		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction",
@@ -135,7 +135,7 @@ func (r *Runner) keep(ctx context.Context, o *order, running *sync.WaitGroup) {
 	}
 }
 
-// repeat runs a periodic instruction again and again. It does not remember the last run: after a restart of the agent,
+// repeat runs a periodic instruction repeatedly. It does not remember the last run, so after a restart of the agent,
 // the instruction runs immediately.
 func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.HostInstruction) {
 	for {

@@ -25,14 +25,14 @@ import (
 const (
 	fileInstruction = "instruction.json" // the instruction to run; removed when it has ended
 	fileLock        = "lock"             // locked by the supervisor while the instruction runs
-	fileBegun       = "begun"            // made once, before the instruction runs; holds its digest
-	fileResult      = "result.json"      // made once, after it has ended
+	fileBegun       = "begun"            // created once, before the instruction runs; holds its digest
+	fileResult      = "result.json"      // created once, after the instruction has ended
 	fileEnd         = "end"              // tells the supervisor to end the instruction
-	fileReserved    = "result.reserved"  // reserves room for the result, and becomes the result
+	fileReserved    = "result.reserved"  // reserves disk space for the result, and becomes the result
 )
 
-// maxEntries bounds the instructions that the journal remembers. A host that has run this many accepts no more until it
-// is cleaned.
+// maxEntries is the maximum number of instructions that the journal remembers. A host that has run this many
+// instructions accepts no more until it has been cleaned.
 const maxEntries = 10000
 
 // Result is the result of an instruction that has ended.
@@ -50,9 +50,9 @@ type Result struct {
 type state int
 
 const (
-	unknown     state = iota // it never began
+	unknown     state = iota // it has never started
 	running                  // its supervisor is running
-	interrupted              // it began, but is not running and has no result
+	interrupted              // it has started, but is not running and has no result
 	ended                    // it has a result
 )
 
@@ -62,7 +62,7 @@ type journal struct{ folder string }
 
 func (j journal) entry(id string) string { return filepath.Join(j.folder, id) }
 
-// look returns the state of an instruction, its result if it has ended, and the digest with which it began.
+// look returns the state of an instruction, its result if it has ended, and the digest with which it started.
 func (j journal) look(id string) (state, Result, string, error) {
 	entry := j.entry(id)
 	digest, err := os.ReadFile(filepath.Join(entry, fileBegun))
@@ -71,7 +71,7 @@ func (j journal) look(id string) (state, Result, string, error) {
 	} else if err != nil {
 		return unknown, Result{}, "", fmt.Errorf("journal: %w", err)
 	}
-	// before the result is read: it is written before the lock is released
+	// the lock is checked before the result is read, because the result is written before the lock is released
 	held, err := isLocked(filepath.Join(entry, fileLock))
 	if err != nil {
 		return unknown, Result{}, "", err
@@ -94,7 +94,7 @@ func (j journal) look(id string) (state, Result, string, error) {
 
 // busy reports whether any other instruction is running.
 func (j journal) busy(but []protocol.HostInstruction) bool {
-	known, _ := os.ReadDir(j.folder) // the caller that runs one finds out why it cannot be read
+	known, _ := os.ReadDir(j.folder) // a caller that runs one finds out why it cannot be read
 	for _, entry := range known {
 		if slices.ContainsFunc(but, func(i protocol.HostInstruction) bool { return i.ID == entry.Name() }) {
 			continue
@@ -106,8 +106,8 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts makes the supervisors of instructions that start a service end them, if the next instructions begin by
-// stopping the service.
+// stopStarts finds instructions that start a service, and makes their supervisors end them if the next instructions
+// start by stopping that service.
 func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
@@ -130,8 +130,8 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// prepare writes the instruction for a supervisor. It writes nothing if a supervisor has started: an agent that was
-// killed may have started one a moment ago, and its result uses the space that is reserved here.
+// prepare writes the instruction for a supervisor. It writes nothing if a supervisor has started: an agent that has
+// been killed may have started one a moment before, and the result uses the space that is reserved here.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +164,7 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	return WriteDurably(filepath.Join(entry, fileInstruction), raw)
 }
 
-// reservedSize exceeds the size of any result. Each byte of the output may take up six bytes in JSON.
+// reservedSize exceeds the size of any result. Each byte of output can take up to six bytes in JSON.
 const reservedSize = 8 * outputTail
 
 // reserve reserves disk space for the result of an instruction, so the result can be written even if the instruction
@@ -190,7 +190,7 @@ func reserve(entry string) (err error) {
 	return errors.Join(err, file.Close())
 }
 
-// writeResult writes the result of an instruction into the reserved room.
+// writeResult writes the result of an instruction into the reserved space.
 func writeResult(entry string, result Result) error {
 	raw, err := json.Marshal(result)
 	for err == nil && len(raw) > reservedSize && result.Output != "" {
@@ -202,7 +202,7 @@ func writeResult(entry string, result Result) error {
 	}
 	path := filepath.Join(entry, fileReserved)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) { // an agent of an earlier version has prepared it
+	if errors.Is(err, fs.ErrNotExist) { // an agent with an earlier version prepared it
 		return WriteDurably(filepath.Join(entry, fileResult), raw)
 	} else if err != nil {
 		return err
@@ -222,8 +222,8 @@ func writeResult(entry string, result Result) error {
 	return syncFolder(entry)
 }
 
-// prune forgets instructions that may run again without harm, are not running, and no longer belong to the host's
-// instructions. It never forgets that another instruction has started, because a restored hub may send old
+// prune forgets instructions that can run again without harm, are not running, and no longer belong to the host's
+// instructions. It never forgets that any other instruction has started, because a restored hub may send old
 // instructions.
 func (j journal) prune(present []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
@@ -246,7 +246,7 @@ func (j journal) prune(present []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// settle removes the files that only a supervisor needs, and with them the instruction's variables.
+// settle removes the files that only a supervisor needs. They contain the instruction's variables.
 func (j journal) settle(id string) error {
 	var errs []error
 	for _, name := range []string{fileInstruction, fileReserved, fileEnd} {
@@ -257,8 +257,8 @@ func (j journal) settle(id string) error {
 	return errors.Join(errs...)
 }
 
-// begin records that an instruction starts. It returns fs.ErrExist if the instruction has already started in any
-// process, which the file system detects.
+// begin records that an instruction is starting. It returns fs.ErrExist if the instruction has already been started by
+// any process. The file system detects this.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -269,7 +269,7 @@ func begin(entry, digest string) error {
 		err = file.Sync()
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
-		return errors.Join(err, os.Remove(path)) // it does not start, for example because the disk is full
+		return errors.Join(err, os.Remove(path)) // the instruction does not start, for example because the disk is full
 	}
 	return syncFolder(entry)
 }
@@ -313,8 +313,8 @@ func makeFolder(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// WriteDurably writes a file that only its owner can read. Whenever the machine stops, the file has either the old or
-// the new content.
+// WriteDurably writes a file that only its owner can read. Even if the machine stops at any point, the file has either
+// the old or the new content.
 func WriteDurably(path string, content []byte) error {
 	return replaceFile(path, content, func(file *os.File) error { return file.Chmod(0o600) })
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxProbeBody is how much of the answer to a probe is read, in bytes.
+// maxProbeBody is how much of the response to a probe is read, in bytes.
 const maxProbeBody = 64 << 10
 
-// watchProbe tries a probe until ctx ends, and calls changed when the probe starts to succeed or to fail. It counts as
-// failing at first.
+// watchProbe runs a probe repeatedly until ctx ends, and calls changed when the probe starts to succeed or fail.
+// Initially, the probe counts as failing.
 func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, changed func(successful bool)) {
 	threshold, failures, successful := cmp.Or(probe.FailureThreshold, protocol.DefaultProbeFailures), 0, false
 	for {
@@ -59,7 +59,7 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	if err != nil {
 		return err
 	}
-	// No proxy, because the target of a probe is on this machine.
+	// No proxy is used, because the target of a probe is on this machine.
 	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, DialContext: dialLoopback}
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport,
@@ -80,8 +80,8 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	return nil
 }
 
-// dialLoopback dials an address. On a machine with only IPv6, services listen on its loopback address, and on a machine
-// with only IPv4 on the other. If nothing listens on the loopback address that a probe names, the other one is tried.
+// dialLoopback dials an address. On a machine that has only IPv6 or only IPv4, services listen only on that family's
+// loopback address. If nothing is listening on the loopback address that a probe specifies, the other one is tried.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{}
 	conn, err := dialer.DialContext(ctx, network, address)
@@ -95,7 +95,7 @@ func dialLoopback(ctx context.Context, network, address string) (net.Conn, error
 	}
 	conn, errOther := dialer.DialContext(ctx, network, net.JoinHostPort(other, port))
 	if errOther != nil {
-		return nil, err // of the loopback address that the probe names
+		return nil, err // the error for the loopback address that the probe specifies
 	}
 	return conn, nil
 }

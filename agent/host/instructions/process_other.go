@@ -7,8 +7,8 @@ package instructions
 
 import "os/exec"
 
-// withGroup does nothing here: hosts run Linux.
+// withGroup does nothing on this platform, because hosts run Linux.
 func withGroup(*exec.Cmd) func() { return func() {} }
 
-// detach does nothing here: hosts run Linux.
+// detach does nothing on this platform, because hosts run Linux.
 func detach(*exec.Cmd) {}

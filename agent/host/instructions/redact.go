@@ -18,21 +18,21 @@ import (
 
 const (
 	redacted = "<secret>"
-	// shortestVariable and shortestWord are the minimum lengths of values of variables, and of words of files, that count
-	// as secrets. Shorter ones would be found in any text.
+	// shortestVariable and shortestWord are the minimum lengths of values of variables, and of words of files, that
+	// count as secrets. Shorter values would occur in any text.
 	shortestVariable = 4
 	shortestWord     = 12
-	// longestName is the length from which a word of a command does not count as the name of a secret, but may be a
-	// secret.
+	// longestName is the length from which a word in a command no longer counts as the name of a secret. Such words may
+	// be secrets themselves.
 	longestName = 24
-	// reportedLines and reportedBytes bound the part of an instruction's output that is reported.
+	// reportedLines and reportedBytes limit the part of an instruction's output that is reported.
 	reportedLines = 20
 	reportedBytes = 2 << 10
 )
 
 // secretsOf returns the strings that must not appear in reports about instructions: the values of their variables,
 // secrets named in their commands, words of files that not all users can read, both plain and encoded, and passwords of
-// proxies. The longest come first, so that none is hidden by a part of it.
+// proxies. The longest secrets come first, so that a longer secret is replaced before a secret that is part of it.
 func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
@@ -65,7 +65,7 @@ func secretsOf(all *protocol.HostInstructions) []string {
 	return slices.Compact(secrets)
 }
 
-// add adds a secret in all forms that are looked for, unless it is too short.
+// add adds a secret in all forms that are searched for, unless it is too short.
 func add(secrets []string, secret string, shortest int) []string {
 	if secret = plain(strings.TrimSpace(secret)); len(secret) < shortest {
 		return secrets
@@ -79,8 +79,8 @@ func add(secrets []string, secret string, shortest int) []string {
 	return append(secrets, encoded(secret)...)
 }
 
-// encoded returns the parts of a text in base64 that do not depend on the text before or after it, at any position in
-// the encoded data.
+// encoded returns the parts of a text's base64 encoding that do not depend on the text before or after it, for each
+// possible position in the encoded data.
 func encoded(text string) []string {
 	var forms []string
 	for before := range 3 {
@@ -132,12 +132,14 @@ func namesSecret(word string) bool {
 	return secretName.MatchString(word) && !pathName.MatchString(word)
 }
 
-// random reports whether a word looks like a key: long, of letters and digits, and no path or URL.
+// random reports whether a word looks like a key: it is long, consists of letters and digits, and is neither a path nor
+// a URL.
 func random(word string) bool {
 	return len(word) >= longestName && strings.ContainsFunc(word, unicode.IsDigit) && strings.ContainsFunc(word, unicode.IsLetter) && !strings.ContainsAny(word, "/$")
 }
 
-// plain leaves out of a text what a terminal would obey: a secret is recognized also where that stands within it.
+// plain removes terminal control sequences from a text, so that a secret is recognized even if such sequences occur
+// within it.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Cf, r) {
@@ -147,7 +149,7 @@ func plain(text string) string {
 	}, strings.ToValidUTF8(text, ""))
 }
 
-// report returns the last lines of an output, without secrets and without what a terminal would obey.
+// report returns the last lines of an output, without secrets and terminal control sequences.
 func report(output string, secrets []string) string {
 	output = plain(output)
 	for _, secret := range secrets {

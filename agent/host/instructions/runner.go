@@ -3,12 +3,12 @@
 
 // Package instructions carries out the instructions of a host: files, one-time and periodic instructions, and probes.
 //
-// It keeps a journal, so that no crash makes it repeat a one-time instruction.
+// It keeps a journal, so that it never repeats a one-time instruction after a crash.
 //
 // The journal has a directory for each instruction. A supervisor, a separate process for each instruction, creates the
-// file "begun" exclusively before the command starts, and "result.json" after it has ended. The agent only reads them.
-// The file system thus ensures that a command starts only once, and an agent that was killed at any point learns what
-// happened in the meantime.
+// file "begun" exclusively before the command starts, and "result.json" after it has ended. The agent only reads these
+// files. The file system thus ensures that a command starts only once, and an agent that was killed at any point finds
+// out what happened in the meantime.
 package instructions
 
 import (
@@ -31,15 +31,15 @@ import (
 )
 
 const (
-	fileStored     = "plan.json"  // the name is older than the kind Plan: agents of other versions read it
+	fileStored     = "plan.json"  // the name is older than the Plan kind: agents with other versions read it
 	fileCheckpoint = "checkpoint" // the latest one from the hub; it outlives instructions
 	folderJournal  = "journal"
 
-	// fileRetry is the time between two attempts to write files.
+	// fileRetry is the interval between attempts to write files.
 	fileRetry = 30 * time.Second
-	// lockPoll is the time between two looks at an instruction that another process supervises.
+	// lockPoll is the interval at which an instruction that another process supervises is checked.
 	lockPoll = 200 * time.Millisecond
-	// maxStarts is the maximum number of supervisors that are started for an instruction that does not start.
+	// maxStarts is the maximum number of supervisors that are started for an instruction that fails to start.
 	maxStarts = 20
 )
 
@@ -48,17 +48,17 @@ var ErrCleaning = errors.New("the host is being cleaned; try again when it is")
 
 // Options of a Runner.
 type Options struct {
-	// State is the directory with the instructions and the journal. Only root can read it.
+	// State is the directory with the instructions and the journal. Only root can read this directory.
 	State string
 	// Root is a prefix for the paths of files. It is empty on a real machine.
 	Root string
-	// Supervisor returns the command whose process calls Supervise with this directory.
+	// Supervisor returns a command that calls Supervise with the given directory.
 	Supervisor func(entry string) *exec.Cmd
 	// Changed is called after each change of Progress. It must not block.
 	Changed func()
 	Log     logr.Logger
 
-	step  func(name string) // called between steps; tests end the process there
+	step  func(name string) // called between steps, where tests end the process
 	retry time.Duration     // replaces fileRetry
 }
 
@@ -68,7 +68,8 @@ type Runner struct {
 	journal journal
 	wake    chan struct{} // has room for one element; signals that the instructions have changed
 
-	setting sync.Mutex // held while instructions are stored and replaced, so that the stored instructions are carried out
+	// held while instructions are stored and replaced, so that the stored instructions are carried out
+	setting sync.Mutex
 
 	mu       sync.Mutex // guards the fields below
 	order    *order     // nil if there is none
@@ -78,13 +79,13 @@ type Runner struct {
 	periodic map[string]string // why periodic instructions fail, by ID
 }
 
-// order has instructions in their stored form, in a file that an agent of another version can read.
+// order is the stored form of instructions, in a file that agents with other versions can read.
 type order struct {
 	// Version is the hub's version of the instructions.
 	Version string `json:"version"`
-	// Taken is true if the instructions were removed, so only the cleaning is left to do.
+	// Taken is true if the instructions were removed, so only cleaning remains to be done.
 	Taken bool `json:"taken,omitempty"`
-	// Cleaned is true if the cleaning is done, except for the journal and this file.
+	// Cleaned is true if everything except the journal and this file has been cleaned.
 	Cleaned bool `json:"cleaned,omitempty"`
 
 	*protocol.HostInstructions `json:"plan"`
@@ -98,7 +99,7 @@ func (o *order) next() []protocol.HostInstruction {
 	return o.Instructions
 }
 
-// New returns a Runner that continues with the instructions in the state directory, if there are any.
+// New returns a Runner that continues with any instructions in the state directory.
 func New(o Options) (*Runner, error) {
 	if o.step == nil {
 		o.step = func(string) {}
@@ -127,10 +128,11 @@ func New(o Options) (*Runner, error) {
 
 func (r *Runner) stored() string { return filepath.Join(r.options.State, fileStored) }
 
-// Set durably stores instructions, and carries them out in place of the former ones. It does not end a running
+// Set durably stores instructions, which are then carried out instead of the former ones. It does not end a running
 // instruction. Nil removes the instructions: their Clean instructions run, their files are removed, and the journal is
-// emptied. Instructions of another owner have the same effect, and are not stored: Set returns ErrCleaning until the
-// machine is clean. The checkpoint that came with the instructions is stored before them; it is empty if there is none.
+// emptied. Instructions from another owner have the same effect but are not stored, and Set returns ErrCleaning until
+// the machine is clean. The checkpoint that came with the instructions is stored before them; it is empty if there is
+// none.
 func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInstructions) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
@@ -251,8 +253,8 @@ func (r *Runner) current() *order {
 	return r.order
 }
 
-// Run carries out instructions until ctx ends. A running instruction then continues, and the next Runner finds its
-// result.
+// Run carries out instructions until ctx ends. After that, a running instruction continues, and the next Runner finds
+// its result.
 func (r *Runner) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		o := r.current()
@@ -297,7 +299,7 @@ func (r *Runner) follow(ctx context.Context, o *order) {
 	}
 }
 
-// await waits. It returns false if the instructions are replaced or ctx ends first.
+// await waits for the given time. It returns false if the instructions are replaced or ctx ends first.
 func (r *Runner) await(ctx context.Context, o *order, d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -311,8 +313,8 @@ func (r *Runner) await(ctx context.Context, o *order, d time.Duration) bool {
 	return false
 }
 
-// apply writes the files and runs the one-time instructions that have not run. It returns false if that should be tried
-// again.
+// apply writes the files and runs the one-time instructions that have not run yet. It returns false if this should be
+// retried.
 func (r *Runner) apply(ctx context.Context, o *order) bool {
 	for _, file := range o.Files {
 		if err := writeFile(r.options.Root, file); err != nil {
@@ -329,7 +331,8 @@ func (r *Runner) apply(ctx context.Context, o *order) bool {
 	return !r.waits()
 }
 
-// waits reports whether an instruction could not start, for example because the disk is full. It may start later.
+// waits reports whether an instruction could not start, for example because the disk is full. In that case, it may
+// start later.
 func (r *Runner) waits() bool {
 	p := r.Progress()
 	if p.Phase != protocol.HostFailed || p.Instruction == "" {
@@ -339,8 +342,8 @@ func (r *Runner) waits() bool {
 	return err == nil && state == unknown
 }
 
-// clean runs the Clean instructions, and then forgets all instructions and the journal. It returns false if that should
-// be tried again.
+// clean runs the Clean instructions, and then forgets all instructions and the journal. It returns false if this should
+// be retried.
 func (r *Runner) clean(ctx context.Context, o *order) bool {
 	r.update(o, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
 	if !o.Cleaned && !r.all(ctx, o, o.Clean) {
@@ -362,7 +365,8 @@ func (r *Runner) clean(ctx context.Context, o *order) bool {
 }
 
 // forget removes the journal, then the instructions, so that the same instructions can be carried out again. It first
-// records that it is doing so. Otherwise an agent that is killed in between would find no journal and clean again.
+// records that it is doing this. Otherwise an agent that is killed in between would find no journal and clean the
+// machine again.
 func (r *Runner) forget(o order) error {
 	o.Cleaned = true
 	if err := r.store(&o); err != nil {

@@ -29,14 +29,14 @@ const (
 	// pipeDelay is how long a supervisor waits for output after a command has ended. A service that the command started
 	// may keep its output open.
 	pipeDelay = 2 * time.Second
-	// defaultPath and defaultHome are used for commands if the agent has no such variables.
+	// defaultPath and defaultHome are used for commands if the agent does not have these variables.
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	defaultHome = "/root"
 )
 
 // Supervise runs the instruction in a directory of the journal, if it has never started, and writes its result. It runs
-// in a separate process that outlives the agent. So an agent that is restarted, or upgraded by the instruction itself,
-// finds the instruction running, or its result.
+// in a separate process that outlives the agent. If the agent is restarted, or upgraded by the instruction itself, it
+// therefore finds the instruction running or finds its result.
 func Supervise(ctx context.Context, entry string) error {
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -56,7 +56,7 @@ func Supervise(ctx context.Context, entry string) error {
 		return errors.New("supervise: the instruction in the journal cannot be read")
 	}
 	if err := begin(entry, instruction.Digest()); errors.Is(err, fs.ErrExist) {
-		return nil // it has started before, and is not repeated
+		return nil // the instruction has started before, and is not repeated
 	} else if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
@@ -69,7 +69,7 @@ func Supervise(ctx context.Context, entry string) error {
 	return nil
 }
 
-// endPoll is the time between two checks whether an instruction must be ended.
+// endPoll is the interval between checks whether an instruction must be ended.
 const endPoll = 500 * time.Millisecond
 
 // awaitEnd calls end when the agent requests the end of the instruction. It returns after that, or when ctx ends.
@@ -82,7 +82,7 @@ func awaitEnd(ctx context.Context, entry string, end func()) {
 	}
 }
 
-// execute runs a command until it ends, its timeout has passed, or ctx ends.
+// execute runs a command until it exits, its timeout has passed, or ctx ends.
 func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	ctx, cancel := context.WithTimeout(ctx, instruction.Timeout())
 	defer cancel()
@@ -126,7 +126,7 @@ func environment(instruction protocol.HostInstruction) []string {
 }
 
 // inherited returns the agent's own variables that commands inherit: proxies, variables of installers and their
-// download locations, and trusted CAs. The owner of the machine has set them.
+// download locations, and trusted CAs. The owner of the machine sets them.
 func inherited() []string {
 	known := []string{
 		"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "GITHUB_URL", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -137,7 +137,7 @@ func inherited() []string {
 	})
 }
 
-// tail keeps the last bytes that are written to it.
+// tail keeps the last bytes that were written to it.
 type tail struct {
 	limit int
 	mu    sync.Mutex // guards the fields below
@@ -157,8 +157,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the whole lines that are kept. The rest of a line may be the rest of a secret, which would not be
-// recognized.
+// String returns the complete lines that have been kept. A partial line might contain part of a secret, which would not
+// be recognized.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -3,7 +3,7 @@
 
 // Package objectstore copies files to and from a bucket of an S3-compatible store.
 //
-// It uses only https.
+// It uses only HTTPS.
 package objectstore
 
 import (
@@ -34,34 +34,34 @@ const (
 	// defaultEndpoint and defaultRegion are the values for AWS. A private store accepts any region.
 	defaultEndpoint = "s3.amazonaws.com"
 	defaultRegion   = "us-east-1"
-	// partSize is how much of a large file one request has. A part that fails is sent again.
+	// partSize is the amount of a large file that is sent in one request. If a part fails, it is sent again.
 	partSize = 16 << 20
-	// tries is how often a request is tried.
+	// tries is the number of times that a request is tried.
 	tries = 5
-	// stall is how long a store may send nothing before a copy fails.
+	// stall is how long a store can send nothing before a copy fails.
 	stall = time.Minute
-	// sumKey is the key of an object's metadata with the SHA-256 of the file.
+	// sumKey is the key in an object's metadata that holds the SHA-256 of the file.
 	sumKey = "Sha256"
 )
 
-// Object is the place of a file in a store.
+// Object is the location of a file in a store.
 type Object struct {
-	// Endpoint is a host, with a port if it is not 443. It is empty for AWS.
+	// Endpoint is a host name, with a port if it is not 443. It is empty for AWS.
 	Endpoint string
-	// Bucket, Region and Key of the object.
+	// Bucket, Region and Key identify the object.
 	Bucket, Region, Key string
-	// BucketLookup says how requests name the bucket: LookupDNS, LookupPath, or empty for the way that the endpoint is
-	// known to need.
+	// BucketLookup defines how requests address the bucket: LookupDNS, LookupPath, or empty for the method that the
+	// endpoint is known to require.
 	BucketLookup string
 }
 
-// Ways to name a bucket.
+// Ways to address a bucket.
 const (
 	LookupDNS  = "DNS"
 	LookupPath = "Path"
 )
 
-// lookup returns how requests name the bucket.
+// lookup returns how requests address the bucket.
 func (o Object) lookup() (minio.BucketLookupType, error) {
 	switch o.BucketLookup {
 	case "":
@@ -79,15 +79,16 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s in the bucket %s at %s", o.Key, o.Bucket, cmp.Or(o.Endpoint, defaultEndpoint))
 }
 
-// Credentials identify a user to a store. Without AccessKey, the machine's own permissions are used, as AWS gives them
-// to its machines.
+// Credentials identify a user to a store. Without AccessKey, the machine's own permissions are used, as on AWS
+// machines.
 type Credentials struct {
 	AccessKey, SecretKey string
-	// CA are the CA certificates for the store's certificate, in PEM. If it is empty, the machine's trusted CAs are used.
+	// CA contains the CA certificates that verify the store's certificate, in PEM. If it is empty, the machine's
+	// trusted CAs are used.
 	CA []byte
 }
 
-// Put copies a file to a bucket. While the store is unavailable, it tries again until patience has passed.
+// Put copies a file to a bucket. While the store is unavailable, Put retries until patience has passed.
 func Put(ctx context.Context, o Object, c Credentials, file string, patience time.Duration) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -130,7 +131,7 @@ func Put(ctx context.Context, o Object, c Credentials, file string, patience tim
 	}
 }
 
-// passes reports whether an error is temporary because a store is unavailable or overloaded.
+// passes reports whether an error is temporary, because a store is unavailable or overloaded.
 func passes(err error) bool {
 	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		return false
@@ -166,7 +167,7 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// A single GET: the client's own GetObject first sends HEAD, whose errors have no reason.
+	// This sends a single GET. The client's own GetObject sends HEAD first, and errors from HEAD contain no reason.
 	object, info, _, err := (minio.Core{Client: store}).GetObject(ctx, o.Bucket, o.Key, minio.GetObjectOptions{})
 	if err != nil {
 		return explained(err)
@@ -196,8 +197,8 @@ func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, st
 	return nil
 }
 
-// fits refuses an object that would fill the disk, which also has the etcd of the control plane. The disk must have
-// room for the copy and for the data that is made from it.
+// fits refuses an object that would fill the disk, which also holds the etcd data of the control plane. The disk must
+// have room for the copy and for the data that is made from it.
 func fits(size int64, file *os.File) error {
 	if size < 0 {
 		return errors.New("the store does not say how large it is")
@@ -219,7 +220,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 func text(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }
 
-// dial returns a client. It follows no redirect, so that credentials reach only the named server.
+// dial returns a client. The client follows no redirects, so that credentials reach only the specified server.
 func dial(o Object, c Credentials) (*minio.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(c.CA) > 0 {
@@ -251,13 +252,13 @@ func dial(o Object, c Credentials) (*minio.Client, error) {
 	return store, nil
 }
 
-// Limits of an answer, except for the content of an object: the library decodes XML to its end.
+// Limits on a response, except for the content of an object. The library decodes XML without a limit.
 const (
 	maxHeader = 64 << 10
 	maxAnswer = 256 << 10
 )
 
-// bounded bounds the bodies of answers that are not an object.
+// bounded limits the bodies of responses that are not objects.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -269,7 +270,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// explained adds advice to an error of the store.
+// explained adds advice to an error from the store.
 func explained(err error) error {
 	response := minio.ToErrorResponse(err)
 	advice := map[string]string{

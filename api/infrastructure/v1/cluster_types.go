@@ -9,9 +9,9 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverCluster is the infrastructure of a Cluster of Cluster API whose machines are Hosts. It creates no
-// infrastructure. It provides the kubeconfig that Cluster API uses to reach the cluster through the hub's proxy, and
-// lists the failure domains of the Hosts.
+// DroverCluster is the infrastructure of a Cluster API Cluster whose machines are Hosts. It creates no infrastructure.
+// It provides the kubeconfig that Cluster API uses to reach the cluster through the hub's proxy, and lists the failure
+// domains of the Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -49,30 +49,30 @@ type DroverClusterList struct {
 
 // DroverClusterSpec is the desired state of a DroverCluster.
 type DroverClusterSpec struct {
-	// controlPlaneEndpoint is the address that the cluster's own nodes use to reach its API servers: a virtual IP address,
-	// a load balancer, a DNS name, or the address of the only control plane host. Drover does not create the endpoint, and
-	// the hub never connects to it. If it is not set, spec.controlPlaneEndpoint of the Cluster API Cluster must be set.
+	// controlPlaneEndpoint is the address that nodes of the cluster use to reach its API servers: a virtual IP address,
+	// a load balancer, a DNS name, or the address of a single control plane host. Drover does not create the endpoint,
+	// and the hub never connects to it. If it is not set, spec.controlPlaneEndpoint of the Cluster API Cluster must be
+	// set.
 	// +optional
 	ControlPlaneEndpoint APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// failureDomainLabel is the key of a label on Hosts. Each value of the label in the workspace is a failure domain, and
-	// the control plane is spread over these domains. By default there are no failure domains.
+	// failureDomainLabel is a label key on Hosts. Each value of the label in the workspace is a failure domain, and the
+	// control plane nodes are spread across these domains. By default there are no failure domains.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	FailureDomainLabel string `json:"failureDomainLabel,omitempty"`
 
-	// etcd configures etcd snapshots of a control plane that kubeadm created. By default no snapshots are taken on a
-	// schedule.
+	// etcd configures scheduled etcd snapshots of a kubeadm control plane. By default no snapshots are scheduled.
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 }
 
-// Etcd configures the schedule and the storage of etcd snapshots.
+// Etcd configures when etcd snapshots are taken and where they are stored.
 //
 // +kubebuilder:validation:MinProperties=1
 type Etcd struct {
 	// schedule is the cron schedule of snapshots in UTC, with five fields or a shorthand such as @daily: "0 */6 * * *".
-	// Snapshots must be at least five minutes apart. By default no snapshots are taken on a schedule.
+	// Snapshots must be at least five minutes apart. By default no snapshots are scheduled.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
@@ -83,8 +83,8 @@ type Etcd struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Retention int32 `json:"retention,omitempty"`
-	// s3 is the bucket that each snapshot is copied to, including snapshots that a user requested. The snapshot also
-	// remains on the control plane node.
+	// s3 is the bucket that each snapshot is copied to, including manual snapshots. The snapshot also remains on the
+	// control plane node.
 	// +optional
 	S3 *provisionv1.EtcdS3 `json:"s3,omitempty"`
 }
@@ -111,11 +111,11 @@ type DroverClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports the completion of the infrastructure, which Cluster API waits for.
+	// initialization reports whether the infrastructure is complete. Cluster API waits for it.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// failureDomains are the values of spec.failureDomainLabel on the Hosts of the workspace. At most 100.
+	// failureDomains are the values of spec.failureDomainLabel on the Hosts of the workspace. At most 100 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -129,11 +129,11 @@ type DroverClusterStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Initialization reports the completion of the infrastructure, as the Cluster API contract defines it.
+// Initialization reports whether the infrastructure is complete, as the Cluster API contract requires.
 //
 // +kubebuilder:validation:MinProperties=1
 type Initialization struct {
-	// provisioned is true once the infrastructure is ready, and never changes back.
+	// provisioned becomes true when the infrastructure is ready, and never changes back to false.
 	// +optional
 	Provisioned *bool `json:"provisioned,omitempty"`
 }

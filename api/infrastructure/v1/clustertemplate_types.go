@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DroverClusterTemplate is the template for the DroverClusters of Clusters whose topology refers to a ClusterClass.
+// DroverClusterTemplate is a template for the DroverClusters of Clusters that use a ClusterClass.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1"
@@ -35,7 +35,7 @@ type DroverClusterTemplateList struct {
 
 // DroverClusterTemplateSpec contains the template for clusters.
 type DroverClusterTemplateSpec struct {
-	// template describes the DroverClusters to create. Cluster API applies changes of the template to existing
+	// template describes the DroverClusters to create. Cluster API applies changes to the template to existing
 	// DroverClusters.
 	// +required
 	Template DroverClusterTemplateResource `json:"template"`
@@ -46,7 +46,7 @@ type DroverClusterTemplateResource struct {
 	// metadata is the metadata of the DroverClusters.
 	// +optional
 	ObjectMeta ObjectMeta `json:"metadata,omitempty,omitzero"`
-	// spec is the spec of the DroverClusters. Use patches and variables of the ClusterClass for fields that differ between
+	// spec is the spec of the DroverClusters. Use ClusterClass patches and variables for fields that differ between
 	// clusters, such as controlPlaneEndpoint.
 	// +required
 	Spec DroverClusterSpec `json:"spec"`

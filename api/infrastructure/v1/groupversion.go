@@ -1,9 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds that make Drover an infrastructure provider of Cluster API with the contract v1beta2.
+// Package v1 contains the kinds that make Drover a Cluster API infrastructure provider. They implement the v1beta2
+// contract.
 //
-// The machines of this provider are Hosts.
+// This provider's machines are Hosts.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.cluster.drover.dev
@@ -15,14 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group of these kinds. Cluster API reserves this form of name for providers outside of its own
-// project.
+// Group is the API group of these kinds. Cluster API reserves group names of this form for third-party providers.
 const Group = "infrastructure.cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 
-// AddToScheme registers the kinds of this package with a scheme.
+// AddToScheme registers the kinds in this package with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&DroverCluster{}, &DroverClusterList{},

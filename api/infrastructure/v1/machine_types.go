@@ -9,8 +9,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverMachine is the infrastructure of a Machine of Cluster API. It takes one Host of the workspace when the Machine
-// is created. After the Machine is deleted, the Host is cleaned and becomes available again.
+// DroverMachine is the infrastructure of a Cluster API Machine. It takes one Host of the workspace when the Machine is
+// created. After the Machine is deleted, the Host is cleaned and becomes available again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,11 +29,11 @@ type DroverMachine struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines which Host the machine can take, and its tasks.
+	// spec defines which Host the machine can take and which tasks it carries out.
 	// +optional
 	Spec DroverMachineSpec `json:"spec,omitempty"`
 
-	// status is the state that Cluster API reads, including the Host of the machine.
+	// status is the state that Cluster API reads, including the machine's Host.
 	// +optional
 	Status DroverMachineStatus `json:"status,omitempty"`
 }
@@ -55,24 +55,24 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects the Hosts of the workspace that the machine can take, by their labels. By default it can take
-	// any available Host.
+	// hostSelector selects the Hosts in the workspace that the machine can take, by label. By default it can take any
+	// available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
 	// antiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware. By default
-	// machines can take any two Hosts.
+	// there is no such restriction.
 	// +optional
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 
-	// inPlaceUpdate allows Cluster API to update the machine in place. By default Cluster API replaces the machine
-	// instead. This field is experimental, because the hooks that Cluster API calls for it are alpha.
+	// inPlaceUpdate allows Cluster API to update the machine in place instead of replacing it. By default Cluster API
+	// replaces the machine. This field is experimental, because the hooks that Cluster API calls for it are alpha.
 	// +optional
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 
-	// tasks are one-time tasks that the machine carries out in order after its bootstrap. At most 16. Drover's own
-	// controllers add and remove them; a template must have none. Each task runs exactly once, even if the hub or the
-	// machine restarts meanwhile. To run something again, add another task. Removing a task does not stop it.
+	// tasks are up to 16 one-time tasks that the machine carries out in order after its bootstrap. Drover's own
+	// controllers add and remove them, so a template must not contain any. Each task runs exactly once, even if the hub
+	// or the machine restarts meanwhile. To run something again, add another task. Removing a task does not stop it.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -87,13 +87,13 @@ type InPlaceUpdate struct {
 	Installer Installer `json:"installer"`
 }
 
-// Installer is a script that runs as root, with the version in the variable KUBERNETES_VERSION, for example v1.36.3. It
-// is run up to five times until it succeeds. It must not start any service.
+// Installer is a script that runs as root. The environment variable KUBERNETES_VERSION contains the version, for
+// example v1.36.3. The script is run up to five times until it succeeds. It must not start any service.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path is the absolute path of a script on the machine. Use it for machines that cannot reach other servers.
+	// path is the absolute path of a script on the machine. Use it if the machine has no access to other servers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
@@ -103,8 +103,8 @@ type Installer struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 is the SHA-256 of the script at url, in hexadecimal. A script with another digest is not run. By default the
-	// digest is not verified.
+	// sha256 is the SHA-256 of the script at url, in hexadecimal. The script is not run if its digest differs. By
+	// default the digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
@@ -117,24 +117,24 @@ type Installer struct {
 // +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="set etcd if, and only if, the action begins with Etcd"
 // +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="the action EtcdUpload requires etcd.s3"
 type MachineTask struct {
-	// id identifies the task. It must differ from the id of every other present or past task of this machine. 1 to 58
-	// characters.
+	// id identifies the task. It must differ from the id of every other current or past task of this machine. It has 1
+	// to 58 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=58
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	ID string `json:"id"`
 
-	// action is the work to do. Update updates the machine in place. The actions that begin with Etcd are steps of an
-	// EtcdSnapshot or EtcdRestore.
+	// action is the work to do. Update updates the machine in place. Actions whose names start with Etcd are steps of
+	// an EtcdSnapshot or EtcdRestore.
 	// +required
 	Action TaskAction `json:"action"`
 
-	// update contains the parameters of the action Update.
+	// update contains the parameters of the Update action.
 	// +optional
 	Update *UpdateTask `json:"update,omitempty"`
 
-	// etcd contains the parameters of the actions that begin with Etcd.
+	// etcd contains the parameters of actions whose names start with Etcd.
 	// +optional
 	Etcd *EtcdTask `json:"etcd,omitempty"`
 }
@@ -144,15 +144,15 @@ type MachineTask struct {
 // +kubebuilder:validation:Enum=Update;EtcdSnapshot;EtcdUpload;EtcdPrepare;EtcdStop;EtcdResume;EtcdReplace;EtcdJoin
 type TaskAction string
 
-// Actions of tasks.
+// Task actions.
 const (
 	// TaskUpdate updates the machine in place.
 	TaskUpdate TaskAction = "Update"
-	// TaskEtcdSnapshot takes a snapshot of etcd, and then removes the files of earlier snapshots.
+	// TaskEtcdSnapshot takes a snapshot of etcdand then removes the files of earlier snapshots.
 	TaskEtcdSnapshot TaskAction = "EtcdSnapshot"
 	// TaskEtcdUpload copies a snapshot to an S3-compatible store.
 	TaskEtcdUpload TaskAction = "EtcdUpload"
-	// TaskEtcdPrepare creates the data directory of a new etcd from a snapshot, next to the one in use.
+	// TaskEtcdPrepare creates the data directory for a new etcd from a snapshot, next to the one in use.
 	TaskEtcdPrepare TaskAction = "EtcdPrepare"
 	// TaskEtcdStop stops the control plane and its etcd.
 	TaskEtcdStop TaskAction = "EtcdStop"
@@ -160,43 +160,44 @@ const (
 	TaskEtcdResume TaskAction = "EtcdResume"
 	// TaskEtcdReplace starts a new etcd with the data directory that TaskEtcdPrepare created.
 	TaskEtcdReplace TaskAction = "EtcdReplace"
-	// TaskEtcdJoin joins the new etcd, with an empty data directory.
+	// TaskEtcdJoin joins the new etcd with an empty data directory.
 	TaskEtcdJoin TaskAction = "EtcdJoin"
 )
 
-// EtcdTask contains the parameters of the actions that begin with Etcd.
+// EtcdTask contains the parameters of actions whose names start with Etcd.
 type EtcdTask struct {
-	// of is the UID of the EtcdSnapshot or EtcdRestore that the task belongs to.
+	// of is the UID of the EtcdSnapshot or EtcdRestore to which the task belongs.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
 	Of string `json:"of"`
-	// file is the file name of a snapshot. EtcdSnapshot, EtcdUpload and EtcdPrepare use it.
+	// file is the file name of a snapshot. It is used by EtcdSnapshot, EtcdUpload and EtcdPrepare.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	File string `json:"file,omitempty"`
-	// endpoints are the URLs of the etcd to join. EtcdJoin uses them.
+	// endpoints are the URLs of the etcd cluster to join. They are used by EtcdJoin.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:Pattern=`^https://[0-9a-f.:\[\]]+$`
 	Endpoints []string `json:"endpoints,omitempty"`
-	// remove lists the file names of earlier snapshots to remove. EtcdSnapshot uses it.
+	// remove lists the file names of earlier snapshots to remove. It is used by EtcdSnapshot.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	Remove []string `json:"remove,omitempty"`
-	// s3 is an object in a bucket. EtcdUpload writes it, and EtcdPrepare reads it if the host does not have the file.
+	// s3 is an object in a bucket. EtcdUpload writes the object, and EtcdPrepare reads it if the host does not have the
+	// file.
 	// +optional
 	S3 *EtcdTaskS3 `json:"s3,omitempty"`
 }
 
-// EtcdTaskS3 is an object in a bucket and the Secret with the credentials for it.
+// EtcdTaskS3 identifies an object in a bucket and the Secret with the credentials to access it.
 type EtcdTaskS3 struct {
 	provisionv1.EtcdS3Object `json:",inline"`
 	// credentialsSecretName is the name of a Secret in the same namespace, with the same keys and label as
@@ -207,9 +208,9 @@ type EtcdTaskS3 struct {
 	CredentialsSecretName string `json:"credentialsSecretName,omitempty"`
 }
 
-// UpdateTask contains the parameters of an update in place.
+// UpdateTask contains the parameters of an in-place update.
 type UpdateTask struct {
-	// version is the target version of Kubernetes, for example v1.36.3.
+	// version is the target Kubernetes version, for example v1.36.3.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+\.[0-9]+\.[0-9]+([-+][A-Za-z0-9.+-]+)?$`
@@ -221,13 +222,13 @@ type UpdateTask struct {
 	// +kubebuilder:validation:MaxLength=63
 	Attempt string `json:"attempt,omitempty"`
 
-	// patches is the directory on the machine with the patches that its KubeadmConfig refers to. kubeadm needs it again to
-	// write the same manifests and kubelet configuration as at the bootstrap.
+	// patches is the directory on the machine with the patches that its KubeadmConfig refers to. kubeadm needs these
+	// patches to write the same manifests and kubelet configuration as during the bootstrap.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Patches string `json:"patches,omitempty"`
 
-	// ignorePreflightErrors are the preflight errors that kubeadm ignores, from the KubeadmConfig.
+	// ignorePreflightErrors are the preflight errors that kubeadm ignores, as listed in the KubeadmConfig.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50
@@ -235,10 +236,10 @@ type UpdateTask struct {
 	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
-// AntiAffinity defines the hardware that machines of a group must not share.
+// AntiAffinity defines which hardware the machines of a group must not share.
 type AntiAffinity struct {
-	// topologyKey is the key of a label on Hosts. No two machines of the group take Hosts with the same value of the
-	// label, and none takes a Host without the label.
+	// topologyKey is a label key on Hosts. No two machines of the group take Hosts with the same value of the label,
+	// and no machine takes a Host without the label.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
@@ -251,7 +252,7 @@ type DroverMachineStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports the completion of the infrastructure, which Cluster API waits for.
+	// initialization reports whether the infrastructure is complete. Cluster API waits for it.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
@@ -260,7 +261,7 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	HostName string `json:"hostName,omitempty"`
 
-	// addresses are the addresses that the Host reports. At most 32.
+	// addresses are the addresses that the Host reports. At most 32 are listed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -272,7 +273,7 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// tasks describe the progress of the tasks in spec.tasks.
+	// tasks describes the progress of the tasks in spec.tasks.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -309,7 +310,7 @@ type MachineTaskStatus struct {
 // +kubebuilder:validation:Enum=Pending;Running;Succeeded;Failed
 type TaskState string
 
-// States of tasks.
+// Task states.
 const (
 	// TaskPending means that the Host has not received the task yet, or is carrying out earlier tasks.
 	TaskPending TaskState = "Pending"
@@ -317,7 +318,7 @@ const (
 	TaskRunning TaskState = "Running"
 	// TaskSucceeded means that the task has finished successfully.
 	TaskSucceeded TaskState = "Succeeded"
-	// TaskFailed means that the task failed, or was interrupted at an unknown point. It is not repeated.
+	// TaskFailed means that the task failed, or was interrupted at an unknown point. It is not retried.
 	TaskFailed TaskState = "Failed"
 )
 
@@ -337,7 +338,7 @@ type MachineAddress struct {
 	Address string `json:"address"`
 }
 
-// DroverMachineTemplate is the template from which Cluster API creates DroverMachines.
+// DroverMachineTemplate is a template from which Cluster API creates DroverMachines.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1"

@@ -8,16 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Etcd configures the schedule and the storage of etcd snapshots. The distribution takes the snapshots.
+// Etcd configures when etcd snapshots are taken and where they are stored. The distribution takes the snapshots.
 type Etcd struct {
 	// schedule is the cron schedule of snapshots, with five fields or a shorthand such as @daily: "0 */12 * * *". It
-	// defaults to the schedule of the distribution.
+	// defaults to the distribution's own schedule.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
-	// retention is the number of scheduled snapshots that each server keeps. It defaults to the retention of the
-	// distribution.
+	// retention is the number of scheduled snapshots that each server keeps. It defaults to the distribution's own
+	// retention.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
@@ -40,7 +40,7 @@ const (
 
 // EtcdS3 is a bucket in an S3-compatible store.
 type EtcdS3 struct {
-	// endpoint is the host of the store, with a port if it is not 443. It defaults to the endpoint of AWS.
+	// endpoint is the host name of the store, with a port if it is not 443. It defaults to the AWS endpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9.:\[\]]+$`
@@ -77,7 +77,7 @@ type EtcdS3 struct {
 
 // EtcdS3Object is an object in a bucket of an S3-compatible store.
 type EtcdS3Object struct {
-	// endpoint is the host of the store. It is empty for AWS.
+	// endpoint is the host name of the store. It is empty for AWS.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9.:\[\]]+$`
@@ -105,8 +105,8 @@ type EtcdS3Object struct {
 	Key string `json:"key"`
 }
 
-// EtcdSnapshot takes a snapshot of etcd now, on one server of a ClusterInstallation or on one control plane Host that
-// kubeadm has set up. Deleting the EtcdSnapshot does not delete the snapshot's file.
+// EtcdSnapshot takes one snapshot of etcd immediately, on a server of a ClusterInstallation or on a control plane Host
+// that kubeadm has set up. Deleting the EtcdSnapshot does not delete the snapshot's file.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -125,7 +125,7 @@ type EtcdSnapshot struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the cluster whose etcd is saved. It cannot be changed.
+	// spec defines the cluster whose etcd is backed up. It cannot be changed.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed: create another EtcdSnapshot"
 	Spec EtcdSnapshotSpec `json:"spec"`
 
@@ -144,13 +144,13 @@ type EtcdSnapshotList struct {
 	Items           []EtcdSnapshot `json:"items"`
 }
 
-// EtcdSnapshotSpec defines the cluster whose etcd is saved.
+// EtcdSnapshotSpec defines the cluster whose etcd is backed up.
 type EtcdSnapshotSpec struct {
-	// clusterRef refers to the cluster whose etcd is saved.
+	// clusterRef refers to the cluster whose etcd is backed up.
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 }
 
-// EtcdClusterKind is the kind of an object that defines a cluster whose etcd can be saved and restored.
+// EtcdClusterKind is the kind of an object that defines a cluster whose etcd can be backed up and restored.
 //
 // +kubebuilder:validation:Enum=ClusterInstallation;DroverCluster
 type EtcdClusterKind string
@@ -165,7 +165,7 @@ const (
 
 // EtcdClusterRef refers to a cluster in the same namespace.
 type EtcdClusterRef struct {
-	// kind is ClusterInstallation for a cluster of k3s or RKE2, or DroverCluster for a cluster that Cluster API creates on
+	// kind is ClusterInstallation for a k3s or RKE2 cluster, or DroverCluster for a cluster that Cluster API creates on
 	// Hosts with kubeadm.
 	Kind EtcdClusterKind `json:"kind"`
 	// name is the name of the object.
@@ -194,8 +194,8 @@ type EtcdSnapshotStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled if the snapshot failed, since it is not tried again. For a DroverCluster, Saved is
-	// True once the file is on the host.
+	// conditions are Ready, and Stalled if the snapshot failed, because it is not retried. For a DroverCluster, Saved
+	// is True once the file is on the host.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -206,16 +206,16 @@ type EtcdSnapshotStatus struct {
 	// host is the name of the Host that takes the snapshot.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is the beginning of the file name; the distribution appends the node's name and the time. The file is in
-	// server/db/snapshots in the host's data directory, and in the bucket of spec.etcd.s3. For a DroverCluster, it is the
-	// full name of the file, which is in /var/lib/drover/etcd/snapshots on the host.
+	// snapshot is the start of the file name. The distribution appends the node's name and the time. The file is in
+	// server/db/snapshots below the data directory on the host, and in the bucket that spec.etcd.s3 names. For a
+	// DroverCluster, it is the full name of the file, which is in /var/lib/drover/etcd/snapshots on the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
-	// s3 is the copy in a bucket. It is set only for a DroverCluster with spec.etcd.s3.
+	// s3 is the location of the copy in a bucket. It is set only for a DroverCluster with spec.etcd.s3.
 	// +optional
 	S3 *EtcdS3Object `json:"s3,omitempty"`
-	// configuration is the spec of the ClusterInstallation at the time of the snapshot. An EtcdRestore with the
-	// configuration Restore uses it.
+	// configuration is the spec of the ClusterInstallation at the time of the snapshot. It is used by an EtcdRestore
+	// whose configuration field is Restore.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -224,17 +224,17 @@ type EtcdSnapshotStatus struct {
 
 // Labels, annotations and conditions of the EtcdSnapshots of a DroverCluster.
 const (
-	// LabelScheduled with the value "true" marks the EtcdSnapshots that their owner's schedule created. Snapshots beyond
-	// the owner's retention are removed.
+	// LabelScheduled with the value "true" marks an EtcdSnapshot that was created by the schedule of its owner. Such
+	// snapshots are removed when they exceed the owner's retention.
 	LabelScheduled = Group + "/scheduled"
-	// AnnotationScheduledFor is the scheduled time of an EtcdSnapshot, in RFC 3339.
+	// AnnotationScheduledFor is the time for which an EtcdSnapshot was scheduled, in RFC 3339.
 	AnnotationScheduledFor = Group + "/scheduled-for"
-	// ConditionSaved of an EtcdSnapshot of a DroverCluster is True once the file is on the disk of its host, even if the
+	// ConditionSaved of an EtcdSnapshot of a DroverCluster is True once the file is on the host's disk, even if the
 	// copy to a bucket fails.
 	ConditionSaved = "Saved"
 )
 
-// Reasons of the condition Ready of an EtcdSnapshot.
+// Reasons of the Ready condition of an EtcdSnapshot.
 const (
 	// ReasonWaiting means that the snapshot has not started. The message says why.
 	ReasonWaiting = "Waiting"
@@ -242,6 +242,6 @@ const (
 	ReasonRunning = "Running"
 	// ReasonSucceeded means that the snapshot has been taken.
 	ReasonSucceeded = "Succeeded"
-	// ReasonFailed means that the snapshot failed, and is not tried again. Stalled.
+	// ReasonFailed means that the snapshot failed. It is not retried. The object becomes Stalled.
 	ReasonFailed = "Failed"
 )

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds that install clusters on Hosts with k3s and RKE2, and the kinds that save and restore
-// their etcd.
+// Package v1 contains the kinds that install clusters on Hosts with k3s and RKE2, and the kinds that back up and
+// restore their etcd.
 //
 // +kubebuilder:object:generate=true
 // +groupName=provision.cluster.drover.dev
@@ -14,14 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group of these kinds. Their objects give root access to machines, so rights to them are granted
-// separately from rights to the other objects of a workspace.
+// Group is the API group of these kinds. These objects give root access to machines, so access to them is granted
+// separately from access to the other objects of a workspace.
 const Group = "provision.cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 
-// AddToScheme registers the kinds of this package with a scheme.
+// AddToScheme registers the kinds in this package with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(
 		GroupVersion, &ClusterInstallation{}, &ClusterInstallationList{}, &EtcdSnapshot{}, &EtcdSnapshotList{},

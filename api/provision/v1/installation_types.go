@@ -8,8 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ClusterInstallation installs a cluster with k3s or RKE2 on Hosts of its namespace, keeps it in the desired state, and
-// installs the agent of a Cluster in it. Anyone who can write a ClusterInstallation has root access to the Hosts.
+// ClusterInstallation installs a cluster with k3s or RKE2 on Hosts in its namespace, keeps the cluster in the desired
+// state, and installs the agent of a Cluster in it. Anyone who can write a ClusterInstallation has root access to the
+// Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -79,8 +80,8 @@ type ClusterInstallationSpec struct {
 	Distribution Distribution `json:"distribution"`
 
 	// version is the release to install on all hosts, for example "v1.35.3+k3s1". A change updates the servers one at a
-	// time and then the workers. The new version must be a patch release or the next minor version of Kubernetes. A
-	// running host is never downgraded to an older minor version.
+	// time and then the workers. The new version must be another patch release or the next minor version of Kubernetes.
+	// A running host is never downgraded to an older minor version.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+[.][0-9]+[.][0-9]+[+](k3s|rke2r)[0-9]+$`
 	Version string `json:"version"`
@@ -94,7 +95,7 @@ type ClusterInstallationSpec struct {
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
 	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use it
-	// for options that only servers accept, because a k3s worker does not start with them.
+	// for options that only servers accept: a k3s worker does not start if they are set.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -107,8 +108,8 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RegistriesSecretName string `json:"registriesSecretName,omitempty"`
 
-	// dataDir is the data directory of the distribution. It cannot be changed. It defaults to the directory of the
-	// distribution.
+	// dataDir is the data directory of the distribution. It cannot be changed. It defaults to the distribution's own
+	// directory.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]*$`
@@ -134,17 +135,17 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
 
-	// certificateRotation makes the servers renew the certificates of the control plane, one server at a time, whenever
-	// the number is raised. It defaults to 0.
+	// certificateRotation makes the servers renew the control plane certificates, one server at a time, whenever the
+	// number is raised. It defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
 
-	// etcd configures etcd snapshots. A change restarts the servers with the role etcd one after another.
+	// etcd configures etcd snapshots. A change restarts the servers with the etcd role one after another.
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 
-	// encryptionKeyRotation makes one server rotate the encryption keys of Secrets whenever the number is raised. The
+	// encryptionKeyRotation makes one server rotate the keys that encrypt Secrets whenever the number is raised. The
 	// servers are then restarted one at a time. With k3s, this requires serverConfig {secrets-encryption: true} from
 	// the start; RKE2 always encrypts. It defaults to 0.
 	// +optional
@@ -152,13 +153,13 @@ type ClusterInstallationSpec struct {
 	EncryptionKeyRotation int64 `json:"encryptionKeyRotation,omitempty"`
 }
 
-// Installer is a script that installs a distribution. It gets the same environment variables as the distribution's own
-// script.
+// Installer is a script that installs a distribution. It receives the same environment variables as the distribution's
+// own script.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.path) && has(self.url))",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path is the absolute path of a script on the machine. Use it for machines that cannot reach other servers.
+	// path is the absolute path of a script on the machine. Use it if the machine has no access to other servers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
@@ -168,8 +169,8 @@ type Installer struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 is the SHA-256 of the script at url, in hexadecimal. A script with another digest is not run. By default the
-	// digest is not verified.
+	// sha256 is the SHA-256 of the script at url, in hexadecimal. The script is not run if its digest differs. By
+	// default the digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
@@ -180,7 +181,7 @@ type Installer struct {
 // +kubebuilder:validation:Enum=etcd;control-plane;worker
 type HostRole string
 
-// Roles of hosts.
+// Host roles.
 const (
 	RoleEtcd         HostRole = "etcd"
 	RoleControlPlane HostRole = "control-plane"
@@ -189,18 +190,18 @@ const (
 
 // HostPool is a group of Hosts with the same roles in a cluster.
 type HostPool struct {
-	// name is the name of the pool, 1 to 63 characters.
+	// name is the name of the pool. It has 1 to 63 characters.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// roles are the roles of the hosts: etcd, control-plane and worker. A host with the role etcd or control-plane is a
-	// server. A server without the role worker is tainted, so only pods that tolerate the taint run there.
+	// roles are the roles of the hosts: etcd, control-plane and worker. A host with the etcd or control-plane role is a
+	// server. A server without the worker role is tainted, so only pods that tolerate the taint run there.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=set
 	Roles []HostRole `json:"roles"`
-	// selector selects Hosts by their labels. The empty selector selects all Hosts of the namespace.
+	// selector selects Hosts by their labels. The empty selector selects all Hosts in the namespace.
 	Selector metav1.LabelSelector `json:"selector"`
 	// replicas is the number of Hosts in the pool. By default all selected Hosts belong to it.
 	// +optional
@@ -232,7 +233,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	Ready int32 `json:"ready,omitempty"`
 
-	// waiting lists the hosts that are not ready and the reasons. At most 16.
+	// waiting lists the hosts that are not ready and the reasons. At most 16 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=host
@@ -250,15 +251,15 @@ type WaitingHost struct {
 
 // Names that the provisioner uses.
 const (
-	// FinalizerHosts keeps a ClusterInstallation until its Hosts have been cleaned and released.
+	// FinalizerHosts keeps a deleted ClusterInstallation until its Hosts have been cleaned and released.
 	FinalizerHosts = Group + "/hosts"
 	// FinalizerNode keeps a deleted Host until its node has been removed from the cluster.
 	FinalizerNode = Group + "/node"
-	// LabelUse with the value "true" allows the installations of a namespace to use a Secret. Without it, anyone who can
-	// write an installation could read every Secret of the namespace.
+	// LabelUse with the value "true" allows the installations in a namespace to use a Secret. Without this requirement,
+	// anyone who can write an installation could read every Secret in the namespace.
 	LabelUse = Group + "/use"
 	// SecretSuffix is appended to the name of an installation to form the name of its Secret. The Secret contains the
-	// tokens that hosts join with, and decisions that must not change later.
+	// tokens that hosts join with and decisions that must not change later.
 	SecretSuffix = "-provision"
 )
 
@@ -274,35 +275,37 @@ const (
 const (
 	// ReasonPending means that the provisioner has not reconciled the object yet.
 	ReasonPending = "Pending"
-	// ReasonSecretConflict means that the Secret "<installation>-provision" or "<cluster>-registration" exists and does
-	// not belong to Drover. Stalled.
+	// ReasonSecretConflict means that the Secret "<installation>-provision" or "<cluster>-registration" already exists
+	// and does not belong to Drover. The object becomes Stalled.
 	ReasonSecretConflict = "SecretConflict"
-	// ReasonNotPermitted means that the provisioner has no right to the Secrets of the workspace. Stalled.
+	// ReasonNotPermitted means that the provisioner is not permitted to access Secrets in the workspace. The object
+	// becomes Stalled.
 	ReasonNotPermitted = "NotPermitted"
 	// ReasonInstalled means that all hosts match the spec.
 	ReasonInstalled = "Installed"
-	// ReasonHostsWaiting means that some hosts are not ready. status.waiting names them and the reasons.
+	// ReasonHostsWaiting means that some hosts are not ready. status.waiting lists them with the reasons.
 	ReasonHostsWaiting = "HostsWaiting"
 	// ReasonTooFewHosts means that a pool has fewer Hosts than replicas, and its selector matches no free Host.
 	ReasonTooFewHosts = "TooFewHosts"
 	// ReasonClusterMissing means that the Cluster in clusterName does not exist.
 	ReasonClusterMissing = "ClusterMissing"
-	// ReasonSpecInvalid means that the spec cannot be installed. The message says why. Stalled.
+	// ReasonSpecInvalid means that the spec cannot be installed. The message says why. The object becomes Stalled.
 	ReasonSpecInvalid = "SpecInvalid"
-	// ReasonEtcdLost means that no host has the cluster's data any longer. Drover does not install a new cluster in its
-	// place. Stalled.
+	// ReasonEtcdLost means that no host has the cluster's data anymore. Drover does not install a new cluster in its
+	// place. The object becomes Stalled.
 	ReasonEtcdLost = "EtcdLost"
 	// ReasonEtcdUnselected means that no pool selects any of the hosts that have the cluster's data. Nothing is
-	// changed. Stalled.
+	// changed. The object becomes Stalled.
 	ReasonEtcdUnselected = "EtcdUnselected"
-	// ReasonKeysNotRotated means that rotating the encryption keys failed. Raise encryptionKeyRotation to try again.
-	// Stalled.
+	// ReasonKeysNotRotated means that the rotation of the encryption keys failed. Raise encryptionKeyRotation to try
+	// again. The object becomes Stalled.
 	ReasonKeysNotRotated = "KeysNotRotated"
-	// ReasonClusterTaken means that the Cluster belongs to another installation, or already has an agent. Stalled.
+	// ReasonClusterTaken means that the Cluster belongs to another installation or already has an agent. The object
+	// becomes Stalled.
 	ReasonClusterTaken = "ClusterTaken"
 	// ReasonDeletionProtected means that the Cluster has deletionProtection, and deleting the installation would
-	// destroy it. Stalled.
+	// destroy it. The object becomes Stalled.
 	ReasonDeletionProtected = "DeletionProtected"
-	// ReasonGivingBack means that the installation is being deleted, and its hosts are being cleaned.
+	// ReasonGivingBack means that the installation is being deleted and its hosts are being cleaned.
 	ReasonGivingBack = "GivingBack"
 )

@@ -8,9 +8,9 @@ import (
 )
 
 // EtcdRestore restores the etcd of a ClusterInstallation, or of a cluster that kubeadm created on Hosts, from a
-// snapshot. It stops all servers, restores the snapshot on one of them, and lets the others join that server with empty
-// data. All changes to the cluster since the snapshot are lost. Deleting the EtcdRestore before data is replaced
-// cancels it.
+// snapshot. It stops all servers, restores the snapshot on one of them and makes the others join that server with empty
+// data directories. All changes to the cluster since the snapshot was taken are lost. Deleting the EtcdRestore before
+// data is replaced cancels it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -69,15 +69,15 @@ type EtcdRestoreSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	SnapshotName string `json:"snapshotName,omitempty"`
 
-	// file is the file name of a snapshot, such as a scheduled one. The file is in server/db/snapshots in the data
-	// directory of host, or in /var/lib/drover/etcd/snapshots for a DroverCluster. If host is not set, it is in the bucket
-	// of spec.etcd.s3 of the ClusterInstallation or DroverCluster.
+	// file is the file name of a snapshot, for example of a scheduled snapshot. The file is in server/db/snapshots
+	// below the data directory on the host, or in /var/lib/drover/etcd/snapshots for a DroverCluster. If host is not
+	// set, it is in the bucket that spec.etcd.s3 names in the ClusterInstallation or DroverCluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	File string `json:"file,omitempty"`
-	// host is the name of the Host that has file on its disk. That Host restores it.
+	// host is the name of the Host that has the file on its disk. That Host restores the snapshot.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -92,8 +92,8 @@ type EtcdRestoreSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	Configuration RestoredConfiguration `json:"configuration,omitempty"`
 
-	// cancel stops the restore as long as no data has been replaced. Later it has no effect, and the status reports that.
-	// It cannot be set back to false.
+	// cancel stops the restore if no data has been replaced yet. Otherwise it has no effect, and the status says so. It
+	// cannot be set back to false.
 	// +optional
 	Cancel bool `json:"cancel,omitempty"`
 }
@@ -103,7 +103,7 @@ type EtcdRestoreSpec struct {
 // +kubebuilder:validation:Enum=Keep;Restore
 type RestoredConfiguration string
 
-// Effects of a restore on the spec of an installation.
+// Effects of a restore on an installation's spec.
 const (
 	// ConfigurationKeep leaves the spec unchanged.
 	ConfigurationKeep RestoredConfiguration = "Keep"
@@ -131,7 +131,7 @@ const (
 	RestoreSucceeded EtcdRestorePhase = "Succeeded"
 	// RestoreFailed means that the restore failed. The message names the step and the host.
 	RestoreFailed EtcdRestorePhase = "Failed"
-	// RestoreCanceled means that no data was replaced, and stopped servers are started again.
+	// RestoreCanceled means that no data was replaced, and the servers that were stopped are started again.
 	RestoreCanceled EtcdRestorePhase = "Canceled"
 )
 
@@ -141,8 +141,8 @@ type EtcdRestoreStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled while manual action is required or if the restore failed or was canceled, since
-	// it is not tried again.
+	// conditions are Ready, and Stalled while manual action is required or if the restore failed or was canceled,
+	// because it is not retried.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -153,26 +153,27 @@ type EtcdRestoreStatus struct {
 	// host is the name of the Host that restores the snapshot.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is the file name of the snapshot, or the beginning of it.
+	// snapshot is the file name of the snapshot, or the start of it.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
-// Reasons of the condition Ready of an EtcdRestore, in addition to Pending, Waiting, Succeeded and Failed, which an
-// EtcdSnapshot has as well.
+// Reasons of the Ready condition of an EtcdRestore, in addition to Pending, Waiting, Succeeded and Failed, which an
+// EtcdSnapshot also uses.
 const (
-	// ReasonSourceInvalid means that the snapshot does not exist or cannot be restored. The message says why. Stalled.
+	// ReasonSourceInvalid means that the snapshot does not exist or cannot be restored. The message says why. The
+	// object becomes Stalled.
 	ReasonSourceInvalid = "SourceInvalid"
-	// ReasonHostAway means that a host, which the message names, is not connected. No server has been stopped yet.
+	// ReasonHostAway means that a host is not connected. The message names it. No server has been stopped yet.
 	ReasonHostAway = "HostAway"
 	// ReasonStopping means that the servers are being stopped.
 	ReasonStopping = "Stopping"
 	// ReasonRestoring means that a host is replacing its data. On a ClusterInstallation, it means that an EtcdRestore
-	// is in progress and that nothing else is changed.
+	// is in progress and that nothing else is changed meanwhile.
 	ReasonRestoring = "Restoring"
 	// ReasonJoining means that the servers are being started one after another.
 	ReasonJoining = "Joining"
-	// ReasonCanceled means that the restore was canceled before data was replaced. Stalled.
+	// ReasonCanceled means that the restore was canceled before data was replaced. The object becomes Stalled.
 	ReasonCanceled = "Canceled"
 )
 

@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterimport imports clusters that Cluster API creates on any infrastructure.
+// Package clusterimport imports clusters that Cluster API has created on any infrastructure.
 //
-// It creates their Clusters, and installs the agents with Cluster API's kubeconfigs.
+// It creates their Clusters and installs the agents, using the kubeconfigs from Cluster API.
 package clusterimport
 
 import (
@@ -29,40 +29,40 @@ import (
 	"github.com/drover-dev/drover/internal/release"
 )
 
-// Times after which a cluster is looked at again. Of Cluster API's objects, only Clusters are watched.
+// Times after which a cluster is checked again. Of the Cluster API kinds, only Clusters are watched.
 const (
 	soon      = 5 * time.Second
 	lookAgain = 30 * time.Second
 	busyPause = time.Second
 )
 
-// Workers is how many reconciles run in parallel, and maxInstalls how many of them install agents in clusters of one
-// workspace. The servers belong to the tenant, and may answer slowly.
+// Workers is the number of reconciles that run in parallel, and maxInstalls is how many of them can install agents in
+// clusters of one workspace. The API servers belong to the tenant, and may respond slowly.
 const (
 	Workers     = 16
 	maxInstalls = 2
 )
 
-// Reconciler imports the Clusters of Cluster API that have the label.
+// Reconciler imports the Cluster API Clusters that are labeled for import.
 type Reconciler struct {
-	// Client reads from the cache and writes; Live reads from the API server.
+	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	// Reach says at which addresses API servers may be.
+	// Reach defines the addresses at which API servers are allowed.
 	Reach release.Reach
 
 	once  sync.Once
-	seats *limit.Gate // for installations; use enter
+	seats *limit.Gate // seats for installations; use enter
 }
 
-// input has everything that a reconcile has read.
+// input holds everything that a reconcile has read.
 type input struct {
 	name    types.NamespacedName
-	source  *metav1.PartialObjectMetadata // the Cluster of Cluster API, or nil if there is none
+	source  *metav1.PartialObjectMetadata // the Cluster API Cluster, or nil if there is none
 	cluster *v1.Cluster                   // nil if there is none
 	joined  bool
-	foreign bool // another Secret has the name of the agent's Secret
+	foreign bool // whether another Secret has the name of the agent's Secret
 	// manifest is the agent's manifest, and kubeconfig the cluster's kubeconfig. They are nil if they do not exist.
 	manifest, kubeconfig []byte
 }
@@ -79,16 +79,16 @@ const (
 	install
 )
 
-// Outline is a Cluster of Cluster API, of which only the metadata is read.
+// Outline is a Cluster API Cluster, but only its metadata is read.
 func Outline() *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(clusterapi.GroupVersion.WithKind("Cluster"))
 	return object
 }
 
-// The policy drover-provisioner-clusters allows only Clusters that belong to a Cluster of Cluster API. The label of an
-// import takes "delete" on clusters/agent; the policy drover-provisioner-secrets keeps the provisioner from using that
-// right.
+// The drover-provisioner-clusters policy allows only Clusters that belong to a Cluster API Cluster. Setting the import
+// label requires the "delete" verb on clusters/agent. The drover-provisioner-secrets policy keeps the provisioner from
+// using that right otherwise.
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=create
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/agent,verbs=delete
@@ -114,7 +114,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.event(in, corev1.EventTypeWarning, "ImportRefused",
 			"Cluster API's Cluster of this name is marked for import, but this Cluster existed before: to have the agent installed there, give this Cluster the label %s: \"true\", too"+
 				". That takes \"delete\" on clusters/agent, which administrators of the workspace have", v1.LabelImport)
-		return ctrl.Result{}, nil // the label wakes the controller
+		return ctrl.Result{}, nil // a change to the label triggers a reconcile
 	case blocked:
 		r.event(in, corev1.EventTypeWarning, "AgentNotInstalled",
 			"Secret %s is not Drover's, and no agent can join with it: delete it", registration.AgentSecret(in.name).Name)
@@ -137,13 +137,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// enter returns a seat for an installation in a cluster of a workspace, or an error if too many are in progress there.
+// enter reserves a seat for an installation in a cluster of a workspace, or an error if too many are in progress there.
 func (r *Reconciler) enter(ctx context.Context, workspace string) (*limit.Seat, error) {
 	r.once.Do(func() { r.seats = limit.NewGate(limit.Bounds{User: maxInstalls}, limit.Observer{}) })
 	return r.seats.Enter(ctx, limit.Requester{User: workspace})
 }
 
-// gather reads everything that a step depends on. With an error it returns the input as far as it was read.
+// gather reads everything that a step depends on. If it returns an error, the input contains everything that was read
+// until then.
 func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*input, error) {
 	in := &input{name: name, source: Outline()}
 	if err := r.Client.Get(ctx, name, in.source); apierrors.IsNotFound(err) {
@@ -164,7 +165,7 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	if !agreed(in) {
 		return in, nil
 	}
-	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may not reflect a join from a moment ago
+	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may not reflect a very recent join
 		agent := &corev1.Secret{}
 		if err := reader.Get(ctx, registration.AgentSecret(name), agent); err == nil {
 			in.joined = registration.Ours(agent, name.Name, v1.SecretKindAgent)
@@ -191,13 +192,13 @@ func wanted(in *input) bool {
 	return in.source != nil && in.source.DeletionTimestamp.IsZero() && in.source.Labels[v1.LabelImport] == "true"
 }
 
-// agreed reports whether a Cluster is for the imported cluster. A Cluster that existed before has the label only if its
+// agreed reports whether a Cluster may be used for the imported cluster. An existing Cluster has the label only if its
 // owner has set it.
 func agreed(in *input) bool {
 	return in.cluster.DeletionTimestamp.IsZero() && in.cluster.Labels[v1.LabelImport] == "true"
 }
 
-// decide returns the next step. It is pure.
+// decide returns the next step. It has no side effects.
 func decide(in *input) step {
 	switch {
 	case !wanted(in):
@@ -216,8 +217,8 @@ func decide(in *input) step {
 	return install
 }
 
-// clusterOf returns the Cluster to create. It is deleted with Cluster API's Cluster, but last: until everything else is
-// gone, Cluster API may need the connection through the hub.
+// clusterOf returns the Cluster to create. It is deleted together with the Cluster API Cluster, but last: Cluster API
+// may need the connection through the hub until everything else is gone.
 func clusterOf(source *metav1.PartialObjectMetadata) *v1.Cluster {
 	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: source.Namespace, Name: source.Name, Labels: map[string]string{v1.LabelImport: "true"},

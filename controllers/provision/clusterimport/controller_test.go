@@ -35,7 +35,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is a workspace with a Cluster of Cluster API, whose API server is the hub's own.
+// world is a workspace with a Cluster API Cluster, whose API server is the hub's own.
 type world struct {
 	*testkit.Env
 	t      *testing.T

@@ -24,20 +24,21 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// installTime bounds an installation, so that others do not wait longer for a server that does not answer.
+// installTime limits the duration of an installation, so that a server that does not respond cannot block other
+// installations for longer.
 const installTime = time.Minute
 
-// fieldOwner is the field manager of all that is applied there.
+// fieldOwner is the field manager of everything that is applied in the cluster.
 const fieldOwner = "drover-import"
 
-// maxAnswer bounds how much of an answer is read, in bytes. The content is dropped: it is read only so that the
-// connection can be used again.
+// maxAnswer limits how much of a response is read, in bytes. The content is discarded. It is read only so that the
+// connection can be reused.
 const maxAnswer = 1 << 20
 
 // install applies the agent's manifest in the cluster. Its errors contain no text from the other server.
 //
-// The other server belongs to whoever wrote the kubeconfig. So none of its answers are decoded: the paths of the
-// manifest's kinds are known here, and only the status code of an answer counts.
+// The other server belongs to whoever wrote the kubeconfig. Therefore none of its responses are decoded. The URL paths
+// of the manifest's kinds are built in, and only the status code of a response counts.
 func (r *Reconciler) install(ctx context.Context, in *input) error {
 	config, err := remote.Config(in.kubeconfig, r.Reach)
 	if err != nil {
@@ -106,8 +107,8 @@ func apply(ctx context.Context, there *http.Client, server *url.URL, content []b
 	return nil
 }
 
-// address returns the URL at which an object is applied. The kinds that the other server offers do not matter, because
-// the manifest has only these.
+// address returns the URL at which an object is applied. The URL does not depend on the kinds that the other server
+// offers, because the manifest contains only known kinds.
 func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, error) {
 	kinds := append(protocol.ManifestKinds(), protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"})
 	i := slices.IndexFunc(kinds, func(k protocol.ObjectKind) bool { return k.Name == object.Kind && k.APIVersion == object.APIVersion })
@@ -126,7 +127,8 @@ func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, err
 	return to.String(), nil
 }
 
-// problem describes the kind of an error without the server's words, which the author of a kubeconfig can choose.
+// problem describes the kind of an error without repeating the server's text, which the author of the kubeconfig can
+// choose.
 func problem(err error) string {
 	switch {
 	case errors.Is(err, remote.ErrRedirect):

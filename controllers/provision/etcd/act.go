@@ -21,13 +21,14 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// maxEndpoints is the maximum number of endpoints in a task, as in the schema.
+// maxEndpoints is the maximum number of endpoints in a task, as defined in the schema.
 const maxEndpoints = 32
 
-// fieldOwner is the field manager of the tasks that this controller gives machines. Tasks of others stay.
+// fieldOwner is the field manager of the tasks that this controller gives machines. Tasks that others added are kept.
 const fieldOwner = client.FieldOwner("drover-etcd")
 
-// pause pauses the Cluster of Cluster API, or ends a restore's pause. A Cluster that a user has paused stays paused.
+// pause pauses the Cluster API Cluster, or ends a pause that a restore has set. A Cluster that a user has paused stays
+// paused.
 func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
 		return nil
@@ -42,7 +43,7 @@ func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRes
 	return nil
 }
 
-// give gives machines their tasks, and takes away the tasks of snapshots and restores that have ended.
+// give adds tasks to machines, and removes the tasks of snapshots and restores that have ended.
 func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for i := range in.machines {
@@ -61,14 +62,14 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	return errors.Join(errs...)
 }
 
-// tasks returns the object to apply to the machine. It is pure.
+// tasks returns the object to apply to the machine. It has no side effects.
 func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
 		task := t.DeepCopy()
 		task.Etcd.Endpoints = task.Etcd.Endpoints[:min(len(task.Etcd.Endpoints), maxEndpoints)]
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(task)
-		if err != nil { // strings can always be converted
+		if err != nil { // strings can always be encoded
 			panic(err)
 		}
 		list = append(list, content)
@@ -82,7 +83,7 @@ func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstruct
 	return object
 }
 
-// hold keeps a restore until it has ended, even if it is deleted.
+// hold adds the finalizer that keeps a restore until it has ended, even if it is deleted.
 func (in *kubeadmCluster) hold(ctx context.Context, restore *provisionv1.EtcdRestore) error {
 	return setFinalizer(ctx, in.Client, restore, controllerutil.AddFinalizer)
 }

@@ -5,9 +5,9 @@
 //
 // It is the only writer of their statuses.
 //
-// A reconcile is for one cluster, by its name. There is one Reconciler for each kind of cluster, with a Backend for
-// that kind: Kubeadm gives the machines of a DroverCluster their tasks, and Installations relies on the controller of
-// ClusterInstallations, which does the work itself.
+// Each reconcile request is the name of one cluster. There is one Reconciler for each kind of cluster, with a Backend
+// for that kind. The Kubeadm backend gives the machines of a DroverCluster their tasks. The Installations backend
+// relies on the controller of ClusterInstallations, which does the work itself.
 package etcd
 
 import (
@@ -27,33 +27,34 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Backend knows the clusters of one kind.
+// Backend handles the clusters of one kind.
 type Backend interface {
-	// Kind is the kind with which EtcdSnapshots and EtcdRestores refer to a cluster.
+	// Kind is the kind that EtcdSnapshots and EtcdRestores use to refer to such a cluster.
 	Kind() provisionv1.EtcdClusterKind
-	// Read reads a cluster before the objects that refer to it are read. A cluster drops an outcome only after the
-	// object's status has it, so an object that has ended is never taken for a new one.
+	// Read reads a cluster before the objects that refer to it are read. A cluster discards an outcome only after the
+	// status of the object contains it, so an object that has ended is never mistaken for a new one.
 	Read(ctx context.Context, name types.NamespacedName) (Cluster, error)
-	// Wakes reports whether a change of an object wakes the cluster of the same name even if no snapshot or restore refers
-	// to it. The object is not an EtcdSnapshot or EtcdRestore.
+	// Wakes reports whether a change to an object wakes the cluster of the same name, even if no snapshot or restore
+	// refers to it. The object is not an EtcdSnapshot or EtcdRestore.
 	Wakes(object client.Object) bool
 }
 
-// Cluster is one cluster, as it was read.
+// Cluster is the state of one cluster, as read by Backend.Read.
 type Cluster interface {
 	// Advance takes the next steps of all snapshots and restores, and returns their progress.
 	Advance(ctx context.Context, w *Wanted) (progress.All, error)
-	// Settle does the rest after Advance's progress is written to the statuses. It returns the time after which to look
-	// again, or 0 to wait for a change.
+	// Settle does the remaining work after the progress from Advance has been written to the statuses. It returns the
+	// time after which to check again, or 0 to wait for a change.
 	Settle(ctx context.Context, w *Wanted) (time.Duration, error)
 }
 
-// Wanted has all snapshots and restores that refer to a cluster.
+// Wanted contains all snapshots and restores that refer to a cluster.
 type Wanted struct {
-	// Snapshots and Restores have not ended, or still have their finalizer. The oldest is first.
+	// Snapshots and Restores contain the objects that have not ended, or that still have their finalizer. The oldest is
+	// first.
 	Snapshots []*provisionv1.EtcdSnapshot
 	Restores  []*provisionv1.EtcdRestore
-	// All has all snapshots, including ended ones.
+	// All contains all snapshots, including those that have ended.
 	All []*provisionv1.EtcdSnapshot
 }
 
@@ -67,7 +68,7 @@ func (w *Wanted) Active() *provisionv1.EtcdRestore {
 
 // Reconciler reconciles the EtcdSnapshots and EtcdRestores of the clusters of one kind.
 type Reconciler struct {
-	// Client reads from the cache and writes; Live reads from the API server.
+	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
@@ -76,8 +77,8 @@ type Reconciler struct {
 
 // Reconcile takes the next step for all snapshots and restores of one cluster.
 //
-// It acts before it writes the statuses, and drops an outcome only when the status has it. So a hub that is killed in
-// between makes the same decisions again.
+// It acts before it writes the statuses, and discards an outcome only after the status contains it. If the hub is
+// killed in between, it therefore makes the same decisions again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster, err := r.Backend.Read(ctx, req.NamespacedName)
 	if err != nil {
@@ -92,7 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	err = r.write(ctx, w, how)
-	again, unsettled := cluster.Settle(ctx, w) // comes last, so that a failing cleanup does not delay the others
+	again, unsettled := cluster.Settle(ctx, w) // comes last, so that a cleanup that fails does not delay the other steps
 	if how.Again > 0 && (again == 0 || how.Again < again) {
 		again = how.Again
 	}
@@ -151,7 +152,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 		}
 		snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 		if r.Client.List(ctx, snapshots, client.InNamespace(object.GetNamespace())) != nil || r.Client.List(ctx, restores, client.InNamespace(object.GetNamespace())) != nil {
-			return nil // clusters are looked at again in any case
+			return nil // clusters are checked again in any case
 		}
 		for _, o := range snapshots.Items {
 			if !progress.SnapshotEnded(o.Status.Phase) {

@@ -26,20 +26,22 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// clientPort is the port at which kubeadm's etcd listens for clients.
+// clientPort is the port on which kubeadm's etcd listens for clients.
 const clientPort = 2379
 
-// lostTime is how long a snapshot or copy may wait for a host that is not connected before it is given up.
+// lostTime is how long a snapshot or copy may wait for a host that is not connected before the controller gives up.
 const lostTime = 10 * time.Minute
 
-// gather reads everything that a decision depends on from the API server. The machines were read before.
+// gather reads from the API server everything that a decision depends on, except the machines, which have already been
+// read.
 func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 	in.gatherWishes(w)
 	if err := in.gatherSource(ctx, w.Active()); err != nil {
 		return err
 	}
 	holding := w.Restores
-	if w.Active() != nil && in.decide.Restore.Problem != "" { // it is refused, and the objects that it names no longer exist
+	if w.Active() != nil && in.decide.Restore.Problem != "" {
+		// the restore is refused, and the objects that it refers to no longer exist
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
@@ -101,7 +103,7 @@ func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) 
 	return host, nil
 }
 
-// machine returns the facts about a machine that a decision takes into account. It is pure.
+// machine returns the facts about a machine that a decision takes into account. It has no side effects.
 func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Machine {
 	provisioned := m.Status.Initialization.Provisioned
 	out := kubeadm.Machine{
@@ -127,8 +129,9 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 	return out
 }
 
-// lost reports whether a Host was not connected for lostTime. A hub that started after the agent's last connection does
-// not know lastSeen. Then the latest change of Ready counts, which is not later. It is pure.
+// lost reports whether a Host has been disconnected for lostTime. A hub that started after the agent's last connection
+// does not know lastSeen. In that case the time of the last change to Ready counts, which is not later. The function
+// has no side effects.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false
@@ -160,7 +163,8 @@ func fileOf(o *provisionv1.EtcdSnapshot) string {
 	return o.Name[:min(len(o.Name), 200)] + "-" + string(o.UID)[:8] + ".db"
 }
 
-// objectOf returns the place of a file in the bucket of a cluster, or nil if the cluster has no bucket. It is pure.
+// objectOf returns the location of a file in a cluster's bucket, or nil if the cluster has no bucket. It has no side
+// effects.
 func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	if cluster == nil || cluster.Spec.Etcd.S3 == nil {
 		return nil
@@ -173,8 +177,8 @@ func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	}
 }
 
-// copyOf returns the copy of a snapshot that the cluster's credentials are meant for: the one at the endpoint and in
-// the bucket that the cluster names. It is pure.
+// copyOf returns the copy of a snapshot that the cluster's credentials can access, which is the copy at the endpoint
+// and in the bucket that the cluster specifies. It has no side effects.
 func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadm.Object {
 	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
 	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {
@@ -216,7 +220,7 @@ func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1
 	return nil
 }
 
-// source sets where the file of a snapshot is.
+// source sets the location of a snapshot's file.
 func (in *kubeadmCluster) source(wish *kubeadm.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
 	wish.Host, wish.File, wish.S3 = snapshot.Status.Host, snapshot.Status.Snapshot, copyOf(in.cluster, snapshot)
 	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Host == wish.Host && !m.Gone })

@@ -14,11 +14,12 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Installations is the Backend of ClusterInstallations. Their own controller takes the steps, since a restore stops
-// everything else that it does. It reads the same objects, so this backend only reports their progress.
+// Installations is the Backend of ClusterInstallations. The controller of ClusterInstallations takes the steps itself,
+// because a restore stops everything else that it does. That controller reads the same objects, so this backend only
+// reports their progress.
 type Installations struct {
-	// Progress reads an installation, makes a decision without acting on it, and returns the progress of all snapshots and
-	// restores that refer to the installation.
+	// Progress reads an installation, makes a decision without carrying it out, and returns the progress of all
+	// snapshots and restores that refer to the installation.
 	Progress func(ctx context.Context, name types.NamespacedName) (progress.All, error)
 }
 

@@ -20,13 +20,13 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// lookAgain is the time between looks at work in progress. None of Cluster API's objects are watched.
+// lookAgain is the interval at which work in progress is checked. No Cluster API objects are watched.
 const lookAgain = 3 * time.Second
 
-// Kubeadm is the Backend of DroverClusters. It asks internal/provision/kubeadm for decisions, gives DroverMachines
-// their tasks, pauses Cluster API, and follows the schedule of a cluster.
+// Kubeadm is the Backend of DroverClusters. It gets its decisions from internal/provision/kubeadm, gives DroverMachines
+// their tasks, pauses Cluster API, and follows a cluster's schedule.
 type Kubeadm struct {
-	// Client reads from the cache and writes; Live reads from the API server.
+	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
@@ -37,13 +37,13 @@ type Kubeadm struct {
 type kubeadmCluster struct {
 	Kubeadm
 	name types.NamespacedName
-	// scheduled are the snapshots that the schedule has created, the newest first.
+	// scheduled are the snapshots that the schedule has created, with the newest first.
 	scheduled []*provisionv1.EtcdSnapshot
 	// cluster is nil if it does not exist.
 	cluster *infrav1.DroverCluster
-	// machines are the machines of the control plane.
+	// machines are the control plane machines.
 	machines []infrav1.DroverMachine
-	// owner is the Cluster of Cluster API. It is nil if problem says that there is none.
+	// owner is the Cluster API Cluster. It is nil if it does not exist; problem then says so.
 	owner   *clusterapi.Cluster
 	problem string
 	// hopeless reports whether the problem is permanent.
@@ -52,7 +52,7 @@ type kubeadmCluster struct {
 	decided  kubeadm.Decision
 }
 
-// refTo returns how EtcdSnapshots and EtcdRestores refer to a DroverCluster.
+// refTo returns the reference that EtcdSnapshots and EtcdRestores use for a DroverCluster.
 func refTo(name string) provisionv1.EtcdClusterRef {
 	return provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: name}
 }
@@ -60,7 +60,7 @@ func refTo(name string) provisionv1.EtcdClusterRef {
 // Kind implements Backend.
 func (Kubeadm) Kind() provisionv1.EtcdClusterKind { return provisionv1.EtcdOfDroverCluster }
 
-// Wakes implements Backend. A cluster with a schedule is looked at even if no snapshot or restore refers to it.
+// Wakes implements Backend. A cluster with a schedule is reconciled even if no snapshot or restore refers to it.
 func (Kubeadm) Wakes(object client.Object) bool {
 	cluster, is := object.(*infrav1.DroverCluster)
 	return is && cluster.Spec.Etcd.Schedule != ""
@@ -100,8 +100,8 @@ func (in *kubeadmCluster) Advance(ctx context.Context, w *Wanted) (progress.All,
 	return how, errors.Join(in.pause(ctx, active, in.decided), in.give(ctx, in.decided))
 }
 
-// refuse returns the progress of all snapshots and restores if there is no cluster for them. No machine was given a
-// task for them, or the machines are gone.
+// refuse returns the progress of all snapshots and restores of a cluster that does not exist. In this case, no machine
+// has a task for them, or the machines are gone.
 func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	how := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
 	for _, o := range w.Snapshots {
@@ -124,8 +124,8 @@ func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	return how
 }
 
-// Settle implements Cluster. It deletes and creates the snapshots of the schedule. It looks again soon while something
-// is in progress, and at the next scheduled time.
+// Settle implements Cluster. It deletes and creates the scheduled snapshots. It requests another reconcile soon while
+// something is in progress, and otherwise at the next scheduled time.
 func (in *kubeadmCluster) Settle(ctx context.Context, w *Wanted) (time.Duration, error) {
 	err := in.expire(ctx, in.decided)
 	next, scheduled := in.followSchedule(ctx, w)

@@ -30,16 +30,16 @@ import (
 )
 
 const (
-	// firstWindow is how old a time of the schedule may be if there is no scheduled snapshot yet to count from. A schedule
-	// that was just set has not missed the hours before.
+	// firstWindow is how far in the past a scheduled time may be while there is no earlier scheduled snapshot. A
+	// schedule that has just been set has not missed the hours before.
 	firstWindow = 10 * time.Minute
 	// maxName is the maximum length of the cluster's name in a snapshot's name.
 	maxName = 200
 )
 
-// scheduledBy reports whether the schedule of a cluster has created a snapshot. A label alone is not enough, because
-// any user can set it. The function makes the same checks as the policy drover-provisioner-etcdsnapshots: a snapshot
-// that the policy keeps the provisioner from deleting does not belong to a schedule.
+// scheduledBy reports whether a snapshot was created by a cluster's schedule. A label alone is not enough, because any
+// user can set it. The function makes the same checks as the drover-provisioner-etcdsnapshots policy: if the policy
+// prevents the provisioner from deleting a snapshot, the snapshot does not belong to a schedule.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
 	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {
@@ -48,7 +48,7 @@ func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bo
 	return strings.HasPrefix(by.APIVersion, infrav1.GroupVersion.Group+"/") && by.Kind == "DroverCluster" && by.Name == cluster.Name && by.UID == cluster.UID
 }
 
-// scheduledFor returns the time of the schedule for which a snapshot was made.
+// scheduledFor returns the scheduled time for which a snapshot was created.
 func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 	if t, err := time.Parse(time.RFC3339, o.Annotations[provisionv1.AnnotationScheduledFor]); err == nil {
 		return t
@@ -56,8 +56,8 @@ func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 	return o.CreationTimestamp.Time
 }
 
-// sortScheduled sorts snapshots of a schedule, the newest first. A snapshot for a time in the future comes from a clock
-// that was wrong, and counts as the oldest: otherwise it would be kept forever. It is pure.
+// sortScheduled sorts scheduled snapshots with the newest first. A snapshot for a time in the future comes from a clock
+// that was wrong. It counts as the oldest, because otherwise it would be kept forever. It has no side effects.
 func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	ahead := func(o *provisionv1.EtcdSnapshot) int {
 		if scheduledFor(o).After(now) {
@@ -70,7 +70,8 @@ func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	})
 }
 
-// retention returns how many scheduled snapshots each control plane keeps, or 0 for all. It is pure.
+// retention returns how many scheduled snapshots each control plane keeps, or 0 to keep all of them. It has no side
+// effects.
 func retention(cluster *infrav1.DroverCluster) int {
 	switch {
 	case cluster == nil || cluster.Spec.Etcd.Schedule == "":
@@ -81,7 +82,7 @@ func retention(cluster *infrav1.DroverCluster) int {
 	return int(cluster.Spec.Etcd.Retention)
 }
 
-// stored returns the scheduled snapshots that have ended, in the same order. It is pure.
+// stored returns the scheduled snapshots that have ended, in the same order. It has no side effects.
 func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdRestore) []kubeadm.Stored {
 	var all []kubeadm.Stored
 	for _, o := range scheduled {
@@ -95,21 +96,21 @@ func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdR
 	return all
 }
 
-// timing says when a snapshot is due.
+// timing describes when a snapshot is due.
 type timing struct {
-	// due is the time of the schedule for which a snapshot must be made now, or zero if there is none.
+	// due is the scheduled time for which a snapshot must be created now, or zero if no snapshot is due.
 	due time.Time
-	// again is when to look again, or zero if there is no such time.
+	// again is when to check again, or zero if there is no such time.
 	again time.Time
 }
 
-// timed returns the time of a schedule for which a snapshot must be made now. It is pure, and its only memory is the
-// snapshots that the schedule has created. However many times were missed, only one snapshot is made, for the latest of
-// them. None is made while another one has not ended, or a restore is in progress.
+// timed returns the scheduled time for which a snapshot must be created now. It has no side effects, and the snapshots
+// that the schedule has created are its only state. If several times were missed, only one snapshot is created, for the
+// latest of them. No snapshot is created while another one has not ended or a restore is in progress.
 func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring bool, now time.Time) timing {
 	t := timing{again: s.Next(now)}
 	last := now.Add(-firstWindow)
-	for _, o := range slices.Backward(scheduled) { // the oldest first
+	for _, o := range slices.Backward(scheduled) { // with the oldest first
 		if !progress.SnapshotEnded(o.Status.Phase) {
 			return t
 		}
@@ -123,15 +124,15 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 	return t
 }
 
-// followSchedule creates the snapshot that is due, and returns when to look again, or zero if there is no such time. A
-// schedule that cannot be read is reported in the status of the DroverCluster.
+// followSchedule creates the snapshot that is due, and returns when to check again, or zero if there is no such time. A
+// schedule that cannot be parsed is reported in the status of the DroverCluster.
 func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
 		return time.Time{}, nil
 	}
 	s, err := schedule.Parse(in.cluster.Spec.Etcd.Schedule)
 	if err != nil {
-		return time.Time{}, nil // the controller of DroverClusters reports it
+		return time.Time{}, nil // the controller of DroverClusters reports the problem
 	}
 	t := timed(s, in.scheduled, len(w.Restores) > 0, in.Now())
 	bootstrapped := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Provisioned && !m.Gone })
@@ -152,8 +153,8 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 	return t.again, nil
 }
 
-// inTheWay reports an object that has the name of a due snapshot, unless the schedule has created it, for example in a
-// manager that was killed.
+// inTheWay reports an object that has the name of a due snapshot, unless the schedule has created that object, for
+// example before the manager was killed.
 func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
 	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
@@ -166,8 +167,8 @@ func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverC
 	return nil
 }
 
-// scheduledSnapshot returns the snapshot of a cluster for a time of its schedule. Its name contains both, so that it is
-// created only once. It is pure.
+// scheduledSnapshot returns the snapshot to create for a cluster and a scheduled time. Its name contains both, so that
+// it is created only once. It has no side effects.
 func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provisionv1.EtcdSnapshot {
 	name := cluster.Name
 	if len(name) > maxName {
@@ -186,7 +187,7 @@ func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provision
 	}
 }
 
-// expire deletes scheduled snapshots that are beyond the retention.
+// expire deletes scheduled snapshots that exceed the retention.
 func (in *kubeadmCluster) expire(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for _, o := range in.scheduled {

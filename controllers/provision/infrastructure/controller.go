@@ -3,7 +3,7 @@
 
 // Package infrastructure reconciles DroverCluster.
 //
-// It writes the kubeconfig with which Cluster API reaches a cluster through the hub, and lists failure domains.
+// It writes the kubeconfig that Cluster API uses to reach a cluster through the hub, and lists failure domains.
 package infrastructure
 
 import (
@@ -33,19 +33,19 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// lookAgain is the time between looks at Cluster API's progress. None of its objects are watched.
+// lookAgain is the interval at which the progress of Cluster API is checked. None of its objects are watched.
 const lookAgain = 5 * time.Second
 
-// maxDomains is how many failure domains the schema allows.
+// maxDomains is the number of failure domains that the schema allows.
 const maxDomains = 100
 
 // Reconciler reconciles DroverClusters.
 type Reconciler struct {
-	// Client reads from the cache and writes; Live reads from the API server.
+	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	// Settings returns where the hub is, and its CA.
+	// Settings returns the hub's addresses and CA.
 	Settings func(context.Context) (protocol.Settings, error)
 }
 
@@ -53,7 +53,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/finalizers,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
-// The policy drover-secrets asks for the next right where a Secret is written that Cluster API reads.
+// The drover-secrets policy requires the next right for writing a Secret that Cluster API reads.
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/credentials,verbs=update
 
 // Reconcile writes the kubeconfig of one cluster and its status.
@@ -110,12 +110,12 @@ func (r *Reconciler) advance(ctx context.Context, object *infrav1.DroverCluster)
 	object.Status.Initialization.Provisioned = &done
 	v := status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Cluster API reaches the cluster through the hub, once its agent is connected"}
 	if object.Spec.FailureDomainLabel != "" {
-		v.Again = time.Minute // labels of Hosts seldom change
+		v.Again = time.Minute // labels of Hosts rarely change
 	}
 	return v, nil
 }
 
-// setDomains sets the failure domains: the values of a label of the Hosts.
+// setDomains sets the failure domains, which are the values of a label on the Hosts.
 func (r *Reconciler) setDomains(ctx context.Context, object *infrav1.DroverCluster) error {
 	object.Status.FailureDomains = nil
 	if object.Spec.FailureDomainLabel == "" {
@@ -129,7 +129,7 @@ func (r *Reconciler) setDomains(ctx context.Context, object *infrav1.DroverClust
 	return nil
 }
 
-// domains returns the sorted values of a label. It is pure.
+// domains returns the values of a label in sorted order. It has no side effects.
 func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 	var names []string
 	for i := range hosts {
@@ -147,8 +147,8 @@ func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 	return out
 }
 
-// writeKubeconfig writes the Secret that Cluster API reads. A Secret of this name that Drover did not make is left
-// alone.
+// writeKubeconfig writes the Secret that Cluster API reads. A Secret with this name that Drover did not create is left
+// unchanged.
 func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (status.Readiness, error) {
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 	ours := owned.Marks{

@@ -16,14 +16,14 @@ import (
 // kubeconfigKey is the key that Cluster API reads.
 const kubeconfigKey = "value"
 
-// tokenFile is the file in which Cluster API's controllers, which are pods of the hub, have a token of their
-// ServiceAccount for the hub's URL (config/clusterapi/samples/token-patch.yaml). So the Secret holds no credential, and
-// a server that receives the token can use it only at the hub's proxy, and not at the hub's API server. A pod's default
-// token would be valid at the API server.
+// tokenFile is the file in which Cluster API's controllers find a token of their ServiceAccount for the hub's URL
+// (config/clusterapi/samples/token-patch.yaml). These controllers are pods on the hub. The Secret therefore holds no
+// credential. A server that receives the token can use it only with the hub's proxy, not with the hub's API server. A
+// pod's default token would be valid for the API server.
 const tokenFile = "/var/run/secrets/drover/token"
 
-// kubeconfig returns the kubeconfig with which Cluster API's controllers reach a cluster: through the hub's proxy, as
-// themselves. It is pure.
+// kubeconfig returns the kubeconfig that Cluster API's controllers use to reach a cluster through the hub's proxy,
+// under their own identity. It has no side effects.
 func kubeconfig(cluster *v1.Cluster, settings protocol.Settings) ([]byte, error) {
 	if len(settings.Servers) == 0 {
 		return nil, fmt.Errorf("the hub has no address")

@@ -13,8 +13,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// setScheduled sets a condition that is True if the schedule of snapshots can be read. The EtcdSnapshots tell whether
-// snapshots succeed. The condition affects nothing else of the cluster, because a cluster without snapshots works.
+// setScheduled sets a condition that is True if the snapshot schedule can be parsed. The EtcdSnapshots show whether
+// snapshots succeed. The condition affects nothing else in the cluster, because a cluster without snapshots still
+// works.
 func setScheduled(object *infrav1.DroverCluster, update *status.Update) {
 	text, conditions := object.Spec.Etcd.Schedule, &object.Status.Conditions
 	if text == "" {

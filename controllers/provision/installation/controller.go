@@ -3,7 +3,7 @@
 
 // Package installation reconciles ClusterInstallation.
 //
-// It takes Hosts, gives them the instructions that internal/provision/k3s decides on, and gives the Hosts back.
+// It takes Hosts, gives them the instructions that internal/provision/k3s determines, and releases the Hosts.
 package installation
 
 import (
@@ -35,17 +35,18 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind of the objects, as in spec.consumerRef of Hosts.
+// Kind of these objects, as used in spec.consumerRef of Hosts.
 const Kind = "ClusterInstallation"
 
-// lookAgain is when an installation is looked at again without any event: Secrets of users are not watched.
+// lookAgain is the interval at which an installation is checked without any event, because users' Secrets are not
+// watched.
 const lookAgain = 5 * time.Minute
 
-// soon is when an installation is looked at again after a write that the cache may not have yet.
+// soon is when an installation is checked again after a write that may not be in the cache yet.
 const soon = time.Second
 
-// lostTime is how long a one-time task, such as a snapshot, may wait for a Host that is not connected before it is
-// given up.
+// lostTime is how long a one-time task, such as a snapshot, may wait for a Host that is not connected before the
+// controller gives up.
 const lostTime = 10 * time.Minute
 
 // leaveTime is how long an installation that is being deleted waits for Hosts that are not connected.
@@ -53,36 +54,36 @@ const leaveTime = 20 * time.Second
 
 // Reconciler reconciles ClusterInstallations.
 type Reconciler struct {
-	// Client reads from the cache and writes; Live reads from the API server.
+	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// NotCurrent is hosts.Hub.NotCurrent.
+	// NotCurrent is used as hosts.Hub.NotCurrent.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*provisionv1.ClusterInstallation]
 }
 
-// input has everything that a reconcile has read.
+// input holds everything that a reconcile has read.
 type input struct {
 	installation *provisionv1.ClusterInstallation
 	update       *status.Update
 	cluster      *v1.Cluster // nil if there is none
 	hosts        map[string]*v1.Host
-	given        map[string]hosts.Given // by taken Hosts
+	given        map[string]hosts.Given // Secrets of taken Hosts
 	snapshots    []*provisionv1.EtcdSnapshot
 	restores     []*provisionv1.EtcdRestore
 	refused      *status.Readiness // why the spec cannot be applied, or nil if it can
-	former       []*v1.Host        // taken by a former installation of this name
-	unreadable   map[string]error  // Hosts that are left alone, because their instructions cannot be read
+	former       []*v1.Host        // Hosts that were taken by a former installation with this name
+	unreadable   map[string]error  // Hosts that are left unchanged because their instructions cannot be read
 	store        *store
 	decide       k3s.Input
 	decision     k3s.Decision // empty if no decision was made
 	now          time.Time
 }
 
-// newInput returns the input for an installation, before anything else is read.
+// newInput returns the input for an installation, before anything else has been read.
 func (r *Reconciler) newInput(object *provisionv1.ClusterInstallation) *input {
 	return &input{
 		installation: object, now: r.Now(), hosts: map[string]*v1.Host{}, given: map[string]hosts.Given{},
@@ -117,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		err = nil
 		decided = status.Readiness{Stalled: true, Reason: provisionv1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
 	}
-	if apierrors.IsConflict(err) { // another object has taken the Host, or the cache lags
+	if apierrors.IsConflict(err) { // another object has taken the Host, or the cache is outdated
 		return ctrl.Result{RequeueAfter: soon}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -126,7 +127,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: cmp.Or(decided.Again, lookAgain)}, nil
 }
 
-// consumer returns the reference to an installation for Hosts.
+// consumer returns the reference that Hosts use for an installation.
 func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
 }
@@ -135,7 +136,7 @@ func (r *Reconciler) hub() hosts.Hub {
 	return hosts.Hub{Client: r.Client, Live: r.Live, NotCurrent: r.NotCurrent, Finalizer: provisionv1.FinalizerNode}
 }
 
-// advance makes a decision and carries it out. It writes the stored decisions before anything that depends on them.
+// advance makes a decision and carries it out. It stores decisions before it writes anything that depends on them.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	why, err := r.gather(ctx, in)
 	if err != nil || why != nil {
@@ -173,8 +174,8 @@ func orNothing(v *status.Readiness) status.Readiness {
 	return *v
 }
 
-// act carries out a decision. A host that cannot be changed does not delay the others: act returns the errors of hosts
-// by their names.
+// act carries out a decision. A host that cannot be changed does not delay the others. act returns the errors by host
+// name.
 func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
 	if err := r.save(ctx, in, d.Stored); err != nil {
 		return nil, err
@@ -210,7 +211,7 @@ func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[st
 	return failed, conflict
 }
 
-// give gives a host its instructions, unless it already has them.
+// give gives a host its instructions, unless the host already has them.
 func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k3s.Instructions) error {
 	held, err := json.Marshal(next.Held)
 	if err != nil {
@@ -226,8 +227,8 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 	return err
 }
 
-// remove gives the Hosts back, and removes the finalizer of the installation. A Host that is not connected stays taken
-// until its agent is back and has cleaned it.
+// remove releases the Hosts, and removes the finalizer from the installation. A Host that is not connected stays taken
+// until its agent has reconnected and cleaned it.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
 		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, nil
@@ -248,7 +249,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 		host := &list.Items[i]
 		done, err := r.hub().Release(ctx, host.DeepCopy(), consumer(in.installation))
 		switch {
-		case errors.Is(err, hosts.ErrForeignInstructions): // a person has created the instructions, and the Host stays taken
+		case errors.Is(err, hosts.ErrForeignInstructions): // a user has created the instructions, and the Host stays taken
 		case err != nil:
 			return status.Readiness{}, err
 		case !done && !connected(host) && in.now.After(in.installation.DeletionTimestamp.Add(leaveTime)):
@@ -267,10 +268,10 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }
 
-// releaseFormer gives back Hosts that a former installation of this name has taken: they were not connected when it was
+// releaseFormer releases Hosts that a former installation with this name had taken. They were not connected when it was
 // deleted.
 func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
-	present := &provisionv1.ClusterInstallation{} // the cache may not have an installation that was just created
+	present := &provisionv1.ClusterInstallation{} // the cache may lack an installation that was just created
 	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -289,19 +290,19 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 	return errors.Join(errs...)
 }
 
-// takenByName reports whether a Host is taken by an installation of that name, which may be a former one.
+// takenByName reports whether a Host is taken by a current or former installation with the given name.
 func takenByName(host *v1.Host, name string) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name
 }
 
-// setFinalizer patches only the finalizer: the object's status is written elsewhere.
+// setFinalizer patches only the finalizer, because the object's status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterInstallation, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, i, provisionv1.FinalizerHosts, change)
 }
 
-// Handler wakes the installations that a Host, a Cluster, a snapshot or a restore may concern. A free Host concerns all
-// installations of its namespace.
+// Handler wakes the installations that a change to a Host, a Cluster, a snapshot or a restore may concern. A free Host
+// concerns all installations in its namespace.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch of := object.(type) {
@@ -319,7 +320,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 		}
 		list := &provisionv1.ClusterInstallationList{}
 		if r.Client.List(ctx, list, client.InNamespace(object.GetNamespace())) != nil {
-			return nil // installations are looked at again in any case
+			return nil // installations are checked again in any case
 		}
 		var all []reconcile.Request
 		for i := range list.Items {

@@ -386,7 +386,7 @@ func TestHostWithUnreadableInstructionsDelaysNoOther(t *testing.T) {
 	}
 }
 
-// stalled returns the condition Stalled of the installation, after n reconciles.
+// stalled returns the Stalled condition of the installation, after n reconciles.
 func (w *world) stalled(n int) metav1.Condition {
 	w.t.Helper()
 	stalled := meta.FindStatusCondition(w.reconcile(n).Status.Conditions, provisionv1.ConditionStalled)

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, the oldest first. It includes objects that
-// have ended, because an outcome is dropped when its object is gone.
+// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, with the oldest first. It includes objects
+// that have ended, because an outcome is discarded when its object is gone.
 func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 	for _, list := range []client.ObjectList{snapshots, restores} {
@@ -55,13 +55,13 @@ func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	return nil
 }
 
-// fileOf returns the beginning of the name of a snapshot's file. It is unique, even if a snapshot is deleted and
-// created again with the same name.
+// fileOf returns the start of the file name of a snapshot. It is unique, even if a snapshot is deleted and created
+// again with the same name.
 func fileOf(snap *provisionv1.EtcdSnapshot) string {
 	return snap.Name + "-" + string(snap.UID)[:8]
 }
 
-// wantedOf returns a restore as an input of a decision.
+// wantedOf converts a restore into an input for a decision.
 func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	spec := restore.Spec
 	wanted := k3s.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
@@ -90,8 +90,8 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	return wanted
 }
 
-// configure writes back the spec that a restore brings, once, before data is replaced. Pools and the counts of
-// rotations keep their values, because the machines do not change.
+// configure sets the spec to the one from the snapshot, once, before data is replaced. Pools and rotation counters keep
+// their values, because the machines do not change.
 func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) error {
 	if d.Configure == nil {
 		return nil
@@ -114,8 +114,8 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) 
 	return nil
 }
 
-// EtcdProgress returns the progress of all snapshots and restores of an installation. It makes the same decision as
-// Reconcile would now, and does not act on it.
+// EtcdProgress returns the progress of all snapshots and restores of an installation. It makes the same decision that
+// Reconcile would make now, but does not carry it out.
 func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName) (progress.All, error) {
 	object := &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	in := r.newInput(object)
@@ -176,7 +176,8 @@ func (in *input) progress(d k3s.Decision) (progress.All, error) {
 	return all, nil
 }
 
-// waits reports that all snapshots and restores wait for the installation, about which nothing can be decided.
+// waits reports that all snapshots and restores are waiting for the installation, because nothing can be decided about
+// it.
 func (in *input) waits(why string) progress.All {
 	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}, Again: lookAgain}
 	why = "waits for its ClusterInstallation: " + why

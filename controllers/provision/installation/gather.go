@@ -35,7 +35,7 @@ import (
 
 type selector = labels.Selector
 
-// Keys of Secrets.
+// Keys in Secrets.
 const (
 	keyState      = "state.json"
 	keyRegistries = "registries.yaml"
@@ -44,7 +44,7 @@ const (
 	keyCA         = "ca.crt"
 )
 
-// labelInstallation is on the Secret of an installation, with the installation's name.
+// labelInstallation is a label on the Secret of an installation. Its value is the name of the installation.
 const labelInstallation = provisionv1.Group + "/installation"
 
 // store is the Secret with the decisions that must not be made twice.
@@ -53,8 +53,8 @@ type store struct {
 	stored k3s.Stored
 }
 
-// gather reads everything that a decision depends on. The readiness names the missing or wrong object, and is nil
-// otherwise.
+// gather reads everything that a decision depends on. The returned readiness describes a missing or invalid object. It
+// is nil if there is no such object.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.gatherWanted(ctx, in); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 		k3s.CheckVersion(in.decide), k3s.CheckKeys(in.decide.Spec), k3s.CheckSnapshots(in.decide.Spec),
 		checkSchedule(spec),
 	} {
-		if err != nil { // a restore may repair it
+		if err != nil { // a restore may repair the problem
 			in.refused, in.decide.Refused = invalid(err.Error()), true
 			break
 		}
@@ -96,8 +96,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 	return nil, nil
 }
 
-// checkSchedule refuses a schedule that cannot be read. The distributions would make no snapshots with it, and report
-// that only in their logs.
+// checkSchedule refuses a schedule that cannot be parsed. With such a schedule, the distributions would take no
+// snapshots and report this only in their logs.
 func checkSchedule(spec *provisionv1.ClusterInstallationSpec) error {
 	if spec.Etcd.Schedule == "" {
 		return nil
@@ -149,7 +149,7 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 		return nil, nil
 	}
 	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
-	// the servers would apply another user's manifest with all rights
+	// otherwise the servers would apply another user's manifest with full rights
 	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) {
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s exists and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
 	}
@@ -160,7 +160,7 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 	return nil, err
 }
 
-// olderOf returns the name of an older installation that makes the same Cluster, or "" if there is none.
+// olderOf returns the name of an older installation for the same Cluster, or "" if there is none.
 func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
 	list := &provisionv1.ClusterInstallationList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
@@ -177,7 +177,7 @@ func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
 	return "", nil
 }
 
-// gatherSecrets reads the Secrets that the spec names.
+// gatherSecrets reads the Secrets that the spec refers to.
 func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Readiness, error) {
 	spec := in.installation.Spec
 	if spec.RegistriesSecretName != "" {
@@ -195,13 +195,14 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 		if ca := data[keyCA]; len(ca) > 0 && !x509.NewCertPool().AppendCertsFromPEM(ca) {
 			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the CA of the object store as PEM", keyCA, s3.CredentialsSecretName)), nil
 		}
-		// A Secret that a user creates from files has values that end with a line feed.
+		// Values in a Secret that was created from files end with a line feed.
 		in.decide.S3 = k3s.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
 	}
 	return nil, nil
 }
 
-// usable reads a Secret that a field names. It must have the keys, and be meant for installations.
+// usable reads a Secret that a field refers to. The Secret must contain the keys, and must be labeled for
+// installations.
 func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, field string, keys ...string) (map[string][]byte, *status.Readiness, error) {
 	secret := &corev1.Secret{}
 	err := r.Live.Get(ctx, name, secret)
@@ -221,7 +222,8 @@ func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, fiel
 	return secret.Data, nil, nil
 }
 
-// gatherStored reads the stored decisions from the API server. Making them again would begin a second cluster.
+// gatherStored reads the stored decisions from the API server. Making these decisions again would start a second
+// cluster.
 func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readiness, error) {
 	secret := &corev1.Secret{}
 	name := in.named(in.installation.Name + provisionv1.SecretSuffix)
@@ -242,14 +244,14 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 	return nil, nil
 }
 
-// ofInstallation returns the marks of the Secret with the stored decisions of an installation. The policy
-// drover-installation-secret protects Secrets with this kind; any user could have made a Secret without it. The owner
-// does not count, because in a hub whose objects were restored the installation has another UID.
+// ofInstallation returns the labels that identify the Secret with the stored decisions of an installation. The
+// drover-installation-secret policy protects Secrets of this kind. Without the policy, any user could create such a
+// Secret. The owner is not compared, because the installation has another UID on a hub whose objects were restored.
 func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name}}
 }
 
-// save stores the decisions if they have changed. If two managers do so, one of them fails.
+// save stores the decisions if they have changed. If two managers do this at the same time, one of them fails.
 func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) error {
 	if in.store.secret != nil && reflect.DeepEqual(stored, in.store.stored) {
 		return nil
@@ -281,7 +283,7 @@ func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) err
 	return nil
 }
 
-// gatherHosts reads the Hosts of the namespace that are taken for the installation, or free.
+// gatherHosts reads the Hosts in the namespace that are free or taken by the installation.
 func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
@@ -320,8 +322,8 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	return nil
 }
 
-// gatherHeld reads the note with the instructions of a Host, and the Host's progress. If the note cannot be read, the
-// Host is left alone and does not delay others.
+// gatherHeld reads the note in a Host's instructions, and the Host's progress. If the note cannot be read, the Host is
+// left unchanged and does not delay others.
 func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
 	given, err := r.hub().Given(ctx, host)
 	in.given[host.Name] = given
@@ -345,7 +347,7 @@ func connected(host *v1.Host) bool {
 	return hosts.Connected(host)
 }
 
-// address returns the first address at which another machine may reach a host, or "" if there is none. A machine can
+// address returns the first address at which other machines can reach a host, or "" if there is none. A machine can
 // report anything.
 func address(all []string) string {
 	for _, text := range all {
@@ -356,8 +358,8 @@ func address(all []string) string {
 	return ""
 }
 
-// nodeIPs returns an address, and the first address of the other IP family that a machine reports. If there is no
-// address, it returns none.
+// nodeIPs returns an address, and the first address of the other IP family that a machine reports. It returns nothing
+// if there is no address.
 func nodeIPs(own string, m *v1.HostMachine) []string {
 	of, err := netip.ParseAddr(own)
 	if err != nil {

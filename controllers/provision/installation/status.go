@@ -14,10 +14,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxWaiting is how many hosts a status names, as in the schema.
+// maxWaiting is the number of hosts that a status lists, as defined in the schema.
 const maxWaiting = 16
 
-// judge returns the readiness of an installation after a decision. It is pure.
+// judge returns the readiness of an installation after a decision. It has no side effects.
 func judge(in *input, d k3s.Decision) status.Readiness {
 	var v status.Readiness
 	switch {
@@ -62,8 +62,9 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 	return v
 }
 
-// strangers returns a remark if the cluster has nodes that are not its hosts, or "" if it has none. A server whose Host
-// was deleted while its agent was not connected joins etcd again if its machine still runs.
+// strangers returns a remark if the cluster has nodes that are not its hosts, or "" if it has no such nodes. If a
+// server's Host was deleted while the agent was not connected, the server joins etcd again as long as its machine is
+// running.
 func strangers(in *input, d k3s.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""
@@ -75,7 +76,7 @@ func strangers(in *input, d k3s.Decision) string {
 // writeStatus writes a decision into the status.
 func writeStatus(in *input, v status.Readiness) {
 	s := &in.installation.Status
-	if in.decision.Instructions != nil { // a decision was made
+	if in.decision.Instructions != nil { // a decision has been made
 		s.Hosts, s.Ready, s.Summary, s.Waiting = int32(in.decision.Hosts), int32(in.decision.Ready), fmt.Sprintf("%d/%d", in.decision.Ready, in.decision.Hosts), nil
 		for _, host := range slices.Sorted(maps.Keys(in.decision.Waiting)) {
 			if why := in.decision.Waiting[host]; why != "" && len(s.Waiting) < maxWaiting {

@@ -28,22 +28,22 @@ const (
 	removeTimeout    = 1800
 )
 
-// folder is the directory for a machine's script and manifest, beside the agent's directory.
+// folder is the directory for a machine's script and manifest, next to the agent's directory.
 const folder = "/var/lib/drover/machine/"
 
-// sentinel is the file that marks a successful bootstrap, according to the contract of bootstrap providers.
+// sentinel is the file that marks a successful bootstrap, according to the bootstrap provider contract.
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
-// begins is the beginning of a bootstrap's script. It removes the file of a former bootstrap, which must not count.
+// begins is the start of a bootstrap script. It removes the sentinel file of a former bootstrap, which must not count.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
-// bootstrap runs a script as cloud-init does, so that a failing command does not end it, and fails if the file is
-// missing afterwards.
+// bootstrap runs a script in the same way as cloud-init: a failing command does not end the script. It fails if the
+// sentinel file is missing afterward.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// installScript applies the agent's manifest from the machine itself, which has just become a control plane, so that
-// nothing has to reach it from outside. It tries again until the instruction's timeout. Each distribution leaves the
-// administrator's kubeconfig in another place, and some have kubectl in a directory of their own.
+// installScript applies the agent's manifest from the machine itself, which has just become a control plane node, so no
+// access from outside is needed. The script retries until the instruction times out. Each distribution stores the
+// administrator's kubeconfig in a different place, and some have kubectl in a directory of their own.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
 	for _, d := range k3s.Kubeconfigs() {
@@ -60,8 +60,8 @@ echo "no kubeconfig of ` + strings.Join(names, ", ") + ` is on this machine, so 
 exit 1`
 }
 
-// clean returns the instructions that clean a Host before it is given back. They first remove whichever distribution
-// the bootstrap has installed.
+// clean returns the instructions that clean a Host before it is released. They first remove any distribution that the
+// bootstrap has installed.
 func clean(uid string) []protocol.HostInstruction {
 	var all []protocol.HostInstruction
 	removals := k3s.Removals()
@@ -78,22 +78,22 @@ func ProviderID(host *v1.Host) string {
 	return infrav1.ProviderIDPrefix + host.Namespace + "/" + host.Name
 }
 
-// bootstrapInput has everything that a machine's first instructions depend on.
+// bootstrapInput holds everything that a machine's first instructions depend on.
 type bootstrapInput struct {
-	// uid is the UID of the DroverMachine: instructions run once for it.
+	// uid is the UID of the DroverMachine: instructions run only once for each UID.
 	uid  string
 	host *v1.Host
-	// data of the bootstrap provider.
+	// data is the bootstrap provider's data.
 	data []byte
-	// version is the version of Kubernetes that Cluster API wants, for the commands of the bootstrap.
+	// version is the Kubernetes version that Cluster API requests. The bootstrap commands use it.
 	version string
 	// manifest is the agent's manifest. It is nil if the cluster already has an agent, or the machine is not a control
-	// plane.
+	// plane node.
 	manifest []byte
 }
 
-// makeInstructions returns the instructions that turn a Host into a node. It is pure. Its error contains none of the
-// bootstrap data.
+// makeInstructions returns the instructions that turn a Host into a node. It has no side effects. Its error contains
+// none of the bootstrap data.
 func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
 	hostname := ""
@@ -124,8 +124,8 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	return made, refused(made)
 }
 
-// exported returns the line that gives commands the version. So a command that installs Kubernetes need not change with
-// the version, which matters because a change of the KubeadmConfig is not made in place.
+// exported returns the line that passes the version to commands. This way, a command that installs Kubernetes can stay
+// the same when the version changes. This is important because changes to the KubeadmConfig are not applied in place.
 func exported(of string) string {
 	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
 		return ""
@@ -133,7 +133,7 @@ func exported(of string) string {
 	return "export " + kubeadm.VersionVariable + "=" + of + "\n"
 }
 
-// refused returns why no host accepts the instructions, for example because a file has no path.
+// refused returns the reason why no host accepts the instructions, for example because a file has no path.
 func refused(made *protocol.HostInstructions) error {
 	raw, err := json.Marshal(made)
 	if err != nil {

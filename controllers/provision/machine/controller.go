@@ -3,7 +3,8 @@
 
 // Package machine reconciles DroverMachine.
 //
-// It takes a Host for a Machine of Cluster API, gives it the bootstrap as its instructions, and gives it back.
+// It takes a Host for a Cluster API Machine, gives the Host the bootstrap as its instructions, and finally releases the
+// Host.
 package machine
 
 import (
@@ -30,37 +31,38 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind of the objects, as in spec.consumerRef of Hosts.
+// Kind of these objects, as used in spec.consumerRef of Hosts.
 const Kind = "DroverMachine"
 
-// Times between looks. None of Cluster API's objects are watched, so that a provisioner can start on a hub without
-// these kinds.
+// Intervals between checks. No Cluster API objects are watched, so a provisioner can start on a hub without these
+// kinds.
 const (
 	lookAgain = 5 * time.Second
 	// leaveTime is how long a machine that is being deleted waits for a Host whose agent is not connected.
 	leaveTime = 20 * time.Second
 )
 
-// Reconciler reconciles DroverMachines, one at a time: the place of a machine depends on the places of the others.
+// Reconciler reconciles DroverMachines one at a time, because the choice of a Host for one machine depends on the Hosts
+// of the others.
 type Reconciler struct {
-	// Client reads from the cache and writes; Live reads from the API server.
+	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// NotCurrent is hosts.Hub.NotCurrent.
+	// NotCurrent is used as hosts.Hub.NotCurrent.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*infrav1.DroverMachine]
 }
 
-// input has everything that a reconcile has read.
+// input holds everything that a reconcile has read.
 type input struct {
 	machine *infrav1.DroverMachine
-	// owner is the Machine, and cluster is its Cluster of Cluster API. They are nil if they do not exist.
+	// owner is the Machine, and cluster is its Cluster API Cluster. They are nil if they do not exist.
 	owner   *clusterapi.Machine
 	cluster *clusterapi.Cluster
-	// domainLabel is the label of Hosts with their failure domain, or "" if there is none.
+	// domainLabel is the label on Hosts that contains their failure domain, or "" if there is none.
 	domainLabel string
 	// host is the Host that the machine has, or is about to take. It is nil if there is none.
 	host   *v1.Host
@@ -68,7 +70,8 @@ type input struct {
 	now    time.Time
 }
 
-// Machines of Cluster API are listed, since a Host is not given to a machine while it has the Node of another one.
+// Cluster API Machines are listed, because a Host is not given to a machine while the Node of another machine on it
+// still exists.
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list
@@ -118,7 +121,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: decided.Again}, nil
 }
 
-// consumer returns the reference to a machine for Hosts.
+// consumer returns the reference that Hosts use for a machine.
 func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: infrav1.GroupVersion.String(), Kind: Kind, Name: machine.Name, UID: machine.UID}
 }
@@ -150,7 +153,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {
 }
 
 // hostOf reads the Host that a machine's provider ID names. It returns nil if there is none. If the cached Host belongs
-// to another object, the API server is asked.
+// to another object, hostOf reads the Host from the API server.
 func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine) (*v1.Host, error) {
 	name, ok := strings.CutPrefix(machine.Spec.ProviderID, infrav1.ProviderIDPrefix+machine.Namespace+"/")
 	if !ok {
@@ -169,7 +172,7 @@ func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine)
 	return nil, nil
 }
 
-// releaseOrphans gives back Hosts that a former machine of this name has taken: its Host was not connected when the
+// releaseOrphans releases Hosts that a former machine with this name had taken. They were not connected when that
 // machine was deleted.
 func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedName, uid types.UID) error {
 	list := &v1.HostList{}
@@ -183,7 +186,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 		if ref == nil || ref.Kind != Kind || ref.APIVersion != infrav1.GroupVersion.String() || ref.Name != name.Name || ref.UID == uid {
 			continue
 		}
-		present := &infrav1.DroverMachine{} // the cache may not have a machine that was just created
+		present := &infrav1.DroverMachine{} // the cache may lack a machine that was just created
 		if err := r.Live.Get(ctx, name, present); client.IgnoreNotFound(err) != nil || err == nil && present.UID == ref.UID {
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue
@@ -195,12 +198,12 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 	return errors.Join(errs...)
 }
 
-// setFinalizer patches only the finalizer: the object's status is written elsewhere.
+// setFinalizer patches only the finalizer, because the object's status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, machine *infrav1.DroverMachine, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, machine, infrav1.FinalizerHost, change)
 }
 
-// remove gives the Host back, and removes the finalizer of the machine.
+// remove releases the Host, and removes the finalizer from the machine.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.machine.Finalizers, infrav1.FinalizerHost) {
 		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, nil

@@ -41,7 +41,7 @@ write_files:
 runcmd: ["kubeadm init && echo success > /run/cluster-api/bootstrap-success.complete"]
 `
 
-// world is a workspace with a Cluster of Cluster API.
+// world is a workspace with a Cluster API Cluster.
 type world struct {
 	*testkit.Env
 	t         *testing.T

@@ -19,13 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// etcd returns the instruction for an action of etcd.
+// etcd returns the instruction for an etcd action.
 func etcd(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, error) {
 	return kubeadm.Instruction(task, in.buckets[task.ID])
 }
 
-// buckets reads the Secrets that tasks of a machine name, by the ID of the task. Only a task that has not ended needs a
-// Secret, and only a Secret with the label is used.
+// buckets reads the Secrets that a machine's tasks refer to, by task ID. Only a task that has not ended needs a Secret,
+// and only a Secret with the label is used.
 func (r *Reconciler) buckets(ctx context.Context, machine *infrav1.DroverMachine) (map[string]kubeadm.Bucket, error) {
 	all := map[string]kubeadm.Bucket{}
 	for _, task := range machine.Spec.Tasks {
@@ -47,7 +47,8 @@ func (r *Reconciler) buckets(ctx context.Context, machine *infrav1.DroverMachine
 	return all, nil
 }
 
-// bucketOf returns the credentials in a Secret. It is pure. Its problem contains none of them.
+// bucketOf returns the credentials in a Secret. It has no side effects. The problem that it returns does not contain
+// them.
 func bucketOf(secret *corev1.Secret) kubeadm.Bucket {
 	if secret.Labels[provisionv1.LabelUse] != "true" {
 		return kubeadm.Bucket{Problem: fmt.Errorf(
@@ -55,7 +56,7 @@ func bucketOf(secret *corev1.Secret) kubeadm.Bucket {
 	}
 	variables := map[string]string{}
 	for key, variable := range map[string]string{"accessKey": protocol.EnvS3AccessKey, "secretKey": protocol.EnvS3SecretKey, "ca.crt": protocol.EnvS3CA} {
-		value := strings.TrimSpace(string(secret.Data[key])) // a user's files end with a line feed
+		value := strings.TrimSpace(string(secret.Data[key])) // values from files end with a line feed
 		switch {
 		case value != "":
 			variables[variable] = value

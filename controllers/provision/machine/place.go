@@ -26,10 +26,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// advance takes a machine one step further: wait for Cluster API, choose a Host, take it, give it the instructions.
+// advance takes a machine one step further. The steps are to wait for Cluster API, choose a Host, take it, and give it
+// the instructions.
 //
-// The provider ID is written before the Host is taken. So a machine never takes two Hosts, whenever the provisioner is
-// killed, and however far its cache lags behind.
+// The provider ID is written before the Host is taken. A machine therefore never takes two Hosts, no matter when the
+// provisioner is killed or how outdated its cache is.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	machine := in.machine
 	if taken := in.host != nil && hosts.TakenBy(in.host, consumer(machine)); taken || machine.Status.HostName != "" {
@@ -61,14 +62,14 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	case errors.Is(err, hosts.ErrNotFree):
 		in.host = nil
 		return status.Readiness{Reason: infrav1.ReasonNoHost, Message: "the Host that was chosen is no longer free", Again: lookAgain}, r.setProviderID(ctx, in, "")
-	case err != nil: // even a Host that has changed in the meantime is read again
+	case err != nil: // the Host is read again even if it has changed in the meantime
 		return status.Readiness{}, err
 	}
 	in.update.Event(status.Event{Reason: "HostTaken", Action: "Take", Message: "Took Host " + in.host.Name})
 	return r.bootstrap(ctx, in)
 }
 
-// waits returns what Cluster API has not done yet. It is pure.
+// waits describes the step that Cluster API has not completed yet. It has no side effects.
 func waits(in *input) status.Readiness {
 	switch {
 	case in.owner == nil || in.cluster == nil:
@@ -81,7 +82,7 @@ func waits(in *input) status.Readiness {
 	return status.Readiness{}
 }
 
-// content reads the bootstrap data, and the agent's manifest for the first machine of a control plane.
+// content reads the bootstrap data, and for the first control plane machine, the agent's manifest.
 func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []byte, v status.Readiness, err error) {
 	data, err = clusterapi.GetBootstrap(ctx, r.Live, in.owner)
 	var refusal interface{ Refused() bool }
@@ -123,12 +124,12 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	if err := r.Client.List(ctx, all, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// The cache may not have the Host of the previous machine yet.
+	// The cache may not contain the Host of the previous machine yet.
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// Cluster API deletes the Node of a machine after the machine, by its name, which the next machine on that Host has,
-	// too.
+	// Cluster API deletes the Node of a machine after the machine. It deletes the Node by name, and the Node of the
+	// next machine on that Host has the same name.
 	leaving, err := clusterapi.ProviderIDs(ctx, r.Live, in.machine.Namespace)
 	if err != nil {
 		return nil, status.Readiness{}, err
@@ -145,15 +146,16 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	return host.DeepCopy(), status.Readiness{}, nil
 }
 
-// wanted has a machine's requirements for a Host.
+// wanted describes a machine's requirements for a Host.
 type wanted struct {
 	machine *infrav1.DroverMachine
-	// domainLabel is the label with the failure domain, and domain is the failure domain that the Machine needs, or empty
-	// for any.
+	// domainLabel is the label that contains the failure domain, and domain is the failure domain that the Machine
+	// needs, or empty if any will do.
 	domainLabel, domain string
 }
 
-// pick returns the first free Host, by name, that meets a machine's requirements, or why there is none. It is pure.
+// pick returns the first free Host, by name, that meets a machine's requirements, or the reason why there is none. It
+// has no side effects.
 func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Host, string) {
 	selector, err := metav1.LabelSelectorAsSelector(want.machine.Spec.HostSelector)
 	if err != nil {
@@ -200,8 +202,8 @@ func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Hos
 	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's, and %d are too close to other machines of its group", len(all), selected, free, elsewhere, apart)
 }
 
-// group returns the group of machines that are kept apart: their cluster, and its control plane or their
-// MachineDeployment.
+// group returns the group of machines that must be on different hardware. It consists of the cluster, and either the
+// control plane or a MachineDeployment.
 func group(machine *infrav1.DroverMachine) string {
 	_, controlPlane := machine.Labels[clusterapi.LabelControlPlane]
 	return strings.Join([]string{machine.Labels[clusterapi.LabelCluster], machine.Labels[clusterapi.LabelDeployment], fmt.Sprint(controlPlane)}, "/")
@@ -233,7 +235,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	if v.Reason == infrav1.ReasonBootstrapFailed || v.Reason == infrav1.ReasonHostGone {
 		return v, nil
 	}
-	// The instructions do not change once they are made, because the Host refuses changed ones.
+	// The instructions do not change once they have been created, because the Host refuses changed instructions.
 	given, _, err := r.hub().Instructions(ctx, in.host)
 	switch {
 	case errors.Is(err, hosts.ErrForeignInstructions):
@@ -258,8 +260,8 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
 }
 
-// foreignInstructions reports that another Secret has the name for the Host's instructions. Nothing in it is carried
-// out for the machine.
+// foreignInstructions reports that a foreign Secret has the name of the Host's instructions. The machine does not use
+// anything in it.
 func foreignInstructions(err error) status.Readiness {
 	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
 }

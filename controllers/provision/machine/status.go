@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxAddresses is the maximum number of a machine's addresses, as in the schema.
+// maxAddresses is the maximum number of a machine's addresses, as defined in the schema.
 const maxAddresses = 32
 
 func provisioned(machine *infrav1.DroverMachine) bool {
@@ -36,7 +36,7 @@ func readyMessage(host *v1.Host) string {
 	return "its status is not known yet"
 }
 
-// ofHost returns the readiness of a machine from the Host that it has taken. It is pure.
+// ofHost derives the readiness of a machine from the Host that it has taken. It has no side effects.
 func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	reason := ""
 	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
@@ -88,8 +88,8 @@ func setPaused(machine *infrav1.DroverMachine, paused bool) {
 	})
 }
 
-// addresses returns the addresses of a Host in the form of the contract: first the one in its spec, then the reported
-// ones. Invalid addresses are left out, because a machine can report anything.
+// addresses returns the addresses of a Host in the format of the contract. The address in the spec comes first,
+// followed by the reported addresses. Invalid addresses are left out, because a machine can report anything.
 func addresses(host *v1.Host) []infrav1.MachineAddress {
 	if host.Status.Machine == nil {
 		return nil

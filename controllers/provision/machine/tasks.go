@@ -25,21 +25,21 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// soon is when a machine is looked at again after its status was written.
+// soon is when a machine is checked again after its status has been written.
 const soon = 100 * time.Millisecond
 
-// maxTaskMessage bounds the message of a failed task in the status, in bytes.
+// maxTaskMessage limits the length of a failed task's message in the status, in bytes.
 const maxTaskMessage = 2048
 
-// taskInput has everything, apart from the task, that the instruction of a task depends on.
+// taskInput holds everything, apart from the task, that the instruction of a task depends on.
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host
-	// buckets are the buckets that tasks copy files to or from, by the ID of the task.
+	// buckets are the buckets that tasks copy files to or from, by task ID.
 	buckets map[string]kubeadm.Bucket
 }
 
-// actions translate tasks into instructions. They are pure, and set no ID. An error makes the task fail.
+// actions translate tasks into instructions. They have no side effects, and set no ID. An error makes the task fail.
 var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error){
 	infrav1.TaskUpdate: update,
 
@@ -54,9 +54,10 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 
 // work gives the Host the tasks of a machine after its bootstrap, and reports their progress.
 //
-// A task is in the status before its instruction is given to the Host, and its outcome is in the status before the
-// instruction is taken away. So a provisioner that is killed in between leaves no instruction behind, and gives no task
-// again that has ended. In any case, the journal of the Host runs an instruction only once.
+// A task is written to the status before its instruction is given to the Host, and its outcome is written to the status
+// before the instruction is removed. If the provisioner is killed in between, it therefore leaves no instruction
+// behind, and does not repeat a task that has ended. In any case, the Host's journal ensures that an instruction runs
+// only once.
 func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
 	machine := in.machine
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
@@ -67,7 +68,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	case errors.Is(err, hosts.ErrForeignInstructions):
 		return foreignInstructions(err), nil
 	case err != nil || has == nil:
-		return v, err // deleted instructions are not made again: the Host reports that they are gone
+		return v, err // deleted instructions are not created again; the Host reports that they are gone
 	}
 	buckets, err := r.buckets(ctx, machine)
 	if err != nil {
@@ -86,14 +87,14 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 		}
 	}
 	if !slices.Equal(after, machine.Status.Tasks) {
-		v.Again = soon // tasks with a written status may now enter or leave the Host's instructions
+		v.Again = soon // tasks whose status has been written can now be added to or removed from the Host's instructions
 	}
 	machine.Status.Tasks = after
 	return v, nil
 }
 
-// workOn continues with tasks while Cluster API has paused the machine: a restore of etcd pauses the cluster, and
-// consists of tasks. It returns the time after which to look again.
+// workOn continues with tasks while Cluster API has paused the machine, because an etcd restore pauses the cluster but
+// consists of tasks. It returns the time after which to check again.
 func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
 	v := status.Readiness{Again: lookAgain}
 	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
@@ -104,8 +105,8 @@ func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, erro
 	return v.Again, err
 }
 
-// schedule returns a Host's instructions with the tasks that have not ended, and the progress of each task. It is pure.
-// The instructions of the bootstrap, and all earlier ones, stay unchanged.
+// schedule returns a Host's instructions with the tasks that have not ended, and the progress of each task. It has no
+// side effects. The bootstrap instructions and all other existing instructions stay unchanged.
 func schedule(in taskInput, has protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
 	present, host := map[string]int{}, progress.OfHost(in.host, version)
 	var all []protocol.HostInstruction
@@ -164,7 +165,7 @@ func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav
 	return after
 }
 
-// lastLines returns the last lines of a text, up to n bytes.
+// lastLines returns the last lines of a text, limited to n bytes.
 func lastLines(text string, n int) string {
 	for text = strings.TrimSpace(text); len(text) > n; {
 		_, rest, more := strings.Cut(text, "\n")
@@ -176,7 +177,7 @@ func lastLines(text string, n int) string {
 	return text
 }
 
-// isAtWork reports whether a Host carries out its instructions, or only a task has failed.
+// isAtWork reports whether a Host is carrying out its instructions, or has failed only in a task.
 func isAtWork(host *v1.Host) bool {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
@@ -188,10 +189,11 @@ func isAtWork(host *v1.Host) bool {
 	return ready.Reason == v1.ReasonInstalling
 }
 
-// setTasksSucceeded summarizes the tasks of a machine in a condition, which exists while there are tasks.
+// setTasksSucceeded summarizes the tasks of a machine in a condition, which is present while there are tasks.
 func setTasksSucceeded(machine *infrav1.DroverMachine) {
 	condition := metav1.Condition{Type: infrav1.ConditionTasksSucceeded, Status: metav1.ConditionTrue, Reason: infrav1.ReasonTasksSucceeded, Message: "all tasks have succeeded", ObservedGeneration: machine.Generation}
-	for _, task := range slices.Backward(machine.Status.Tasks) { // of two failed tasks, the first is named
+	for _, task := range slices.Backward(machine.Status.Tasks) {
+		// if several tasks have failed, the message names the first one
 		switch {
 		case task.State == infrav1.TaskFailed:
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonTaskFailed, fmt.Sprintf("task %s failed and is not repeated: %s", task.ID, task.Message)

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// update returns the instruction for the action Update.
+// update returns the instruction for the Update action.
 func update(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, error) {
 	if in.machine.Spec.InPlaceUpdate == nil {
 		return protocol.HostInstruction{}, errors.New("spec.inPlaceUpdate of the machine no longer has an installer")

@@ -19,26 +19,27 @@ const (
 	// capacity is the maximum number of results in a Cache, separately for positive and negative results, so a flood of
 	// negative results evicts no positive ones. The least recently used results are evicted first.
 	capacity = 8192
-	// concurrency bounds the number of open questions, so that a flood of wrong tokens does not reach the API server.
+	// concurrency is the maximum number of open questions, so that a flood of wrong tokens does not reach the API
+	// server.
 	concurrency = 64
 	// share is the maximum number of open questions of one asker.
 	share = 16
-	// waiting and waitingShare bound the questions that wait to be asked, in total and per asker.
+	// waiting and waitingShare limit the questions that are waiting to be asked, in total and per asker.
 	waiting      = 2048
 	waitingShare = 256
-	// reserved is the number of additional open questions for keys that were answered with yes before, so that they never
-	// wait for the questions of strangers.
+	// reserved is the number of additional open questions for keys that have been answered with yes before, so that
+	// such questions never wait behind questions from unknown callers.
 	reserved = 32
-	// familiarFor is how long a key is familiar after its last yes.
+	// familiarFor is how long a key counts as familiar after its last yes.
 	familiarFor = time.Hour
-	// timeout bounds one question, and also the time until it is asked.
+	// timeout limits the duration of one question, and also the time until it is asked.
 	timeout = 10 * time.Second
 )
 
 // Key is the key of a question. It must be a hash of everything that the answer depends on.
 type Key [32]byte
 
-// Result is a value with the time for which it can be reused. A Result whose For is zero is not remembered.
+// Result is a value together with the time for which it can be reused. A Result whose For is zero is not cached.
 type Result[V any] struct {
 	Value V
 	For   time.Duration
@@ -46,10 +47,10 @@ type Result[V any] struct {
 	Yes bool
 }
 
-// Cache remembers results. Use New to create it. All methods can be called concurrently.
+// Cache caches results. Use New to create it. All methods can be called concurrently.
 type Cache[V any] struct {
 	yes, no  *cache.LRUExpireCache
-	familiar *cache.LRUExpireCache // keys that were answered with yes
+	familiar *cache.LRUExpireCache // keys that have been answered with yes
 	asking   singleflight.Group
 	open     *limit.Gate // limits new questions
 	reserve  *limit.Gate // limits familiar questions
@@ -66,7 +67,7 @@ func New[V any]() *Cache[V] {
 	}
 }
 
-// Get returns the result for key, either from memory or by calling ask. Errors are never remembered. The context of ask
+// Get returns the result for key, either from memory or by calling ask. Errors are never cached. The context of ask
 // outlives ctx, because other callers may wait for the same result, and ends after ten seconds.
 //
 // Askers share the open questions fairly, so that none waits longer than a fair share of another asker's questions. An

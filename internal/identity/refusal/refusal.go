@@ -23,12 +23,12 @@ const (
 	ReasonBadGateway metav1.StatusReason = "BadGateway"
 	// ReasonGatewayTimeout means that the upstream server did not respond in time.
 	ReasonGatewayTimeout metav1.StatusReason = "GatewayTimeout"
-	// ReasonHeaderTooLarge means that the header of a request is too large.
+	// ReasonHeaderTooLarge means that the headers of a request are too large.
 	ReasonHeaderTooLarge metav1.StatusReason = "RequestHeaderFieldsTooLarge"
 )
 
-// Error is the reason why a request is rejected. It has a message for the caller, and a cause that only the log shows.
-// It implements apierrors.APIStatus, so that apierrors.IsForbidden and similar functions match it.
+// Error is the reason why a request is rejected. It has a message for the caller, and a cause that is only logged. It
+// implements apierrors.APIStatus, so that apierrors.IsForbidden and similar functions match it.
 type Error struct {
 	code    int
 	reason  metav1.StatusReason
@@ -38,7 +38,7 @@ type Error struct {
 	cause   error
 }
 
-// retry is when the caller can try again. The zero value means that the response does not say.
+// retry is when the caller can try again. The zero value means that the response does not specify a time.
 type retry struct {
 	after time.Duration
 	at    time.Time
@@ -49,7 +49,7 @@ func New(code int, reason metav1.StatusReason, message string) *Error {
 	return &Error{code: code, reason: reason, message: message}
 }
 
-// BadRequest refuses a request that cannot be understood, or not safely.
+// BadRequest refuses a request that cannot be interpreted safely or at all.
 func BadRequest(message string) *Error {
 	return New(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }
@@ -71,9 +71,9 @@ func Unavailable(message string) *Error {
 	return e
 }
 
-// TooManyRequests refuses a request temporarily, because there is no room. Kubernetes clients try again, up to ten
-// times. after is the time until the next attempt, rounded up to seconds. It should differ between callers, so that
-// they do not all try again at once.
+// TooManyRequests refuses a request temporarily, because a limit has been reached. Kubernetes clients try again, up to
+// ten times. after is the time until the next attempt, rounded up to whole seconds. It should differ between callers,
+// so that they do not all retry at the same time.
 func TooManyRequests(message string, after time.Duration) *Error {
 	e := New(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message)
 	e.retry = retry{after: max(after, time.Second)}
@@ -94,8 +94,9 @@ func (e *Error) About(cluster types.NamespacedName) *Error {
 	return &c
 }
 
-// RetryAt returns a copy of e that asks the caller to try again at a given time rather than after some seconds.
-// Kubernetes clients do not wait for that time: kubectl shows the message at once instead of trying ten times.
+// RetryAt returns a copy of e that asks the caller to retry at a given time rather than after a number of seconds.
+// Kubernetes clients do not wait for that time. For example, kubectl shows the message immediately instead of trying
+// ten times.
 func (e *Error) RetryAt(at time.Time) *Error {
 	c := *e
 	c.retry = retry{at: at}
@@ -162,7 +163,7 @@ func Of(err error) *Error {
 		"the hub could not serve the request; its log says why").Because(err)
 }
 
-// Write writes the refusal in err as the response, see Of.
+// Write writes the refusal in err as the response. See Of.
 func Write(w http.ResponseWriter, err error) {
 	e := Of(err)
 	status := e.Status()
@@ -177,11 +178,11 @@ func Write(w http.ResponseWriter, err error) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	body, err := json.Marshal(&status)
-	if err != nil { // a Status can always be marshalled; without a body, the code still says enough
+	if err != nil { // a Status can always be marshaled; without a body, the code still says enough
 		w.WriteHeader(e.code)
 		return
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(e.code)
-	_, _ = w.Write(body) // a caller that is gone needs no response
+	_, _ = w.Write(body) // a caller that has disconnected needs no response
 }

@@ -27,7 +27,7 @@ const (
 	PathClusters = "/v1/clusters"
 )
 
-// answerLimit limits the time for one response, including the wait for its turn.
+// answerLimit is the time limit for one response, including the time that the request waits for its turn.
 const answerLimit = 15 * time.Second
 
 // Catalog serves users. All its exported fields are required.
@@ -44,10 +44,10 @@ type Catalog struct {
 // Ways are the ways to reach a member that the proxy accepts.
 type Ways struct {
 	// Workspaces returns the workspaces in which the principals have bindings. For each workspace, it returns the
-	// principals with a binding there.
+	// principals with a binding in that workspace.
 	Workspaces func(index.Principals) (map[string]index.Principals, error)
-	// Bound and Proxy are a binding, and the right to get clusters/proxy. If the name is empty, Proxy covers all Clusters
-	// of a namespace. If the namespace is empty too, it covers all Clusters.
+	// Bound is access through a binding, and Proxy is access through the "get" right on clusters/proxy. If the name is
+	// empty, Proxy applies to all Clusters in a namespace. If the namespace is empty too, it applies to all Clusters.
 	Bound, Proxy identity.Way
 }
 
@@ -111,7 +111,7 @@ func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Re
 	return c.list(ctx, id, q)
 }
 
-// whoAmI returns the user with the names in bindings, as Kubernetes' SelfSubjectReview.
+// whoAmI returns the user with the names that bindings use, as a Kubernetes SelfSubjectReview.
 func whoAmI(id identity.Identity) any {
 	return authenticationv1.SelfSubjectReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectReview"},

@@ -21,10 +21,11 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// maxReviews limits the access reviews by the hub's API server for one response. They run one after the other.
+// maxReviews is the maximum number of access reviews by the hub's API server for one response. They run one after
+// another.
 const maxReviews = 100
 
-// ClusterList has the Clusters that a user can reach, ordered by name.
+// ClusterList holds the Clusters that a user can reach, ordered by name.
 type ClusterList struct {
 	Items []Cluster `json:"items"`
 	// Incomplete reports whether the user may be able to reach more Clusters, because not all of the user's rights could
@@ -36,19 +37,20 @@ type ClusterList struct {
 type Cluster struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Ready is the status of the condition Ready, and Reason is its reason.
+	// Ready is the status of the Ready condition, and Reason is its reason.
 	Ready  metav1.ConditionStatus `json:"ready"`
 	Reason string                 `json:"reason,omitempty"`
-	// Version is the version of Kubernetes.
+	// Version is the Kubernetes version.
 	Version string `json:"version,omitempty"`
 	// Direct is the address at which the member is reached without the hub, or nil.
 	Direct *Direct `json:"direct,omitempty"`
 }
 
-// Direct is a member's own address for users, in the form of their kubeconfigs.
+// Direct is a member's own address for users, in the format used in kubeconfigs.
 type Direct struct {
 	Server string `json:"server"`
-	// CABundle is in PEM. If it is empty, the user's computer trusts the server's certificate.
+	// CABundle contains the CA certificates in PEM. If it is empty, the user's computer must already trust the server's
+	// certificate.
 	CABundle string `json:"caBundle,omitempty"`
 	// Mode is APIServer if the address belongs to the member's API server, and empty if it belongs to its agent.
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
@@ -60,7 +62,7 @@ type query struct {
 	selector  labels.Selector
 }
 
-// queryOf parses the parameters namespace and labelSelector, which Kubernetes' API also has.
+// queryOf parses the parameters namespace and labelSelector, which also exist in the Kubernetes API.
 func queryOf(r *http.Request) (query, error) {
 	values := r.URL.Query()
 	selector, err := labels.Parse(values.Get("labelSelector"))
@@ -73,8 +75,8 @@ func queryOf(r *http.Request) (query, error) {
 // list returns the selected Clusters that a user can reach.
 //
 // The decision for each Cluster is the same as for a request to it. Bindings are looked up in the cache, in workspaces
-// where the user has one. The right to get clusters/proxy is reviewed once for all Clusters, then once for each
-// workspace, and for single Clusters only if the query names the workspace.
+// where the user has a binding. The "get" right on clusters/proxy is reviewed once for all Clusters, then once for each
+// workspace, and for individual Clusters only if the query names the workspace.
 func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any, error) {
 	bound, err := c.Workspaces(index.Principals{User: id.User, Groups: id.Groups})
 	if err != nil {
@@ -104,7 +106,7 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 	return a.ClusterList, nil
 }
 
-// Describe returns what users who can reach a Cluster may know about it.
+// Describe returns the information about a Cluster that users who can reach it may see.
 func Describe(cluster *v1.Cluster) Cluster {
 	out := Cluster{Namespace: cluster.Namespace, Name: cluster.Name, Ready: metav1.ConditionUnknown,
 		Version: cluster.Status.Version}
@@ -116,7 +118,7 @@ func Describe(cluster *v1.Cluster) Cluster {
 		out.Direct = &Direct{Server: endpoint.Server, CABundle: endpoint.CABundle, Mode: endpoint.Mode}
 	case endpoint.On() && endpoint.TLSSecretName != "":
 		out.Direct = &Direct{Server: endpoint.Server, CABundle: endpoint.CABundle}
-	case endpoint.On() && cluster.Status.DirectAuthority != "": // the agent has created its certificate
+	case endpoint.On() && cluster.Status.DirectAuthority != "": // the agent has created the endpoint's certificate
 		out.Direct = &Direct{Server: endpoint.Server, CABundle: cluster.Status.DirectAuthority}
 	}
 	return out
@@ -140,7 +142,8 @@ func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName)
 	}
 	if who, some := a.bound[name.Namespace]; some {
 		id := a.id
-		id.Groups = who.Groups // a user may have thousands of groups, and groups without a binding there change nothing
+		// a user may have thousands of groups, and groups without a binding in the workspace change nothing
+		id.Groups = who.Groups
 		open, err := a.Bound(ctx, id, name)
 		if open && err == nil {
 			return true
@@ -150,7 +153,7 @@ func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName)
 	return a.mayProxy(ctx, types.NamespacedName{Namespace: name.Namespace}) || a.named && a.mayProxy(ctx, name)
 }
 
-// mayProxy reviews each right once for a response, and not more than maxReviews rights.
+// mayProxy reviews each right once for a response, and reviews at most maxReviews rights.
 func (a *clusterListing) mayProxy(ctx context.Context, what types.NamespacedName) bool {
 	if may, known := a.known[what]; known {
 		return may

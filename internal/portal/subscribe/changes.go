@@ -15,12 +15,13 @@ import (
 )
 
 const (
-	// mostDeleted limits the remembered deletions of one kind. If a deletion is forgotten before a stream has sent it, the
-	// stream starts from the beginning.
+	// mostDeleted is the maximum number of deletions of one kind that are remembered. If a deletion is forgotten before
+	// a stream has sent it, the stream starts from the beginning.
 	mostDeleted = 10_000
-	// slack limits the outdated records, in addition to one record for each object.
+	// slack is the number of outdated records that may exist in addition to one record for each object.
 	slack = 1024
-	// settles is how long after a change no earlier change can arrive. A new list returns objects in any order.
+	// settles is the time after a change from which no earlier change can still arrive. A new list returns objects in
+	// any order.
 	settles = time.Second
 )
 
@@ -28,7 +29,7 @@ const (
 type object struct {
 	types.NamespacedName
 	uid     types.UID
-	seq     uint64        // orders the changes that this replica saw
+	seq     uint64        // orders the changes that this replica has seen
 	version uint64        // the resource version, 0 if it is not known
 	content client.Object // nil if the object was deleted
 }
@@ -46,13 +47,13 @@ type changes struct {
 	deleted int
 	// Deletions up to forgotten are no longer known, by seq and by resource version.
 	forgotten position
-	// version is the greatest resource version of a change. settled is the value of version before the last burst of
-	// changes.
+	// version is the greatest resource version of a change. settled is the value that version had before the last burst
+	// of changes.
 	version, settled uint64
 	burst, last      time.Time
 }
 
-// position is the position of a reader.
+// position is a reader's position in the changes.
 type position struct{ seq, version uint64 }
 
 func newChanges(now func() time.Time) *changes {
@@ -65,7 +66,7 @@ func (c *changes) put(o client.Object, gone bool) {
 	defer c.mu.Unlock()
 	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
-		c.forgotten.version = ^uint64(0) // versions that cannot be compared cannot be resumed from
+		c.forgotten.version = ^uint64(0) // a stream cannot be resumed from versions that cannot be compared
 	}
 	c.putLocked(o, gone, version)
 }
@@ -97,12 +98,12 @@ func (c *changes) putLocked(o client.Object, gone bool, version uint64) {
 	c.compactLocked()
 }
 
-// advanceLocked records a version that was seen.
+// advanceLocked records a version that has been seen.
 func (c *changes) advanceLocked(version uint64) {
 	now := c.now()
 	if now.Sub(c.last) > settles {
 		c.settled, c.burst = c.version, now
-	} else if now.Sub(c.burst) > 2*settles { // the changes do not stop
+	} else if now.Sub(c.burst) > 2*settles { // changes keep arriving
 		c.settled, c.burst = c.version, now
 	}
 	c.last = now
@@ -147,8 +148,8 @@ func (c *changes) compactLocked() {
 
 func (c *changes) currentLocked(r object) bool { return c.objects[r.NamespacedName].seq == r.seq }
 
-// after returns the next changes after a position in order, but not more than most. It reports false if deletions after
-// the position were forgotten.
+// after returns the next changes after a position, in order and limited to most. It returns false if deletions after
+// the position have been forgotten.
 func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +178,7 @@ func (c *changes) end() position {
 	return position{c.seq, c.settled}
 }
 
-// newest returns the greatest resource version that was seen.
+// newest returns the greatest resource version that has been seen.
 func (c *changes) newest() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,14 +212,14 @@ func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName
 	return found
 }
 
-// current reports whether a change is the last one of its object.
+// current reports whether a change is the last change of its object.
 func (c *changes) current(o object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.currentLocked(o)
 }
 
-// namespaces returns the namespaces with objects.
+// namespaces returns the namespaces that contain objects.
 func (c *changes) namespaces() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

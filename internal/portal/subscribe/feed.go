@@ -23,7 +23,7 @@ import (
 // kind is a kind that users can subscribe to.
 type kind struct{ kinds.Kind }
 
-// subscribable returns all kinds that users can subscribe to, in the order in which a stream sends them first.
+// subscribable returns all kinds that users can subscribe to, in the order in which a stream initially sends them.
 func subscribable() []kind {
 	var all []kind
 	for _, k := range kinds.All() {
@@ -72,7 +72,7 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 }
 
 // complete waits until all objects are known. It returns a version after which all deletions are seen, because the
-// watch began at an earlier version.
+// watch started at an earlier version.
 func (f *feed) complete(ctx context.Context, s *Server,
 	handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
@@ -94,7 +94,7 @@ func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
 	return version, nil
 }
 
-// see records a change and wakes the streams.
+// see records a change and wakes up the streams.
 func (f *feed) see(s *Server, o any, gone bool) {
 	lost, unseen := o.(toolscache.DeletedFinalStateUnknown)
 	if unseen {
@@ -126,7 +126,7 @@ type message struct {
 	Object     any      `json:"object,omitempty"`
 	Resume     string   `json:"resume,omitempty"`
 	Incomplete []string `json:"incomplete,omitempty"`
-	// Partial means that the object only has the fields that a user who can reach the Cluster may see.
+	// Partial means that the object contains only the fields that are visible to users who can reach the Cluster.
 	Partial bool `json:"partial,omitempty"`
 }
 
@@ -150,7 +150,7 @@ type nameAndUID struct {
 	UID       string `json:"uid"`
 }
 
-// gone returns the message that the user no longer sees an object.
+// gone returns the message that says that the user no longer sees an object.
 func (f *feed) gone(o object) message {
 	return message{Type: typeDeleted, Kind: f.Resource, Object: outline{nameAndUID{o.Namespace, o.Name, string(o.uid)}}}
 }

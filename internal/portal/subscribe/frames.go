@@ -10,8 +10,8 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// Limits for the messages of one kind that are kept for other streams. Users decide how large their objects are, and
-// how often they change.
+// Limits on the messages of one kind that are kept for other streams. Users decide how large their objects are, and how
+// often these change.
 const (
 	framesKept  = 1024
 	framesBytes = 8 << 20
@@ -37,8 +37,8 @@ func newFrames() *frames {
 	return f
 }
 
-// made returns the message about a change of an object. Unless it is kept already, encode makes it; if keep is set,
-// it is kept from then on.
+// made returns the message about a change of an object. If the message has not been kept, it is created with encode. If
+// keep is set, it is kept from then on.
 func (f *frames) made(o object, keep bool, encode func() ([]byte, error)) (*websocket.PreparedMessage, error) {
 	if kept := f.get(o); kept != nil {
 		return kept, nil
@@ -64,7 +64,7 @@ func (f *frames) get(o object) *websocket.PreparedMessage {
 	return nil
 }
 
-// add keeps a message, in place of an earlier one about the same object.
+// add keeps a message, replacing an earlier message about the same object.
 func (f *frames) add(o object, message *websocket.PreparedMessage, size int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

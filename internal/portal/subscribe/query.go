@@ -32,8 +32,8 @@ type query struct {
 	resume     resume
 }
 
-// queryOf parses the parameters. Its errors are refusals. A resume token that cannot be decoded is ignored: the stream
-// starts from the beginning.
+// queryOf parses the parameters. Its errors are refusals. A resume token that cannot be decoded is ignored, and the
+// stream starts from the beginning.
 func queryOf(values url.Values) (query, error) {
 	for name := range values {
 		if !slices.Contains([]string{"kind", "namespace", "resume"}, name) {
@@ -74,7 +74,7 @@ func (q query) asks(workspace string) bool {
 
 // resume is the position at which a stream is resumed.
 type resume struct {
-	// Versions maps each resource to the resource version up to which changes were sent.
+	// Versions maps each resource to the resource version up to which changes have been sent.
 	Versions map[string]uint64 `json:"v"`
 	// Rights is a digest of the user's rights.
 	Rights []byte `json:"r"`
@@ -99,7 +99,7 @@ func parse(token string) resume {
 	return r
 }
 
-// digest returns a digest of the user, the query, and what the user may see.
+// digest returns a digest of the user, the query, and the objects that the user may see.
 func digest(user string, q query, seen map[string][]string) []byte {
 	h := sha256.New()
 	write := func(part string) {

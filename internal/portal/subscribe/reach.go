@@ -18,31 +18,31 @@ import (
 	"github.com/drover-dev/drover/internal/portal/catalog"
 )
 
-// resourceClusters is the only kind of which users see objects that they may not watch.
+// resourceClusters is the only kind whose objects users see even if they may not watch them.
 const resourceClusters = "clusters"
 
-// reach describes which Clusters a user can reach through the hub. The user sees a part of each of them, even without
-// the right to watch it. The zero value is no Cluster.
+// reach describes which Clusters a user can reach through the hub. The user sees some fields of each of them, even
+// without the right to watch it. The zero value includes no Cluster.
 type reach struct {
-	scope // by the right to get clusters/proxy
-	// bound has the principals with bindings, by workspace, and names has the Clusters that these bindings let the user
-	// reach, with their UIDs.
+	scope // through the "get" right on clusters/proxy
+	// bound holds the principals with bindings, by workspace, and names has the Clusters that these bindings let the
+	// user reach, with their UIDs.
 	bound map[string]index.Principals
 	names map[types.NamespacedName]types.UID
 }
 
-// same reports whether the user reaches the same Clusters later.
+// same reports whether a later reach includes the same Clusters.
 func (r reach) same(later reach) bool {
 	return r.scope.same(later.scope) && maps.Equal(r.names, later.names)
 }
 
-// asReview reviews the right to get clusters/proxy in a workspace, or in all workspaces if it is empty.
+// asReview reviews the "get" right on clusters/proxy in a workspace, or in all workspaces if it is empty.
 func (st *stream) asReview(ctx context.Context, _, workspace string) (bool, error) {
 	return st.Reach.Proxy(ctx, st.id, types.NamespacedName{Namespace: workspace})
 }
 
 // reviewReach reviews which Clusters the user can reach, unless the user may watch all of them. If a review fails, the
-// known result is used. It looks up each Cluster in workspaces where the user has a binding.
+// previous result is used. It looks up each Cluster in workspaces where the user has a binding.
 func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	if k.feed.Resource != resourceClusters || k.all {
 		return reach{}
@@ -53,7 +53,7 @@ func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 		return now
 	}
 	bound, err := st.Reach.Workspaces(index.Principals{User: st.id.User, Groups: st.id.Groups})
-	if err != nil { // the replica has not read all bindings yet
+	if err != nil { // this replica has not read all bindings yet
 		now.bound, now.names, now.incomplete, now.unknown = before.bound, before.names, true, true
 		return now
 	}
@@ -72,14 +72,15 @@ func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	return now
 }
 
-// isBound reports whether a binding lets the user reach a Cluster. If that is unknown, it returns the known result.
+// isBound reports whether a binding lets the user reach a Cluster. If that is unknown, it returns the previous result.
 func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedName, known bool) bool {
 	who, some := r.bound[name.Namespace]
 	if !some {
 		return false
 	}
 	id := st.id
-	id.Groups = who.Groups // a user may have thousands of groups, and groups without a binding there change nothing
+	// a user may have thousands of groups, and groups without a binding in the workspace change nothing
+	id.Groups = who.Groups
 	open, err := st.Reach.Bound(ctx, id, name)
 	if err != nil {
 		r.unknown, r.incomplete = true, r.incomplete || !known
@@ -88,10 +89,10 @@ func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedNa
 	return open
 }
 
-// A view is how much of an object a user sees.
+// A view determines how much of an object a user sees.
 type view int
 
-// Views of an object. A user who no longer reaches a Cluster learns that it is gone.
+// Views of an object. A user who can no longer reach a Cluster is told that it is gone.
 const (
 	viewNothing view = iota
 	viewGone
@@ -111,7 +112,8 @@ func (st *stream) view(ctx context.Context, k *watched, o object) view {
 	if k.reach.look(ctx, k.feed.kind, st.asReview, o.Namespace, scope{}) {
 		return viewPart
 	}
-	if !k.feed.current(o) { // the present Cluster of this name follows; the user may reach it, and not the one before
+	if !k.feed.current(o) {
+		// a message about the current Cluster with this name follows; the user may not have reached the previous one
 		return viewNothing
 	}
 	shown, was := k.reach.names[o.NamespacedName]
@@ -143,8 +145,8 @@ func (r reach) seen(st *stream, k *watched, seen map[string][]string) {
 	slices.Sort(seen[bound])
 }
 
-// part is the part of a Cluster that is sent to a user who can reach it but may not watch it, in the form of a Cluster.
-// It has what the catalog's list has.
+// part contains the fields of a Cluster that are sent to a user who can reach the Cluster but may not watch it, in the
+// same structure as a Cluster. They are the same fields as in the catalog's list.
 type part struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        nameAndUID `json:"metadata"`
@@ -157,14 +159,14 @@ type part struct {
 	} `json:"status"`
 }
 
-// partCondition is the condition Ready without its message, which may describe the hub.
+// partCondition is the Ready condition without its message, which may describe the hub.
 type partCondition struct {
 	Type   string                 `json:"type"`
 	Status metav1.ConditionStatus `json:"status"`
 	Reason string                 `json:"reason,omitempty"`
 }
 
-// part returns the message about a part of a Cluster. If keep is set, the message is kept for other streams.
+// part returns the message with these fields of a Cluster. If keep is set, the message is kept for other streams.
 func (f *feed) part(o object, keep bool) (*websocket.PreparedMessage, error) {
 	return f.parts.made(o, keep, func() ([]byte, error) { return f.partOf(o) })
 }

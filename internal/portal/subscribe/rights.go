@@ -9,14 +9,14 @@ import (
 	"slices"
 )
 
-// mostWorkspaces limits the number of access reviews in workspaces, for one kind of one stream.
+// mostWorkspaces is the maximum number of access reviews in workspaces, for one kind in one stream.
 const mostWorkspaces = 100
 
-// scope describes which objects of one kind a user may see.
+// scope describes which objects of one kind a user can see.
 type scope struct {
 	all        bool
 	workspaces map[string]bool // the results of reviews by workspace; not used if the user may see all objects
-	incomplete bool            // the user may be able to see more
+	incomplete bool            // the user may be allowed to see more
 	unknown    bool            // a review failed
 }
 
@@ -24,7 +24,7 @@ type scope struct {
 type may func(ctx context.Context, resource, workspace string) (bool, error)
 
 // ask reviews which objects of a kind the user may see, in the given workspaces with objects. If a review fails, the
-// known result is used.
+// previous result is used.
 func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope) scope {
 	now := scope{workspaces: map[string]bool{}}
 	all, err := may(ctx, k.Resource, "")
@@ -62,7 +62,8 @@ func (s *scope) look(ctx context.Context, k kind, may may, workspace string, bef
 	return sees
 }
 
-// same reports whether a later scope shows the same objects. Workspaces that were not reviewed before had no objects.
+// same reports whether a later scope includes the same objects. Workspaces that were not reviewed before had no
+// objects.
 func (s scope) same(later scope) bool {
 	if s.all != later.all {
 		return false

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package subscribe streams the changes of Drover's objects to users who may watch them, and a part of each Cluster to
-// users who can reach it.
+// Package subscribe streams the changes of Drover's objects to users who may watch them, and some fields of each
+// Cluster to users who can reach it.
 //
 // docs/guide/subscribe.md describes the protocol.
 package subscribe
@@ -34,7 +34,7 @@ const (
 	PathRancher = "/v3/subscribe"
 )
 
-// subprotocol is the subprotocol that a browser offers in addition to the one with its token.
+// subprotocol is the subprotocol that a browser offers in addition to the subprotocol that contains its token.
 const subprotocol = "v1.subscribe.drover.dev"
 
 const (
@@ -51,7 +51,7 @@ type Options struct {
 	// Watch reports whether a user may watch one of Drover's resources in a namespace, or in all namespaces if it is
 	// empty.
 	Watch func(ctx context.Context, id identity.Identity, resource, namespace string) (bool, error)
-	// Reach has the ways to reach a member. Users see a part of the Clusters that they can reach but may not watch.
+	// Reach holds the ways to reach a member. Users see some fields of Clusters that they can reach but may not watch.
 	Reach catalog.Ways
 	// Informers are the informers of the manager's cache.
 	Informers cache.Informers
@@ -62,11 +62,11 @@ type Options struct {
 	Observer
 }
 
-// Observer has functions that the server calls for metrics. Each may be nil. They must not block.
+// Observer holds functions that the server calls for metrics. Each may be nil. They must not block.
 type Observer struct {
 	// Streams receives 1 when a stream starts, and -1 when it ends.
 	Streams func(n int)
-	// Ended receives the reason why a stream has ended. There are only a few reasons.
+	// Ended receives the reason why a stream has ended. The number of different reasons is small.
 	Ended func(why string)
 }
 
@@ -75,15 +75,15 @@ type Server struct {
 	Options
 	feeds map[string]*feed
 	gate  *limit.Gate
-	every time.Duration // time between two reviews of the rights of a stream
-	pings time.Duration // time between two pings of a stream
+	every time.Duration // interval between reviews of a stream's rights
+	pings time.Duration // interval between pings of a stream
 	doubt time.Duration // how long a stream continues while its rights cannot be reviewed
 
 	mu      sync.Mutex    // guards changed
 	changed chan struct{} // closed at the next change
 }
 
-// New returns a Server. It does not watch anything before the first stream.
+// New returns a Server. It does not watch anything until the first stream starts.
 func New(o Options) *Server {
 	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{},
 		changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
@@ -100,7 +100,7 @@ func (s *Server) Register(closing context.Context, mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathRancher, serve)
 }
 
-// wake makes all streams look for changes.
+// wake makes all streams check for changes.
 func (s *Server) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 	return st, seat.Release, nil
 }
 
-// upgrade responds to the request. A page that must not open a WebSocket gets a refusal.
+// upgrade responds to the request. A web page that must not open a WebSocket gets a refusal.
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	const key = "Sec-WebSocket-Key"
 	if sent, err := base64.StdEncoding.DecodeString(r.Header.Get(key)); err == nil && len(sent) > 0 && len(sent) != 16 {

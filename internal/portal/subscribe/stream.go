@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	pace         = 100 * time.Millisecond // time between two checks for changes
-	rightsEvery  = 20 * time.Second       // time between two reviews of the rights and of the user
+	pace         = 100 * time.Millisecond // interval between checks for changes
+	rightsEvery  = 20 * time.Second       // interval between reviews of the user and the rights
 	rightsLimit  = 15 * time.Second       // time limit for a review
 	doubtLimit   = 2 * time.Minute        // a stream ends if its rights cannot be reviewed for this long
-	bookmarks    = time.Second            // time between two bookmarks
+	bookmarks    = time.Second            // interval between bookmarks
 	pingEvery    = 25 * time.Second
 	silence      = 60 * time.Second // a client that is silent for this long is considered gone
 	writeLimit   = 10 * time.Second // time limit for one message
-	batch        = 256              // number of changes that are taken at once
+	batch        = 256              // number of changes that are taken at a time
 	unauthorized = 4401             // close code for a user who is no longer authenticated
 )
 
@@ -48,7 +48,7 @@ type watched struct {
 	until uint64 // deletions up to this position are not sent, because their objects were never sent
 	floor uint64 // the resource version up to which an earlier stream has sent all changes
 	sure  uint64 // the resource version up to which this stream has sent all changes
-	reset bool   // a reset has to be sent before anything else
+	reset bool   // set if a reset has to be sent before anything else
 }
 
 // stream is the stream of one client.
@@ -60,12 +60,12 @@ type stream struct {
 	kinds   []*watched
 
 	conn       *websocket.Conn
-	sent       bool // something was sent since the last bookmark
+	sent       bool // set if something has been sent since the last bookmark
 	bookmarked time.Time
-	certain    time.Time // when the user and their rights were last known
+	certain    time.Time // when the user and their rights were last confirmed
 }
 
-// begin reviews what the user may see, and determines the position at which the stream starts.
+// begin reviews which objects the user may see, and determines the position at which the stream starts.
 func (st *stream) begin(ctx context.Context) {
 	for _, k := range st.kinds {
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})
@@ -134,7 +134,7 @@ func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 		defer close(gone)
 		end(st.read())
 	}()
-	// concurrent with writing, because a client on a slow connection would otherwise be considered gone
+	// this runs concurrently with writing, because a client on a slow connection would otherwise be considered gone
 	go func() { end(st.ping(ctx)) }()
 	err := st.write(ctx)
 	if cause := context.Cause(ctx); cause != nil {
@@ -170,7 +170,7 @@ func outcome(err error) (why string, code int) {
 
 // read returns when the client is gone or sends a message, which is not allowed.
 func (st *stream) read() error {
-	st.conn.SetReadLimit(1) // beyond it, the library closes with 1009
+	st.conn.SetReadLimit(1) // if a message is larger, the library closes the connection with code 1009
 	alive := func(string) error { return st.conn.SetReadDeadline(time.Now().Add(silence)) }
 	st.conn.SetPongHandler(alive)
 	if err := alive(""); err != nil {
@@ -183,7 +183,7 @@ func (st *stream) read() error {
 	return err
 }
 
-// ping checks regularly that the client is there, until ctx ends.
+// ping checks regularly that the client is still connected, until ctx ends.
 func (st *stream) ping(ctx context.Context) error {
 	ticks := time.NewTicker(st.pings)
 	defer ticks.Stop()
@@ -232,7 +232,7 @@ func (st *stream) write(ctx context.Context) error {
 	}
 }
 
-// pause waits, and reports false if ctx ends first.
+// pause waits for the given time, and returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -241,7 +241,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// again repeats the reviews of the user's identity and rights. If the rights to a kind have changed, the kind is sent
+// again repeats the reviews of the user's identity and rights. If the rights for a kind have changed, the kind is sent
 // from the beginning.
 func (st *stream) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
@@ -321,14 +321,15 @@ func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err err
 	return len(changed) > 0, nil
 }
 
-// sendObject sends as much of a changed object as the user sees. If keep is set, the message is kept for other streams.
+// sendObject sends the part of a changed object that the user may see. If keep is set, the message is kept for other
+// streams.
 func (st *stream) sendObject(ctx context.Context, k *watched, o object, keep bool) error {
 	shown, encode := k.reach.names[o.NamespacedName], k.feed.frame
 	switch st.view(ctx, k, o) {
 	case viewNothing:
 		return nil
 	case viewGone:
-		o.uid = shown // the name may belong to another Cluster now
+		o.uid = shown // the name may now belong to another Cluster
 		return st.send(k.feed.gone(o))
 	case viewPart:
 		encode = k.feed.part
@@ -346,7 +347,7 @@ func (st *stream) bookmark() error {
 	st.sent, st.bookmarked = false, time.Now()
 	m, r := message{Type: typeBookmark}, resume{Versions: map[string]uint64{}, Rights: st.digest()}
 	for _, k := range st.kinds {
-		if end := k.feed.end(); end.seq == k.at { // otherwise the version may belong to a change that was not sent
+		if end := k.feed.end(); end.seq == k.at { // otherwise the version may belong to a change that has not been sent
 			k.sure = max(k.sure, end.version)
 		}
 		r.Versions[k.feed.Resource] = k.sure

@@ -51,7 +51,7 @@ type hub struct {
 	revoked map[string]bool
 	busy    int  // how often there was no time to check a token
 	away    bool // the service that identifies users is not available
-	// bound has the Clusters that bindings let each user reach. unsure is set while bindings cannot be read.
+	// bound holds the Clusters that bindings let each user reach. unsure is set while bindings cannot be read.
 	bound  map[string]map[types.NamespacedName]bool
 	unsure bool
 	ended  []string

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudconfig reads the cloud-config that bootstrap providers of Cluster API create.
+// Package cloudconfig reads the cloud-config that Cluster API bootstrap providers create.
 //
 // It accepts the parts that a Host can carry out: files and commands.
 package cloudconfig
@@ -23,26 +23,26 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxContent is the limit for all files together, in bytes: a Host's instructions have room for that much.
+// maxContent is the maximum size of all files together, in bytes. This much fits into a Host's instructions.
 const maxContent = 1 << 20
 
-// maxVariables is how many variables a template may have. The kubeadm provider writes two.
+// maxVariables is the maximum number of variables in a template. The kubeadm provider writes two.
 const maxVariables = 256
 
-// bounds limits the bootstrap data. kubeadm's data has about 30 KiB without files of users, and 250 files have fewer
+// bounds limits the bootstrap data. kubeadm's data has about 30 KiB without users' files, and 250 files have fewer
 // values.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
-// written limits the same data as JSON, where the end of a line takes two bytes, and some other characters take six.
-// Each value is counted as up to two there.
+// written limits the same data as JSON, where a line break takes two bytes, and some other characters take six. In
+// JSON, each value is counted as up to two.
 func written() untrusted.Bounds { return untrusted.Bounds{Bytes: 6 << 20, Nodes: 8192, Depth: 8} }
 
-// Config says what to do on a machine, once.
+// Config describes one-time work on a machine.
 type Config struct {
 	// Files are written before the commands run. Each path occurs once.
 	Files []File
-	// Commands are the lines of a script for /bin/sh, in order. As with cloud-init, a command that fails does not end the
-	// script.
+	// Commands are the lines of a script for /bin/sh, in order. As with cloud-init, a command that fails does not end
+	// the script.
 	Commands []string
 }
 
@@ -54,7 +54,7 @@ type File struct {
 	UID, GID int
 }
 
-// Instance has the facts about the machine that templates may use.
+// Instance holds the facts about the machine that templates may use.
 type Instance struct {
 	// ID is the value of "ds.meta_data.instance_id".
 	ID string
@@ -75,7 +75,7 @@ type writeFile struct {
 	Owner       string          `json:"owner"`
 	Permissions json.RawMessage `json:"permissions"`
 	Append      bool            `json:"append"`
-	Defer       bool            `json:"defer"` // until users are made, but Drover makes none
+	Defer       bool            `json:"defer"` // until users are created, but Drover creates none
 }
 
 // Parse reads a cloud-config for one machine. Its error contains none of the cloud-config's content.
@@ -110,8 +110,8 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	return config, err
 }
 
-// refused has the keys that bootstrap providers write, but Drover does not carry out. They prepare a machine, and a
-// Host was prepared by its owner.
+// refused holds the keys that bootstrap providers write, but Drover does not carry out. These keys prepare a machine,
+// but a Host has already been prepared by its owner.
 var refused = map[string]string{
 	"bootcmd":    "commands at each boot (bootCommands): create a systemd unit with files and preKubeadmCommands",
 	"disk_setup": "partitions (diskSetup): prepare the disks before the machine joins",
@@ -134,8 +134,7 @@ func onlyKnown(keys map[string]json.RawMessage) error {
 	return nil
 }
 
-// header matches the beginning of a cloud-config. A script has none, and neither has data that is compressed as a
-// whole.
+// header matches the start of a cloud-config. Scripts and data that is compressed as a whole do not have this header.
 var header = regexp.MustCompile(`^(##\s*template:\s*jinja[ \t\r]*\n)?#cloud-config[ \t\r]*(\n|$)`)
 
 // templated matches the first line of a cloud-config that is a Jinja template.
@@ -143,16 +142,18 @@ var templated = regexp.MustCompile(`^##\s*template:\s*jinja[ \t\r]*\n`)
 
 var variable = regexp.MustCompile(`\{\{-?\s*([A-Za-z0-9_.]+)\s*-?\}\}`)
 
-// plain matches values that may be put into a template: YAML, a shell and a kubelet all read them as one word.
+// plain matches values that may be inserted into a template, because YAML, a shell and a kubelet all read them as one
+// word.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9./-]{0,253}$`)
 
-// render replaces the variables of a template. It refuses everything else that Jinja has.
+// render replaces the variables of a template. It refuses all other Jinja features.
 func render(text string, instance Instance) (string, error) {
 	if !templated.MatchString(text) {
 		return text, nil
 	}
 	values := map[string]string{"instance_id": instance.ID, "local_hostname": instance.Hostname, "hostname": instance.Hostname}
-	if len(variable.FindAllStringIndex(text, maxVariables+1)) > maxVariables { // each may become a name of 250 bytes
+	if len(variable.FindAllStringIndex(text, maxVariables+1)) > maxVariables {
+		// each variable may become a name of 250 bytes
 		return "", fmt.Errorf("the bootstrap data is a Jinja template with more than %d variables", maxVariables)
 	}
 	var err error
@@ -185,7 +186,7 @@ func files(all []writeFile) ([]File, error) {
 			return nil, fmt.Errorf("write_files[%d]: %w", i, err)
 		}
 		room -= len(file.Content)
-		// A later file replaces an earlier one.
+		// A later file replaces an earlier file with the same path.
 		out = append(slices.DeleteFunc(out, func(o File) bool { return o.Path == file.Path }), file)
 	}
 	return out, nil
@@ -243,7 +244,7 @@ func owner(text string) (uid, gid int, err error) {
 	return uid, gid, err
 }
 
-// decode returns the content of a file, up to a number of bytes.
+// decode returns the content of a file, limited to a number of bytes.
 func decode(content, encoding string, room int) ([]byte, error) {
 	tooMuch := fmt.Errorf("the files have more than %d bytes", maxContent)
 	var out []byte
@@ -269,7 +270,7 @@ func decode(content, encoding string, room int) ([]byte, error) {
 	return out, nil
 }
 
-// unzip reads at most one byte more than there is room for.
+// unzip reads at most one byte more than the limit.
 func unzip(packed []byte, room int) ([]byte, error) {
 	reader, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
@@ -282,7 +283,7 @@ func unzip(packed []byte, room int) ([]byte, error) {
 	return out, nil
 }
 
-// commands returns the lines of a script. A string is already a line; a list is a command with its arguments.
+// commands returns the lines of a script. A string is already a line, and a list is a command with its arguments.
 func commands(all []json.RawMessage) ([]string, error) {
 	var out []string
 	for i, raw := range all {

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterapi reads the fields of Cluster API's objects that its contract guarantees to an infrastructure
-// provider.
+// Package clusterapi reads the fields of Cluster API objects that the contract guarantees to infrastructure providers.
 package clusterapi
 
 import (
@@ -24,30 +23,30 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// GroupVersion of the objects that are read.
+// GroupVersion is the API version of the objects that are read.
 var GroupVersion = schema.GroupVersion{Group: "cluster.x-k8s.io", Version: "v1beta2"}
 
-// GroupKubeadm is the API group of kubeadm's bootstrap provider, and KubeadmConfig its kind.
+// GroupKubeadm is the API group of the kubeadm bootstrap provider, and KubeadmConfig is its kind.
 const (
 	GroupKubeadm  = "bootstrap.cluster.x-k8s.io"
 	KubeadmConfig = "KubeadmConfig"
 )
 
-// Labels and the annotation of the contract, and the type of Secrets that Cluster API creates.
+// Labels and an annotation from the contract, and the type of Secrets that Cluster API creates.
 const (
 	LabelCluster      = "cluster.x-k8s.io/cluster-name"
 	LabelControlPlane = "cluster.x-k8s.io/control-plane"
 	LabelDeployment   = "cluster.x-k8s.io/deployment-name"
 
 	annotationPaused = "cluster.x-k8s.io/paused"
-	// Cluster API calls these two internal, but sends them to extensions.
+	// Cluster API calls these two names internal, but sends them to extensions.
 	annotationUpdate       = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 	annotationPendingHooks = "runtime.cluster.x-k8s.io/pending-hooks"
 
 	secretType corev1.SecretType = "cluster.x-k8s.io/secret"
 )
 
-// Cluster is a Cluster of Cluster API.
+// Cluster is a Cluster API Cluster.
 type Cluster struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -66,20 +65,20 @@ type Cluster struct {
 	} `json:"status"`
 }
 
-// Endpoint of a control plane.
+// Endpoint is the endpoint of a control plane.
 type Endpoint struct {
 	Host string `json:"host"`
 	Port int32  `json:"port"`
 }
 
-// Reference to an object of a provider, in the same namespace.
+// Reference refers to a provider's object in the same namespace.
 type Reference struct {
 	APIGroup string `json:"apiGroup"`
 	Kind     string `json:"kind"`
 	Name     string `json:"name"`
 }
 
-// Machine is a Machine of Cluster API.
+// Machine is a Cluster API Machine.
 type Machine struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -105,8 +104,8 @@ func (m *Machine) ByKubeadm() bool {
 	return ref.APIGroup == GroupKubeadm && ref.Kind == KubeadmConfig
 }
 
-// Kubeadm has the settings in a Machine's KubeadmConfig that apply to each run of kubeadm on it, and not only to the
-// first.
+// Kubeadm holds the settings in a Machine's KubeadmConfig that apply to each run of kubeadm on the machine, not only to
+// the first.
 type Kubeadm struct {
 	// Patches is a directory on the machine, or "" if there is none.
 	Patches               string
@@ -143,8 +142,8 @@ func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Ku
 	return Kubeadm{Patches: of.Patches.Directory, IgnorePreflightErrors: of.NodeRegistration.IgnorePreflightErrors}, nil
 }
 
-// UpdatesInPlace reports whether Cluster API has started to update a Machine in place, and waits for the extension to
-// do it.
+// UpdatesInPlace reports whether Cluster API has started to update a Machine in place, and is waiting for the extension
+// to do it.
 func (m *Machine) UpdatesInPlace() bool {
 	return InPlaceUpdate(m) && slices.Contains(strings.Split(m.Annotations[annotationPendingHooks], ","), "UpdateMachine")
 }
@@ -155,8 +154,8 @@ func InPlaceUpdate(object metav1.Object) bool {
 	return marked
 }
 
-// owner returns the reference to the Cluster or Machine that an object of the provider belongs to, nil before Cluster API
-// has written it.
+// owner returns the reference to the Cluster or Machine that a provider object belongs to. It returns nil until Cluster
+// API has written the reference.
 func owner(object metav1.Object, kind string) *metav1.OwnerReference {
 	for _, ref := range object.GetOwnerReferences() {
 		group, err := schema.ParseGroupVersion(ref.APIVersion)
@@ -168,7 +167,7 @@ func owner(object metav1.Object, kind string) *metav1.OwnerReference {
 }
 
 // ClusterOf reads the Cluster that a DroverCluster belongs to. If it belongs to none, problem explains why. An owner
-// reference alone proves nothing, because anyone who may create a DroverCluster can set an owner reference to any
+// reference alone proves nothing, because anyone who can create a DroverCluster can set an owner reference to any
 // Cluster. Therefore the Cluster must have the UID in the reference, and name the DroverCluster as its infrastructure.
 func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.DroverCluster) (found *Cluster, problem string, err error) {
 	ref := owner(object, "Cluster")
@@ -190,8 +189,8 @@ func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.Drover
 	return found, "", nil
 }
 
-// MachineOf reads the Machine that a DroverMachine belongs to, nil if it belongs to none. The Machine must have the UID in
-// the owner reference, and name the DroverMachine as its infrastructure, as ClusterOf explains.
+// MachineOf reads the Machine that a DroverMachine belongs to, or nil if it belongs to none. The Machine must have the
+// UID in the owner reference, and name the DroverMachine as its infrastructure, as ClusterOf explains.
 func MachineOf(ctx context.Context, reader client.Reader, object *infrav1.DroverMachine) (*Machine, error) {
 	ref := owner(object, "Machine")
 	if ref == nil {
@@ -211,7 +210,7 @@ func MachineOf(ctx context.Context, reader client.Reader, object *infrav1.Drover
 
 // Metadata returns the metadata that is read from an object of the provider.
 func Metadata() untrusted.Metadata {
-	const presence = 64 // only the presence counts
+	const presence = 64 // only the presence of the annotation counts
 	return untrusted.Metadata{
 		Annotations: map[string]int{annotationPaused: presence, annotationUpdate: presence},
 		Labels:      []string{LabelCluster, LabelControlPlane, LabelDeployment},
@@ -271,7 +270,7 @@ func read(ctx context.Context, reader client.Reader, name types.NamespacedName, 
 }
 
 // GetBootstrap reads the data that the bootstrap provider created for a Machine. It refuses Secrets of another type or
-// another cluster: a user who can write Machines must not be able to read all Secrets of a workspace through a Host.
+// another cluster: a user who can write Machines must not be able to read all Secrets in a workspace through a Host.
 func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) ([]byte, error) {
 	name := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.DataSecretName}
 	secret := &corev1.Secret{}

@@ -26,16 +26,16 @@ var controlPlanes = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", 
 // paused do not have it.
 const annotationPausedBy = "cluster.drover.dev/paused-by"
 
-// PausedBy returns the UID of the object for which Drover has paused a Cluster, or "" if Drover has not.
+// PausedBy returns the UID of the object for which Drover has paused a Cluster, or "" if Drover has not paused it.
 func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
 
-// The policy drover-provisioner-cluster-api allows nothing but this write of Clusters. Of KubeadmConfigs, an update in
-// place gives kubeadm the patches, and the errors to ignore.
+// The drover-provisioner-cluster-api policy allows no other write to Clusters. KubeadmConfigs are read because an
+// in-place update passes their patches and ignored errors to kubeadm.
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;patch
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get
 
-// SetPaused pauses a Cluster for the object with the UID by, or resumes it if by is empty. It writes only these two
+// SetPaused pauses a Cluster for the object whose UID is by, or resumes it if by is empty. It writes only these two
 // fields, and only if the Cluster has not changed since it was read.
 func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by string) error {
 	before := &unstructured.Unstructured{}

@@ -15,7 +15,7 @@ import (
 	core "github.com/drover-dev/drover/internal/config"
 )
 
-// Kind is the kind of the file. It has the same apiVersion as the manager's file.
+// Kind is the kind of the configuration file. It has the same apiVersion as the manager's file.
 const Kind = "ProvisionerConfig"
 
 // EnvNamespace is the environment variable with the namespace of the provisioner's pod.
@@ -25,36 +25,37 @@ const EnvNamespace = "DROVER_NAMESPACE"
 type Config struct {
 	core.Program `json:",inline"`
 
-	// ClusterAPI makes the hub an infrastructure provider of Cluster API. Off by default.
+	// ClusterAPI makes the hub a Cluster API infrastructure provider. It is off by default.
 	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
 }
 
-// ClusterAPI lets Cluster API create clusters on Hosts. Anyone who can write its objects is root on the Hosts.
+// ClusterAPI lets Cluster API create clusters on Hosts. Anyone who can write Cluster API objects has root access to the
+// Hosts.
 type ClusterAPI struct {
-	// Enabled reconciles the kinds of config/clusterapi, which must be installed. Default: false.
+	// Enabled turns on reconciliation of the kinds in config/clusterapi, which must be installed. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
-	// InPlaceUpdates (experimental) serves the hooks by which Cluster API updates machines in place. It takes Enabled.
-	// Default: false.
+	// InPlaceUpdates (experimental) serves the hooks that Cluster API uses to update machines in place. It requires
+	// Enabled. Default: false.
 	InPlaceUpdates bool `json:"inPlaceUpdates,omitempty"`
 	// Hooks is the port for InPlaceUpdates.
 	Hooks Hooks `json:"hooks,omitempty"`
-	// Import imports the clusters of Cluster API that have the label cluster.drover.dev/import. It requires
+	// Import turns on the import of Cluster API clusters that have the label cluster.drover.dev/import. It requires
 	// config/clusterapi/import. Default: false.
 	Import bool `json:"import,omitempty"`
 }
 
-// Hooks is the HTTPS port that Cluster API calls.
+// Hooks configures the HTTPS port that Cluster API calls.
 type Hooks struct {
-	// Listen is its address. Default ":9443".
+	// Listen is the address of the port. Default: ":9443".
 	Listen string `json:"listen,omitempty"`
-	// CertDir is the folder of its certificate, tls.crt and tls.key. Default "/etc/drover-tls".
+	// CertDir is the directory with the certificate, as tls.crt and tls.key. Default: "/etc/drover-tls".
 	CertDir string `json:"certDir,omitempty"`
 }
 
 // Load reads, defaults and validates the file at path. Unknown fields are errors.
 func Load(path string) (Config, error) { return core.Read(path, Parse) }
 
-// Parse is Load for a file's content. It reports all problems together.
+// Parse is Load for a file's content. It reports all problems at the same time.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {

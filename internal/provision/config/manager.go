@@ -26,11 +26,11 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// leaseName is the name of the Lease for the leader election of the replicas.
+// leaseName is the name of the Lease for leader election among the replicas.
 const leaseName = "drover-provisioner"
 
 // ManagerOptions returns the options of the controller manager for a configuration. Secrets are never cached: the
-// provisioner has no right to list them. The only ConfigMap in the cache is drover-ca, which Drover's manager
+// provisioner is not permitted to list them. The only ConfigMap in the cache is drover-ca, which Drover's manager
 // publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
@@ -78,11 +78,11 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 	return options, nil
 }
 
-// maxMark bounds an annotation that has a time, in bytes.
+// maxMark is the maximum size of an annotation that contains a time, in bytes.
 const maxMark = 64
 
-// trim is a cache transform. It removes managed fields, and metadata that the provisioner does not read, because a user
-// may give an object more than a megabyte of it.
+// trim is a cache transform. It removes managed fields, and metadata that the provisioner does not read, because users
+// can give an object more than a megabyte of metadata.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {
@@ -96,7 +96,8 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// metadata returns the metadata that is read from an object. Objects of other kinds are only in Drover's own namespace.
+// metadata returns the metadata that is read from an object. Objects of other kinds exist only in Drover's own
+// namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
 	case *v1.Cluster:
@@ -113,7 +114,7 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 			Annotations: map[string]int{provisionv1.AnnotationScheduledFor: maxMark},
 			Labels:      []string{provisionv1.LabelScheduled}, Owners: []string{infrav1.Group},
 		}, true
-	case *metav1.PartialObjectMetadata: // Clusters of Cluster API
+	case *metav1.PartialObjectMetadata: // Cluster API Clusters
 		return untrusted.Metadata{Labels: []string{v1.LabelImport}}, true
 	}
 	return kept, false

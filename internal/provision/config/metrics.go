@@ -17,7 +17,7 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// protect serves metrics to users who can get /metrics, as Drover's manager does.
+// protect serves metrics to users who can get /metrics, in the same way as Drover's manager.
 func protect(config *rest.Config, client *http.Client) (server.Filter, error) {
 	clients, err := kubernetes.NewForConfigAndClient(config, client)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts takes Hosts for clusters and machines, gives them their instructions, and gives them back when they are
+// Package hosts takes Hosts for clusters and machines, gives them their instructions, and releases them when they are
 // clean.
 package hosts
 
@@ -32,20 +32,20 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// fieldOwner is the field manager of all that this package writes.
+// fieldOwner is the field manager of everything that this package writes.
 const fieldOwner = owned.FieldOwner
 
-// annotationDigest is on Secrets with instructions that Drover made. Its value is a digest of the content.
+// annotationDigest is set on Secrets with instructions that Drover created. Its value is a digest of the content.
 const annotationDigest = v1.AnnotationPlanDigest
 
-// annotationNote is on Secrets with instructions. Its value is a note that the controller keeps for itself.
+// annotationNote is set on Secrets with instructions. Its value is a note that the controller keeps for itself.
 const annotationNote = v1.AnnotationPlanNote
 
 var (
 	// ErrNotFree reports an attempt to take a Host that is not free.
 	ErrNotFree = errors.New("the host is not free")
-	// ErrForeignInstructions is returned for a Host whose instructions Drover did not create. They are neither changed
-	// nor removed.
+	// ErrForeignInstructions is returned for a Host whose instructions Drover did not create. Such instructions are
+	// neither changed nor removed.
 	ErrForeignInstructions = errors.New("the host has instructions that Drover did not make: delete their Secret")
 	// ErrFormerInstructions is returned for a Host whose instructions belong to an object that no longer exists. A hub
 	// that was restored from a backup may have created the object again with another UID.
@@ -53,20 +53,21 @@ var (
 		"delete their Secret to have the machine cleaned")
 )
 
-// Hub has the Hosts and their instructions. Client reads from the cache and writes; Live reads from the API server.
+// Hub provides access to Hosts and their instructions. Client writes objects and reads them from the cache. Live reads
+// from the API server.
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
-	// NotCurrent returns why a Host's status may not be current, or "" if the agent has reported it to the current
-	// leader. The status may be from a backup that the hub was restored from. If the function is nil, every status
-	// counts.
+	// NotCurrent returns the reason why a Host's status may be out of date, or "" if the agent has reported it to the
+	// current leader. The status may be from a backup that the hub was restored from. If the function is nil, every
+	// status counts as current.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
-	// Finalizer is set on Hosts while they are taken, if it is not empty. A taken Host that is deleted is then cleaned
-	// only after Release.
+	// Finalizer is set on Hosts while they are taken, if it is not empty. As a result, a taken Host that is deleted is
+	// cleaned only after Release.
 	Finalizer string
 }
 
-// TakenBy reports whether a Host is taken by this object, and not by a former object of the same name.
+// TakenBy reports whether a Host is taken by the given object, and not by a former object with the same name.
 func TakenBy(host *v1.Host, consumer v1.HostConsumerRef) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && *ref == consumer
@@ -78,7 +79,7 @@ func Connected(host *v1.Host) bool {
 	return ready != nil && ready.Reason != v1.ReasonTunnelLost && host.Status.State != "" && host.Status.State != v1.HostWaitingToRegister && host.Status.LastSeen == nil
 }
 
-// NotFree returns why a Host is not free, or "" if it is free.
+// NotFree returns the reason why a Host is not free, or "" if it is free.
 func NotFree(host *v1.Host) string {
 	ref := host.Spec.ConsumerRef
 	switch {
@@ -90,7 +91,8 @@ func NotFree(host *v1.Host) string {
 	return notClean(host)
 }
 
-// notClean returns why a Host's machine may still have something installed, or "" if it is known to be clean.
+// notClean returns the reason why something may still be installed on a Host's machine, or "" if it is known to be
+// clean.
 func notClean(host *v1.Host) string {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
@@ -118,8 +120,8 @@ func Free(all []v1.Host, selector labels.Selector) []*v1.Host {
 	return free
 }
 
-// Take takes a free Host for an object of its namespace. If two objects take it at the same time, one of them gets an
-// error for which apierrors.IsConflict is true.
+// Take takes a free Host for an object in its namespace. If two objects try to take it at the same time, one of them
+// gets an error for which apierrors.IsConflict is true.
 func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) error {
 	if TakenBy(host, consumer) {
 		return nil
@@ -145,7 +147,8 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.setConsumer(ctx, host, &consumer)
 }
 
-// Given is the Secret with a Host's instructions, as it was read. The zero value means that there is none.
+// Given is the Secret with a Host's instructions, in the version that was read. The zero value means that there is
+// none.
 type Given struct {
 	secret *corev1.Secret
 	ours   bool
@@ -157,8 +160,8 @@ func (h Hub) Given(ctx context.Context, host *v1.Host) (Given, error) {
 	return Given{secret, ours}, err
 }
 
-// Note returns the note that was given with the instructions, and the version that the Host's status names. Both are
-// empty if the Host has no instructions from Drover.
+// Note returns the note that was given with the instructions, and the instructions' version as it appears in the Host's
+// status. Both are empty if the Host has no instructions from Drover.
 func (g Given) Note() (note, version string) {
 	if !g.ours || !g.secret.DeletionTimestamp.IsZero() {
 		return "", ""
@@ -166,9 +169,9 @@ func (g Given) Note() (note, version string) {
 	return g.secret.Annotations[annotationNote], versionOf(g.secret)
 }
 
-// Instructions reads the instructions that Drover gave a Host, and the version that the Host's status names, from the
-// API server. It returns nil if Drover gave none, or took them away. It returns ErrForeignInstructions if another
-// Secret has their name.
+// Instructions reads the instructions that Drover gave a Host, and their version as it appears in the Host's status,
+// from the API server. It returns nil if Drover gave none, or withdrew them. It returns ErrForeignInstructions if
+// another Secret has their name.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.secret(ctx, host)
 	switch {
@@ -213,9 +216,9 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
 }
 
-// GiveWithNote gives a Host its instructions in place of the ones that were read before, and reports whether it did. If
-// the instructions have changed in the meantime, the error is Conflict or AlreadyExists. The note, which Note returns,
-// is not a secret.
+// GiveWithNote gives a Host its instructions replacing the instructions that were read before, and reports whether it
+// did. If the instructions have changed in the meantime, the error is Conflict or AlreadyExists. The note, which Note
+// returns, is not a secret.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, instructions protocol.HostInstructions,
 	note string,
@@ -258,8 +261,8 @@ func (h Hub) GiveWithNote(
 }
 
 // Release removes a Host's instructions, so its machine is cleaned, and releases the Host once the machine is clean. It
-// returns true if the Host has been released, is taken by another object, or is being deleted, which also cleans it.
-// Otherwise the Host's status shows the reason. Call Release again when the status changes.
+// returns true if the Host has been released, is taken by another object, or is being deleted, in which case it is
+// cleaned anyway. Otherwise the Host's status shows the reason. Call Release again when the status changes.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
 	case !TakenBy(host, consumer):
@@ -267,7 +270,8 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	case !host.DeletionTimestamp.IsZero():
 		return true, h.letGo(ctx, host)
 	}
-	// a Host that is given back must have no instructions, because another consumer's would run beside them
+	// a Host that is released must have no instructions, because otherwise they would run alongside the next consumer's
+	// instructions
 	secret, ours, err := h.secret(ctx, host)
 	switch {
 	case err != nil:
@@ -284,7 +288,7 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 
 // ReleaseFormer releases a clean Host whose consumer no longer exists, and reports whether it did. A consumer removes
 // the instructions before it is removed itself. If the Host still has instructions, ReleaseFormer keeps them and
-// returns ErrFormerInstructions, because on a restored hub the consumer may exist with another UID, and its
+// returns ErrFormerInstructions, because, on a restored hub, the consumer may exist with another UID, and its
 // installation may be running.
 func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	if host.DeletionTimestamp.IsZero() {
@@ -301,9 +305,9 @@ func conflict(host *v1.Host, why string) error {
 	return fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), secretName(host), errors.New(why)))
 }
 
-// marks returns the marks of the Secret with the instructions that Drover made for a Host. The name alone is not
-// enough, because a user who can write Secrets can give any Secret this name. Only a user who can update hosts/plan can
-// create a Secret of the type, which cannot be changed.
+// marks returns the marks of the Secret with the instructions that Drover created for a Host. The name alone is not
+// enough, because a user who can write Secrets can give any Secret this name. Only users who can update hosts/plan can
+// create a Secret of this type, and the type of a Secret cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
@@ -312,8 +316,8 @@ func marks(host *v1.Host) owned.Marks {
 
 func secretName(host *v1.Host) string { return host.Name + v1.HostPlanSecretSuffix }
 
-// secret reads the Secret with the name for a Host's instructions, and reports whether Drover made it. The Secret is
-// nil if there is none. Secrets are not cached.
+// secret reads the Secret whose name is reserved for a Host's instructions, and reports whether Drover created it. The
+// Secret is nil if there is none. Secrets are not cached.
 func (h Hub) secret(ctx context.Context, host *v1.Host) (secret *corev1.Secret, ours bool, err error) {
 	name := types.NamespacedName{Namespace: host.Namespace, Name: secretName(host)}
 	secret = &corev1.Secret{}
@@ -341,7 +345,7 @@ func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostCo
 	return nil
 }
 
-// letGo removes the finalizer, so a Host that is being deleted is cleaned.
+// letGo removes the finalizer, so that a Host that is being deleted can be cleaned.
 func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	before := host.DeepCopy()
 	if h.Finalizer == "" || !controllerutil.RemoveFinalizer(host, h.Finalizer) {

@@ -3,7 +3,7 @@
 
 // Package hub reads the objects that Drover's manager publishes.
 //
-// They contain the address of the hub, and the state that Hosts have reported to the current leader.
+// These objects contain the address of the hub, and the state that Hosts have reported to the current leader.
 package hub
 
 import (
@@ -24,13 +24,13 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// ManagerLease is the name of the Lease of Drover's manager. Every user who is logged in to the hub may read it.
+// ManagerLease is the name of the Lease of Drover's manager. Every user who is logged in to the hub can read it.
 const ManagerLease = "drover-manager"
 
-// Hub reads the objects that the manager publishes. Client reads from the cache, Live from the API server.
+// Hub reads the objects that the manager publishes. Client reads from the cache, and Live reads from the API server.
 type Hub struct {
 	Client, Live client.Reader
-	// Namespace of the manager.
+	// Namespace is the manager's namespace.
 	Namespace string
 	Now       func() time.Time
 }
@@ -40,7 +40,7 @@ func (h Hub) ConfigMap() types.NamespacedName {
 	return types.NamespacedName{Namespace: h.Namespace, Name: trust.AuthorityConfigMap}
 }
 
-// Settings returns the hub's addresses, the preferred one first, and its CA.
+// Settings returns the hub's addresses, with the preferred one first, and the hub's CA.
 func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
 	published := &corev1.ConfigMap{}
 	if err := h.Client.Get(ctx, h.ConfigMap(), published); err != nil {
@@ -51,11 +51,11 @@ func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
 	}, nil
 }
 
-// NotCurrent returns why the status of a Host may be older than the last report of its agent, or "" if the agent has
-// reported it to the current leader. The status may have been written by a former leader, or come from a backup that
-// the hub was restored from.
+// NotCurrent returns the reason why the status of a Host may be older than the last report from its agent, or "" if the
+// agent has reported it to the current leader. The status may have been written by a former leader, or come from a
+// backup that the hub was restored from.
 //
-// A manager without leader election has no Lease, and names no term in the status of a Host. Such a manager does not
+// A manager without leader election has no Lease, and writes no term into the status of a Host. Such a manager does not
 // notice that the hub was restored, and neither does this function.
 func (h Hub) NotCurrent(ctx context.Context, host *v1.Host) (string, error) {
 	lease := &coordinationv1.Lease{}
@@ -78,8 +78,8 @@ func (h Hub) NotCurrent(ctx context.Context, host *v1.Host) (string, error) {
 	return "", nil
 }
 
-// renewed reports whether a Lease was renewed lately. A Lease that was restored with the hub was not. Clocks may differ
-// by at most the duration of the Lease.
+// renewed reports whether a Lease has been renewed recently. A Lease that was restored with the hub has not been
+// renewed recently. Clocks may differ by at most the duration of the Lease.
 func (h Hub) renewed(lease *coordinationv1.Lease) bool {
 	spec, holder := lease.Spec, lease.Spec.HolderIdentity
 	if holder == nil || *holder == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {

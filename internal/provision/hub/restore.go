@@ -16,11 +16,11 @@ import (
 	"github.com/drover-dev/drover/internal/checkpoint"
 )
 
-// lookEvery is the time between two reads of the manager's Lease.
+// lookEvery is the interval at which the manager's Lease is read.
 const lookEvery = 5 * time.Second
 
-// RestoreWatch ends the program once the hub's etcd was restored from a backup. The program's caches may have objects
-// that the hub has forgotten, such as a Host that is clean in the cache only.
+// RestoreWatch stops the process once the hub's etcd has been restored from a backup. The caches of the process may
+// contain states that the hub has lost, such as a Host that is clean only in the cache.
 type RestoreWatch struct {
 	leases    leasesv1.LeasesGetter
 	namespace string
@@ -35,9 +35,9 @@ func NewRestoreWatch(leases leasesv1.LeasesGetter, namespace string, log logr.Lo
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*RestoreWatch) NeedLeaderElection() bool { return false }
 
-// Start reads the Lease until ctx ends, or until the Lease lacks a renewal that an earlier read has seen. Then it
-// returns checkpoint.ErrRestored. It logs when the Lease can no longer be read, except that a manager without leader
-// election has none.
+// Start reads the Lease until ctx ends, or until the Lease lacks a renewal that an earlier read has seen. In the latter
+// case, it returns checkpoint.ErrRestored. It logs when the Lease can no longer be read. A missing Lease is not logged,
+// because a manager without leader election has none.
 func (r *RestoreWatch) Start(ctx context.Context) error {
 	again := time.NewTicker(lookEvery)
 	defer again.Stop()

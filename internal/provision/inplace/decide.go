@@ -31,17 +31,17 @@ type infrastructure struct {
 	} `json:"spec"`
 }
 
-// change is the difference between two states of machines, as far as it can be made in place.
+// change is the difference between two states of machines, as far as it can be applied in place.
 type change struct {
 	kind             string
 	current, desired infrastructure
-	// from and to are the versions of Kubernetes. before and after are the installers.
+	// from and to are the Kubernetes versions, and before and after are the installers.
 	from, to      string
 	before, after json.RawMessage
 	byKubeadm     bool
 }
 
-// is reports whether a bootstrap configuration is of the given kind of kubeadm's provider.
+// is reports whether a bootstrap configuration has the given kind of the kubeadm provider.
 func (b bootstrap) is(kind string) bool {
 	group, _, _ := strings.Cut(b.APIVersion, "/")
 	return group == clusterapi.GroupKubeadm && b.Kind == kind
@@ -76,9 +76,9 @@ func canUpdateMachineSet(q *request) response {
 	return response{Status: success, MachineSetPatch: c.ofVersion("/spec/template/spec/version"), InfrastructureMachineTemplatePatch: c.ofInstaller("/spec/template/spec/inPlaceUpdate")}
 }
 
-// refused returns why machines cannot be updated in place, or "" if they can. Cluster API replaces the machines if
-// there is a reason. It checks itself whether other fields differ, because it does not make changes in place for which
-// the response contains no patch.
+// refused returns the reason why machines cannot be updated in place, or "" if they can. If there is a reason, Cluster
+// API replaces the machines. It also replaces them if other fields differ, because it makes only changes in place for
+// which the response contains a patch.
 func (c change) refused() string {
 	ours := infrav1.GroupVersion.String()
 	switch {
@@ -94,7 +94,7 @@ func (c change) refused() string {
 	return ""
 }
 
-// upgrade returns why kubeadm does not upgrade from one version of Kubernetes to the other, or "" if it does.
+// upgrade returns the reason why kubeadm does not upgrade from one Kubernetes version to the other, or "" if it does.
 func upgrade(from, to string) string {
 	before, err := version.ParseSemantic(from)
 	if err != nil {
@@ -126,8 +126,8 @@ func (c change) ofInstaller(path string) *patch {
 	return set(path, c.after)
 }
 
-// localMode is a feature gate that Cluster API adds for versions of Kubernetes up to 1.35, which have it. kubeadm reads
-// it in the cluster, and not on the machine.
+// localMode is a feature gate that Cluster API adds for Kubernetes versions up to 1.35, which support it. kubeadm reads
+// it from the cluster, not from the machine.
 const localMode = "ControlPlaneKubeletLocalMode"
 
 // ofBootstrap returns a patch for differences in a control plane's configuration that change nothing on an existing
@@ -146,7 +146,7 @@ func ofBootstrap(current, desired bootstrap) *patch {
 	return asPatch(operations)
 }
 
-// get returns a field, or nil if it is null or missing.
+// get returns a field, or nil if the field is null or missing.
 func (f fields) get(name string) json.RawMessage {
 	if value := f[name]; string(value) != "null" {
 		return value
@@ -160,8 +160,8 @@ func same(a, b json.RawMessage) bool {
 	return len(a) == 0 && len(b) == 0 || json.Compact(&first, a) == nil && json.Compact(&second, b) == nil && bytes.Equal(first.Bytes(), second.Bytes())
 }
 
-// withGate returns a clusterConfiguration with the feature gate as in the other one, and reports whether that is a
-// change.
+// withGate returns a clusterConfiguration with the feature gate set as in the other one, and reports whether this
+// changes anything.
 func withGate(cluster, other fields) (fields, bool) {
 	const field = "featureGates"
 	before, after := gatesOf(cluster.get(field)), gatesOf(other.get(field))
@@ -186,7 +186,7 @@ func withGate(cluster, other fields) (fields, bool) {
 	return out, true
 }
 
-// gatesOf reads feature gates. It returns none if they have another form.
+// gatesOf reads feature gates. It returns none if they have an unexpected form.
 func gatesOf(raw json.RawMessage) fields {
 	var gates fields
 	if len(raw) == 0 || untrusted.JSON(raw, &gates, bounds()) != nil {
@@ -222,7 +222,7 @@ func asPatch(operations []operation) *patch {
 
 func marshal(value any) []byte {
 	raw, err := json.Marshal(value)
-	if err != nil { // strings, and JSON that was read
+	if err != nil { // strings, and JSON that was read, can always be encoded
 		panic(err)
 	}
 	return raw

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace serves the runtime hooks with which Cluster API checks whether machines can be updated in place, and
-// updates them.
+// Package inplace serves the runtime hooks that Cluster API uses to check whether machines can be updated in place, and
+// to update them.
 //
 // Cluster API presents no credential that the hub knows, because by default it has no client certificate for
 // extensions. Therefore anyone who reaches the port can call a hook. A call has no effect that Cluster API's own
@@ -30,33 +30,35 @@ const Path = "/v1/cluster-api"
 const groupVersion = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
 const (
-	// answerLimit bounds the time for an answer, including the wait for a turn. Cluster API waits for 10 s.
+	// answerLimit is the time limit for a response, including the time that the call waits for its turn. Cluster API
+	// waits for 10 s.
 	answerLimit = 9 * time.Second
-	// readLimit bounds the time to receive a request.
+	// readLimit is the time limit for receiving a request.
 	readLimit = 3 * time.Second
 )
 
-// bounds limits a request. It has up to six objects, and bootstrap configurations contain files.
+// bounds limits a request. A request contains up to six objects, and bootstrap configurations contain files.
 func bounds() untrusted.Bounds { return untrusted.Large() }
 
 // Hooks serves the hooks.
 type Hooks struct {
 	// Live reads from the API server.
 	Live client.Reader
-	// Writer writes tasks of DroverMachines.
+	// Writer writes the tasks of DroverMachines.
 	Writer client.Writer
 	Log    logr.Logger
 
 	gate *limit.Gate
 }
 
-// New returns Hooks that answer two calls from one address, or IPv6 /64, at once, and eight in all. Further calls wait.
+// New returns Hooks that serve two calls from one address (or IPv6 /64) at the same time, and eight calls in total.
+// Further calls wait.
 func New(h Hooks) *Hooks {
 	h.gate = limit.NewGate(limit.Bounds{User: 2, All: 8, Queue: 64, QueueUser: 32, Wait: answerLimit}, limit.Observer{})
 	return &h
 }
 
-// Only the fields of requests that matter are read.
+// Only the relevant fields of requests are read.
 type (
 	// request is the request of CanUpdateMachine and CanUpdateMachineSet.
 	request struct {
@@ -91,7 +93,8 @@ type (
 	}
 	// fields are the fields of an object, undecoded.
 	fields map[string]json.RawMessage
-	// order is the request of UpdateMachine. It only names the Machine; the update itself is read from the API server.
+	// order is the request of UpdateMachine. It only identifies the Machine. The update itself is read from the API
+	// server.
 	order struct {
 		Desired struct {
 			Machine struct {
@@ -104,7 +107,7 @@ type (
 	}
 )
 
-// response is the answer of a hook. Each hook uses some of its fields.
+// response is the response of a hook. Each hook uses some of its fields.
 type response struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -132,7 +135,7 @@ type handler struct {
 	} `json:"requestHook"`
 }
 
-// patch has the parts of a change that are made in place.
+// patch holds the parts of a change that are applied in place.
 type patch struct {
 	PatchType string `json:"patchType"`
 	Patch     []byte `json:"patch"`
@@ -157,8 +160,8 @@ func (h *Hooks) Register(mux *http.ServeMux) {
 
 const success, failure = "Success", "Failure"
 
-// serve answers a hook when it is its turn. If a request cannot be answered, the reason is logged and not told to the
-// caller.
+// serve responds to a call when it is the call's turn. If a request cannot be served, the reason is logged but not sent
+// to the caller.
 func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Request) (response, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerLimit)
@@ -169,7 +172,7 @@ func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Req
 			return
 		}
 		defer seat.Release()
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readLimit)) // who sends slowly shall not hold a seat
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readLimit)) // a slow sender must not occupy a seat
 		request := new(Request)
 		if err := untrusted.ReadJSON(http.MaxBytesReader(w, r.Body, int64(bounds().Bytes)), request, bounds()); err != nil {
 			http.Error(w, "the request is not the JSON of "+hook+" in "+groupVersion+", or is too large", http.StatusBadRequest)

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// response has the fields that Cluster API reads from an answer.
+// response holds the fields that Cluster API reads from an answer.
 type response struct {
 	Status, Message   string
 	RetryAfterSeconds int

@@ -23,10 +23,10 @@ import (
 // fieldOwner owns the tasks that update machines, and no other tasks.
 const fieldOwner = client.FieldOwner("drover-update")
 
-// retrySeconds is the time after which Cluster API asks again.
+// retrySeconds is the time after which Cluster API calls again.
 const retrySeconds = 5
 
-// maxAttempt is the maximum length of an attempt's name, as in the schema.
+// maxAttempt is the maximum length of an attempt's name, as defined in the schema.
 const maxAttempt = 63
 
 // step is the next step for a machine.
@@ -82,10 +82,10 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	return next.response, nil
 }
 
-// decide returns the next step of an update. It is pure.
+// decide returns the next step of an update. It has no side effects.
 //
-// A task stays the same for the whole update, however often Cluster API asks. Its ID contains the Machine's generation,
-// which also increases with changes that have nothing to do with the version.
+// A task stays the same for the whole update, no matter how often Cluster API calls. The task's ID contains the
+// Machine's generation, which also increases with changes that are unrelated to the version.
 func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clusterapi.Kubeadm) step {
 	to, attempt, here := machine.Spec.Version, protocol.Cut(of.Annotations[infrav1.AnnotationUpdateAttempt], maxAttempt), machine.Status.NodeInfo.KubeletVersion
 	var task *infrav1.MachineTask
@@ -139,7 +139,7 @@ func taskID(machine *clusterapi.Machine, attempt string) string {
 }
 
 // apply writes the updates of a machine, unless the machine has changed since it was read. Tasks of other controllers
-// stay.
+// are kept.
 func (h *Hooks) apply(ctx context.Context, of *infrav1.DroverMachine, tasks []infrav1.MachineTask) error {
 	list := make([]any, len(tasks))
 	for i := range tasks {

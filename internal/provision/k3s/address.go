@@ -3,9 +3,9 @@
 
 package k3s
 
-// pinAddresses fixes each node's address to the one that its machine reported when it became a node. Hosts send the
+// pinAddresses fixes each node's address to the address that its machine reported when it became a node. Hosts send the
 // cluster's token to the address of a server, so neither this machine nor a replacement may change the address with a
-// later report. Only spec.internalAddress of the Host changes it.
+// later report. The address can be changed only with spec.internalAddress of the Host.
 func (in *Input) pinAddresses() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

@@ -10,8 +10,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// begin selects the host that starts the cluster, and reports whether hosts may get instructions. The choice is stored
-// before that host gets instructions.
+// begin selects the host that starts the cluster, and reports whether hosts may receive instructions. The choice is
+// stored before that host receives any.
 func (d *decision) begin() bool {
 	s, etcd := &d.Stored, d.with(provisionv1.RoleEtcd)
 	first := d.named(s.First)
@@ -21,7 +21,7 @@ func (d *decision) begin() bool {
 	if s.Begun {
 		return d.hasData() || d.stop()
 	}
-	// There is no cluster yet, so no node has to be removed from it.
+	// There is no cluster yet from which a node would have to be removed.
 	for _, host := range d.leave {
 		d.release(host)
 	}

@@ -47,8 +47,8 @@ func (d *decision) change(removes []removal) error {
 	return nil
 }
 
-// changeHost gives a host its instructions immediately if they do not restart it, and otherwise when it is the host's
-// turn.
+// changeHost gives a host its instructions immediately if they do not restart the host, and otherwise when it is the
+// host's turn.
 func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	next, err := d.write.render(m, m.Held.Join, does)
 	if err == nil && next.Start != m.Held.Start {
@@ -80,8 +80,8 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	return nil
 }
 
-// rejoin returns the URL at which a restarting host finds the cluster. It differs from the host's previous URL if the
-// server through which the host joined is gone. Members of etcd find each other through etcd.
+// rejoin returns the URL through which a host that is restarted finds the cluster. It differs from the host's previous
+// URL if the server through which the host joined is gone. Members of etcd find each other through etcd.
 func (d *decision) rejoin(m *member) string {
 	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
 	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {
@@ -92,7 +92,7 @@ func (d *decision) rejoin(m *member) string {
 }
 
 // mayChange returns what a host is waiting for before it is restarted, or "" if it does not have to wait. A host that
-// is not working does not have to.
+// is not working does not have to wait.
 func (d *decision) mayChange(m *member, now *turns) (why string) {
 	switch {
 	case !m.Connected:
@@ -107,7 +107,7 @@ func (d *decision) mayChange(m *member, now *turns) (why string) {
 		return fmt.Sprintf("server %s: this change has broken it, and no other server is changed before that is repaired, "+
 			"or the spec is changed back", d.broken(m))
 	case m.is(provisionv1.RoleControlPlane) && d.out.stuck:
-		return "" // losing the quorum for a moment is better than having no server that can remove dead members
+		return "" // briefly losing the quorum is better than having no server that can remove dead members
 	case m.is(provisionv1.RoleEtcd) && !d.canSpareOne():
 		return "the other servers with etcd to be up: without it etcd would have no quorum"
 	case m.server():

@@ -3,12 +3,12 @@
 
 package k3s
 
-// clean is a script that runs its arguments if they exist, and fails if k3s or RKE2 is still running afterwards.
-// An installer may have put its script in another place, and then a host that looks clean would still be a node.
+// clean is a script that runs its arguments if they exist, and fails if k3s or RKE2 is still running afterward. An
+// installer may have put its script in another place, in which case a host that looks clean would still be a node.
 //
 // It also removes data that these scripts leave behind: the node's password, and data in a user-defined directory,
-// which scripts from before July 2024 do not remove. RKE2's script fails if that directory is a mount point, after it
-// has emptied it.
+// which scripts released before July 2024 do not remove. RKE2's script fails if that directory is a mount point, after
+// it has emptied it.
 const clean = `ran=
 for script in "$@"; do
 	test -x "$script" || continue

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package k3s decides which Hosts belong to a cluster of k3s or RKE2, and which instructions each of them has to carry
+// Package k3s decides which Hosts belong to a k3s or RKE2 cluster, and which instructions each of them has to carry
 // out.
 //
 // The package has no side effects. The caller first stores the decisions that must not be made twice, then takes and
@@ -22,23 +22,23 @@ import (
 type Decision struct {
 	// Stored must be stored before anything else is done, if it has changed.
 	Stored Stored
-	// Take and Release are names of Hosts.
+	// Take and Release are the names of Hosts to take and to release.
 	Take, Release []string
-	// Instructions are the instructions that hosts must have now, by the hosts' names.
+	// Instructions are the instructions that hosts must have now, by host name.
 	Instructions map[string]*Instructions
 	// Waiting maps the name of each host that is not ready to the reason it is waiting.
 	Waiting map[string]string
 	// Hosts and Ready count the hosts of the cluster, including hosts that are leaving.
 	Hosts, Ready int
-	// Missing is the number of Hosts that the pools need in addition to the free ones.
+	// Missing is the number of Hosts that the pools need in addition to the free Hosts.
 	Missing int
 	// Lost is true if no host has the cluster's data anymore.
 	Lost bool
 	// Unselected is true if some hosts have the cluster's data, but no pool selects any of them.
 	Unselected bool
-	// Task is the ID of the task that TaskHost carries out now. It is empty if there is none.
+	// Task is the ID of the task that TaskHost is carrying out. It is empty if there is none.
 	Task, TaskHost string
-	// Restore is the next restore, or the one in progress.
+	// Restore is the next restore, or the restore in progress.
 	Restore CurrentRestore
 	// Configure is the spec that the caller must write back now; its generation must be noted in Stored.Restore. It is nil
 	// if there is none.
@@ -47,11 +47,11 @@ type Decision struct {
 	stuck bool
 }
 
-// decision is a Decision that is being built. Its steps change out, and the input's Stored, which is a copy.
+// decision is a Decision that is being built. Its steps change the field out and the input's Stored, which is a copy.
 type decision struct {
 	*roster
 	out Decision
-	// task is the task that a server carries out now, or nil if there is none.
+	// task is the task that a server is carrying out, or nil if there is none.
 	task *task
 	// joining is a server with etcd that is joining, or "" if there is none.
 	joining string
@@ -101,7 +101,7 @@ func (d *decision) steps() error {
 	return d.join()
 }
 
-// give sets a host's instructions in the decision.
+// give adds a host's instructions to the decision.
 func (d *decision) give(m *member, join string) error {
 	instructions, err := d.write.render(m, join, d.dutiesOf(m, nil))
 	if err == nil {

@@ -13,31 +13,31 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// distribution turns machines into a cluster. The decisions are the same for every distribution. Only the files and
-// commands on hosts, which come from these methods, differ. Commands are complete, and each can be repeated after an
-// interruption.
+// distribution turns machines into a cluster. The decisions are the same for every distribution. Distributions differ
+// only in the files and commands on hosts, which come from these methods. Commands are complete, and each can be
+// repeated after an interruption.
 type distribution interface {
 	// checkConfig reads the user's configuration. Its errors name the field.
 	checkConfig(field string, raw []byte) (map[string]any, error)
-	// checkKeys refuses to rotate keys that the cluster does not have.
+	// checkKeys refuses to rotate keys if the cluster does not have any.
 	checkKeys(spec Spec) error
-	// checkSnapshots refuses a schedule of snapshots together with configuration that turns snapshots off.
+	// checkSnapshots refuses a snapshot schedule together with configuration that turns snapshots off.
 	checkSnapshots(spec Spec) error
 
 	// files returns the files that are written to a host before anything runs. Join is empty for the host that starts
-	// the cluster. A change of the files takes effect when the host is restarted.
+	// the cluster. A change to the files takes effect when the host is restarted.
 	files(in *Input, host *member, join string) ([]protocol.HostFile, error)
 	// manifest returns the path of the file whose content the servers apply in the cluster.
 	manifest(in *Input) string
 	// service returns the systemd unit of a host.
 	service(host *member) string
-	// joinURL returns the URL at which hosts join through a server with this address.
+	// joinURL returns the URL that hosts use to join through a server with the given address.
 	joinURL(address string) string
 	// probes returns the probes that check whether a host works.
 	probes(in *Input, host *member) []protocol.HostProbe
 
-	// install returns the command that installs the programs and starts nothing. check returns a command that fails unless
-	// the installed programs match the spec.
+	// install returns the command that installs the binaries and starts nothing. check returns a command that fails
+	// unless the installed programs match the spec.
 	install(in *Input, host *member) []string
 	check(in *Input) []string
 	// start returns the command that starts or restarts a host. The command ends when the host is up.
@@ -53,11 +53,11 @@ type distribution interface {
 	// name.
 	snapshot(in *Input, name string) []string
 	// find returns a command that fails unless the host has the file of a restore. restore returns the command that
-	// then replaces etcd's data with the file and keeps the former data.
+	// then replaces the etcd data with that file and keeps the former data.
 	find(in *Input, r *Restoring) []string
 	restore(in *Input, r *Restoring) []string
-	// keep, resume and rejoin prepare a host's start during a restore: keep with the restored data, resume with its
-	// former data, and rejoin without any data of its own.
+	// keep, resume and rejoin prepare the start of a host during a restore. With keep, it starts with the restored
+	// data; with resume, with its former data; and with rejoin, without any data of its own.
 	keep(in *Input) []string
 	resume(in *Input) []string
 	rejoin(in *Input, epoch string) []string
@@ -73,7 +73,7 @@ type distribution interface {
 	// remove returns the command that removes the distribution from a machine, if it is installed, regardless of who
 	// installed it.
 	remove() []string
-	// kubeconfig is the file with which an administrator of a server reaches the cluster. programs are the directories
+	// kubeconfig is the file that an administrator on a server uses to reach the cluster. programs are the directories
 	// with kubectl that are not in PATH.
 	kubeconfig() string
 	programs() []string
@@ -86,8 +86,8 @@ var distributions = map[provisionv1.Distribution]distribution{
 	provisionv1.DistributionRKE2: rke2,
 }
 
-// distributionOf returns the distribution with a name. It returns an error for an unknown name, so no other
-// distribution is installed in its place.
+// distributionOf returns the distribution with the given name. It returns an error for an unknown name, so that no
+// other distribution is installed instead.
 func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	if found, ok := distributions[name]; ok {
 		return found, nil
@@ -95,8 +95,8 @@ func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	return nil, fmt.Errorf("spec.distribution: there is no distribution %q, only %q", name, slices.Sorted(maps.Keys(distributions)))
 }
 
-// CheckConfig reads spec.config or spec.serverConfig, as the distribution accepts it. field is the name of the field.
-// The error names the forbidden option but contains no values.
+// CheckConfig reads spec.config or spec.serverConfig and checks that the distribution accepts it. The argument field is
+// the name of the field. The error names the forbidden option but contains no values.
 func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[string]any, error) {
 	dist, err := distributionOf(name)
 	if err != nil {
@@ -105,7 +105,7 @@ func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[s
 	return dist.checkConfig(field, raw)
 }
 
-// CheckKeys refuses to rotate keys that the cluster does not have.
+// CheckKeys refuses to rotate keys if the cluster does not have any.
 func CheckKeys(spec Spec) error {
 	dist, err := distributionOf(spec.Distribution)
 	if err != nil || spec.EncryptionKeyRotation == 0 {
@@ -114,7 +114,7 @@ func CheckKeys(spec Spec) error {
 	return dist.checkKeys(spec)
 }
 
-// CheckSnapshots refuses a schedule of snapshots together with the option that turns the distribution's snapshots off.
+// CheckSnapshots refuses a snapshot schedule together with the option that turns the distribution's snapshots off.
 func CheckSnapshots(spec Spec) error {
 	dist, err := distributionOf(spec.Distribution)
 	if err != nil || spec.Etcd.Schedule == "" {
@@ -123,8 +123,8 @@ func CheckSnapshots(spec Spec) error {
 	return dist.checkSnapshots(spec)
 }
 
-// Removals returns the commands that remove any distribution from a machine, by the distributions' names. Distributions
-// that are removed by the same command share an entry.
+// Removals returns the commands that remove any distribution from a machine, by distribution name. Distributions that
+// are removed by the same command share an entry.
 func Removals() map[string][]string {
 	all, seen := map[string][]string{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(distributions)) {
@@ -136,7 +136,7 @@ func Removals() map[string][]string {
 	return all
 }
 
-// Kubeconfig is the file with which an administrator of a server reaches the cluster.
+// Kubeconfig is the file that an administrator on a server uses to reach the cluster.
 type Kubeconfig struct {
 	// Distribution is the distribution that creates the file.
 	Distribution string

@@ -27,8 +27,8 @@ func (r *roster) lost() bool {
 	return true
 }
 
-// etcd counts all members of etcd, and those members that work. A host that is gone but has not been removed from the
-// cluster is still a member. A host that could not join is not.
+// etcd returns the number of all etcd members, and the number of members that work. A host that is gone but has not
+// been removed from the cluster is still a member. A host that could not join is not.
 func (r *roster) etcd() (members, work int) {
 	for name, node := range r.Stored.Nodes {
 		if !node.Etcd {
@@ -50,7 +50,7 @@ func (r *roster) etcd() (members, work int) {
 func quorum(members int) int { return members/2 + 1 }
 
 // canSpareOne reports whether etcd keeps its quorum while a member is restarted. If there are only one or two members,
-// all of them must work first, because the remaining one has no quorum in any case.
+// all of them must work first, because the remaining member has no quorum in any case.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()
 	if members <= 2 {
@@ -59,7 +59,7 @@ func (r *roster) canSpareOne() bool {
 	return work-1 >= quorum(members)
 }
 
-// current reports whether a host was started with everything that it must have.
+// current reports whether a host has been started with all of its current instructions.
 func (r *roster) current(m *member) bool {
 	if m.Held == nil {
 		return false
@@ -129,7 +129,7 @@ func (r *roster) unavailable() (n int) {
 }
 
 // broken returns a server that was broken by the change that is about to be made to another server, or "" if there is
-// none. A leaving server counts as well.
+// none. A server that is leaving counts as well.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {
@@ -139,7 +139,7 @@ func (r *roster) broken(other *member) string {
 	return ""
 }
 
-// behind returns a control plane server that is not up with the version in the spec, or "" if there is none. A server
+// behind returns a control plane server that is not running the version in the spec, or "" if there is none. A server
 // that is not connected does not count, because it serves no users.
 func (r *roster) behind() string {
 	for _, m := range r.ordered() {

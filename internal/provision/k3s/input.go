@@ -14,7 +14,7 @@ import (
 type Input struct {
 	Spec   Spec
 	Stored Stored
-	// Hosts are the Hosts of the workspace that are taken for this cluster, or free.
+	// Hosts are the Hosts of the workspace that are free or taken for this cluster.
 	Hosts []Host
 	// Registries is the content of registries.yaml, or nil if there is none.
 	Registries []byte
@@ -22,16 +22,16 @@ type Input struct {
 	Manifest []byte
 	// S3 contains the credentials for spec.etcd.s3.
 	S3 S3Credentials
-	// Snapshots that were requested or have been made, in the order in which they are made.
+	// Snapshots are the snapshots that have been requested or taken, in the order in which they are taken.
 	Snapshots []Snapshot
 	// Now is the time in seconds since 1970. Numbers that become part of IDs are never smaller than Now, so a hub that
 	// was restored from a backup does not use a number twice.
 	Now int64
-	// Restores that were requested or have ended, in the order in which they are carried out.
+	// Restores are the restores that have been requested or have ended, in the order in which they are carried out.
 	Restores []Restore
-	// Generation of the spec.
+	// Generation is the generation of the spec.
 	Generation int64
-	// Refused is true if the spec cannot be applied. Then only restores are carried out.
+	// Refused is true if the spec cannot be applied. In that case, only restores are carried out.
 	Refused bool
 }
 
@@ -46,7 +46,7 @@ type Spec struct {
 	provisionv1.ClusterInstallationSpec
 	// Config and ServerConfig are the results of CheckConfig.
 	Config, ServerConfig map[string]any
-	// Selectors of the pools.
+	// Selectors are the selectors of the pools.
 	Selectors []labels.Selector
 }
 
@@ -59,16 +59,17 @@ type Stored struct {
 	First string `json:"first,omitempty"`
 	// Begun is true once that host has been up. From then on, no host starts the cluster again.
 	Begun bool `json:"begun,omitempty"`
-	// Nodes are the hosts that were given instructions to join, by name, until their nodes were removed.
+	// Nodes contains, by name, the hosts that were given instructions to join. A host stays in it until its node has
+	// been removed.
 	Nodes map[string]Node `json:"nodes,omitempty"`
 	// Joins counts the joins of nodes.
 	Joins int64 `json:"joins,omitempty"`
-	// Keys is the last rotation of encryption keys that succeeded, and KeysFailed is the last that failed. KeysProblem
-	// explains why it failed.
+	// Keys is the last rotation of encryption keys that succeeded, and KeysFailed is the last rotation that failed.
+	// KeysProblem explains why it failed.
 	Keys        int64  `json:"keys,omitempty"`
 	KeysFailed  int64  `json:"keysFailed,omitempty"`
 	KeysProblem string `json:"keysProblem,omitempty"`
-	// Outcomes of snapshots and restores, by their IDs.
+	// Outcomes contains the outcomes of snapshots and restores, by ID.
 	Outcomes map[string]Outcome `json:"outcomes,omitempty"`
 	StoredRestores
 }
@@ -77,22 +78,22 @@ type Stored struct {
 type Node struct {
 	// UID is the UID of the Host, because another Host with the same name is another machine.
 	UID string `json:"uid"`
-	// Join is the number of the join.
+	// Join is the sequence number of the join.
 	Join int64 `json:"join"`
-	// Etcd reports whether the node is a member of etcd.
+	// Etcd reports whether the node is an etcd member.
 	Etcd bool `json:"etcd,omitempty"`
-	// Planned is true if the host had instructions. A host whose instructions were removed is being cleaned. The name
-	// is part of the stored format.
+	// Planned is true if the host has had instructions. A host whose instructions have been removed is being cleaned.
+	// The name is part of the stored format.
 	Planned bool `json:"planned,omitempty"`
 	// Address is the address that the machine reported when it became a node.
 	Address string `json:"address,omitempty"`
 }
 
-// Host has the facts about a host.
+// Host holds the facts about a host.
 type Host struct {
 	Name, UID string
 	Labels    map[string]string
-	// Address at which other hosts reach it, or "" if it reports none.
+	// Address is the address at which other hosts reach the host, or "" if it reports none.
 	Address string
 	// NodeIPs are the addresses of the host's node: one address, and a second one of the other IP family if the machine
 	// reports one, for a cluster with both families. If there are none, the distribution chooses.
@@ -103,12 +104,12 @@ type Host struct {
 	Taken bool
 	// Leaving is true if the Host is being deleted. It is cleaned once it has been released.
 	Leaving bool
-	// Gone is true if the Host is being deleted and has not been connected since. Nothing waits for it.
+	// Gone is true if the Host is being deleted and has not been connected since. Nothing waits for such a host.
 	Gone      bool
 	Connected bool
 	// Lost is true if the host has been disconnected for so long that its work is abandoned.
 	Lost bool
-	// Held is remembered with the host's instructions. It is nil if the host has none.
+	// Held is stored together with the host's instructions. It is nil if the host has none.
 	Held *Held
 	// Host is the host's progress with its instructions.
 	progress.Host
@@ -124,8 +125,8 @@ func (in *Input) poolOf(host Host) *provisionv1.HostPool {
 	return nil
 }
 
-// assumeUnreadable treats each host with unreadable instructions as a disconnected member of its pool. The host keeps
-// its role in the cluster, and other hosts do not wait for it longer than for a lost host.
+// assumeUnreadable treats each host with unreadable instructions as a disconnected member of its pool. Such a host
+// keeps its role in the cluster, and other hosts wait for it no longer than for a lost host.
 func (in *Input) assumeUnreadable() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

@@ -21,7 +21,7 @@ type removal struct {
 	host *Host
 }
 
-// id returns the ID of the instruction. It changes whenever the node has joined again.
+// id returns the ID of the instruction. It is different each time the node has joined again.
 func (r removal) id() string { return "remove-" + digest(r.Node, r.Join) }
 
 // leaves finds the nodes that must be removed from the cluster, releases the hosts whose nodes have been removed, and
@@ -38,8 +38,8 @@ func (d *decision) leaves() []removal {
 			id = removal{Node: name, Join: node.Join}.id()
 		}
 		stays := m != nil && m.UID == node.UID
-		// The host was going to leave but stays. A removal that has already run would not run again later, and a failed
-		// one runs again only with another ID.
+		// The host was about to leave but stays. A removal that has already run would not run again later, and a failed
+		// removal runs again only with another ID.
 		if stays && told.Has(id) || failed.Has(id) {
 			node.Join = d.nextJoin()
 		}
@@ -64,7 +64,7 @@ func (d *decision) leaves() []removal {
 	return d.removable(all, operator)
 }
 
-// told returns the IDs of the removals in the hosts' instructions, and the IDs of removals that may have failed.
+// told returns the IDs of removals that are in the hosts' instructions, and the IDs of removals that may have failed.
 func (r *roster) told() (all, failed sets.Set[string]) {
 	all, failed = sets.New[string](), sets.New[string]()
 	for _, h := range r.Hosts {
@@ -91,7 +91,7 @@ func (d *decision) removable(all []removal, operator *member) (now []removal) {
 		switch {
 		case operator == nil:
 			why = "a server that is up, to remove its node from the cluster"
-		case begun(r): // it has started already
+		case begun(r): // the removal has already started
 		case r.host != nil && r.host.Held != nil && (r.host.State == progress.None || r.host.State == progress.Running):
 			why = "what runs on it to end: it would join again"
 		case r.host != nil && d.resumes(r.host):
@@ -99,7 +99,7 @@ func (d *decision) removable(all []removal, operator *member) (now []removal) {
 		case !etcd(r) || r.host.Held == nil: // etcd no longer counts a host that has been cleaned
 		case one || slices.ContainsFunc(now, etcd):
 			why = "another host: servers with etcd leave one at a time"
-		case r.host.neverJoined(), d.isOld(r.host): // it is not a member
+		case r.host.neverJoined(), d.isOld(r.host): // the host is not an etcd member
 		case work < quorum(members) || work-count(r.host.working()) < quorum(members-1):
 			why = fmt.Sprintf("more of the %d servers with etcd to be up: it would have no quorum", members)
 		}

@@ -40,8 +40,8 @@ func (m *member) up() bool {
 	return m.Connected && m.Held != nil && m.State == progress.Up && m.Held.Stopped == "" && m.Held.Finds == ""
 }
 
-// startOptions returns options for systemctl. A server with only etcd is not up until a server with an API server has
-// joined, which in turn waits for the first.
+// startOptions returns options for systemctl. A server that runs only etcd is not up until a server with an API server
+// has joined, which in turn waits for the first.
 func (m *member) startOptions() []string {
 	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
 		return []string{"--no-block"}
@@ -63,8 +63,8 @@ func (m *member) taints() (taints []string) {
 	return taints
 }
 
-// working reports whether a host fulfills its role in the cluster. This includes a host that is removing a node or has
-// a task, because it is not restarted for that.
+// working reports whether a host fulfills its role in the cluster. This includes hosts that are removing a node or have
+// a task, because they are not restarted for that.
 func (h *Host) working() bool {
 	if !h.Connected || h.Held == nil || h.Held.Stopped != "" {
 		return false
@@ -72,7 +72,7 @@ func (h *Host) working() bool {
 	return h.State == progress.Up || h.hasDuties() && h.State != progress.Failed
 }
 
-// hasDuties reports whether a host removes a node or has a task.
+// hasDuties reports whether a host is removing a node or has a task.
 func (h *Host) hasDuties() bool { return len(h.Held.Removes) > 0 || h.Held.Task != "" }
 
 // neverJoined reports whether a host failed before it was part of the cluster.
@@ -84,7 +84,7 @@ func isEtcd(host *Host) bool {
 	return host.Held != nil && slices.Contains(strings.Split(host.Held.Roles, ","), string(provisionv1.RoleEtcd))
 }
 
-// busy returns what a host with instructions is doing, or "" if it is up to date and works.
+// busy returns what a host with instructions is doing, or "" if it is up to date and working.
 func busy(m *member) string {
 	switch {
 	case !m.Connected:

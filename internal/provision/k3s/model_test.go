@@ -24,7 +24,7 @@ type machine struct {
 	given *Instructions
 	// registered is the start with which the node became part of the cluster, and runs is the last start.
 	registered, runs string
-	// journal has the outcomes of instructions, by their IDs. No instruction runs twice.
+	// journal holds the outcomes of instructions, by their IDs. No instruction runs twice.
 	journal map[string]bool
 	// data is the restore from which the data of etcd comes, before is the one from which the former data comes, and mark
 	// is the last restore after which the machine has joined without data.
@@ -41,7 +41,7 @@ type world struct {
 	stored   Stored
 	machines map[string]*machine
 	made     int
-	// begun has the hosts that were told to begin a cluster, and nodes has the nodes of the cluster.
+	// begun holds the hosts that were told to begin a cluster, and nodes has the nodes of the cluster.
 	begun     map[string]bool
 	nodes     map[string]bool
 	snapshots []Snapshot

@@ -21,10 +21,10 @@ func reserved() []string {
 		"cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
 		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent",
 		"datastore-endpoint", "config", "private-registry",
-		"write-kubeconfig", // nodes are removed with the help of that file
-		// Hosts join at these ports and addresses, and the probes use them on the loopback interface.
+		"write-kubeconfig", // this file is needed to remove nodes
+		// Hosts use these ports and addresses to join, and the probes use them on the loopback interface.
 		"https-listen-port", "bind-address", "supervisor-port", "apiserver-port", "apiserver-bind-address",
-		// spec.etcd
+		// options that spec.etcd sets
 		"etcd-snapshot-schedule-cron", "etcd-snapshot-retention", "etcd-snapshot-dir", "etcd-s3", "etcd-s3-endpoint",
 		"etcd-s3-endpoint-ca", "etcd-s3-access-key", "etcd-s3-secret-key", "etcd-s3-bucket", "etcd-s3-region",
 		"etcd-s3-folder", "etcd-s3-config-secret", "etcd-s3-session-token",
@@ -37,8 +37,7 @@ func shortOptions() map[string]string {
 }
 
 // reservedArguments returns the arguments of components that Drover or the distribution sets, by the option that passes
-// them on. With other values, probes would never succeed, nodes would have other names, or etcd would have other
-// members.
+// them. With other values, probes would never succeed, nodes would have other names, or etcd would have other members.
 func reservedArguments() map[string][]string {
 	return map[string][]string{
 		// With its own configuration file, the kubelet would ignore the distribution's settings, such as the port for
@@ -53,8 +52,8 @@ func reservedArguments() map[string][]string {
 }
 
 // optionName returns the name of the option that a key of config.yaml sets. The distributions turn each key into a
-// flag, so "token=x" sets "token", and "t" is short for it. A key that ends with "+" adds to the values from other
-// files.
+// flag, so the key "token=x" sets "token", and "t" is its short form. A key that ends with "+" adds to the values from
+// other files.
 func optionName(key string) string {
 	name, _, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(key), "+"), "=")
 	name = strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-")
@@ -65,7 +64,7 @@ func optionName(key string) string {
 }
 
 // argumentName returns the name of the argument that a value such as "--healthz_port=0" sets. Components accept
-// underscores in place of hyphens, and the distributions accept "+=" and "-=" to change a list.
+// underscores instead of hyphens, and the distributions accept "+=" and "-=" to change a list.
 func argumentName(value string) string {
 	name, _, _ := strings.Cut(strings.TrimSpace(value), "=")
 	return strings.ReplaceAll(strings.Trim(name, "-+ "), "_", "-")
@@ -104,8 +103,8 @@ func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
 	return config, nil
 }
 
-// hasS3Retention reports whether a version counts the snapshots in a bucket separately. An older version does not know
-// the option, and would not start with it.
+// hasS3Retention reports whether a version counts the snapshots in a bucket separately. Older versions do not know the
+// option and would not start with it.
 func hasS3Retention(of string) bool {
 	v, err := version.ParseGeneric(of)
 	if err != nil {
@@ -116,7 +115,7 @@ func hasS3Retention(of string) bool {
 }
 
 // nodeIP returns the addresses of a host's node. A cluster with both IP families accepts only nodes with an address of
-// each.
+// each family.
 func (in *Input) nodeIP(host *member) any {
 	if !in.dualStack() || len(host.NodeIPs) == 1 {
 		return host.NodeIPs[0]

@@ -23,26 +23,26 @@ func (alwaysEncrypted) checkKeys(Spec) error { return nil }
 // rancher is k3s or RKE2, which accept the same configuration. Its fields contain the differences between the two,
 // according to their documentation at docs.k3s.io and docs.rke2.io.
 type rancher struct {
-	// name is used in the names of directories and programs.
+	// name is used in the names of directories and binaries.
 	name string
 	// script is the distribution's own installer.
 	script string
 	// installs returns the variables that, in addition to the version, specify the kind of node for the installer.
 	installs func(kind string) []string
-	// joinPort is the port at which servers let other hosts join.
+	// joinPort is the port that other hosts use to join through a server.
 	joinPort int
 	// server and agent are the systemd units.
 	server, agent string
 	// cleanServer and cleanAgent are the scripts that remove the distribution.
 	cleanServer, cleanAgent []string
-	// dataDirVariable is the variable with the data directory for these scripts.
+	// dataDirVariable is the environment variable that tells these scripts the data directory.
 	dataDirVariable string
-	// kubectl is the command line of kubectl on a server, and config is its kubeconfig.
+	// kubectl is the kubectl command line on a server, and config is its kubeconfig.
 	kubectl, config string
-	// folders are directories with programs that are not in PATH.
+	// folders are directories with binaries that are not in PATH.
 	folders []string
-	// stopPods are scripts that stop the processes that continue without a server's service, which are etcd and the API
-	// server if they run as pods. The first existing script is run.
+	// stopPods are scripts that stop processes that keep running without the server's service. These are etcd and the
+	// API server, if they run as pods. The first script that exists is run.
 	stopPods []string
 	// begins is the option for the host that starts a cluster with etcd. It is empty if all clusters have etcd.
 	begins string
@@ -114,7 +114,7 @@ func (r rancher) joinURL(address string) string {
 	return fmt.Sprintf("https://%s:%d", address, r.joinPort)
 }
 
-// probes returns requests to the loopback interface of each host.
+// probes returns probes that send requests to each host's loopback interface.
 func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 	tls := path.Join(r.dataDir(in), "server/tls")
 	var probes []protocol.HostProbe
@@ -133,7 +133,7 @@ func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 	return probes
 }
 
-// paths are the directories in which the distributions' installers put programs, and the usual directories.
+// paths are the directories in which the distributions' installers put binaries, and the usual directories.
 const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
 
 // run returns a command that runs a script with arguments. Values are passed as arguments rather than as variables of
@@ -179,7 +179,7 @@ func (r rancher) snapshot(in *Input, name string) []string {
 	return r.run(in, snapshot, r.name, strconv.Itoa(1+count(in.Spec.Etcd.S3 != nil)), name)
 }
 
-// file returns the variables that name the snapshot's file.
+// file returns the variables that contain the name of the snapshot's file.
 func file(of *Restoring) []string {
 	variables := []string{"FILE=" + of.File}
 	if of.Begins {

@@ -22,30 +22,30 @@ const (
 	removeTimeout  = 900
 )
 
-// Instructions are a host's instructions, in the form that its agent receives and its journal stores, with the note
-// that is remembered with them.
+// Instructions are a host's instructions, in the form in which its agent receives them and its journal stores them,
+// together with their note.
 type Instructions struct {
 	protocol.HostInstructions
 	Held
 }
 
-// Held is stored with a host's instructions, as the note of a Secret. It is not secret.
+// Held is stored with a host's instructions, as a note in the Secret. It is not secret.
 type Held struct {
 	// Unreadable is true if the note of the host's instructions cannot be read. Such a host is not changed.
 	Unreadable bool `json:"-"`
 	// Roles are the roles of the host, sorted and separated by commas.
 	Roles string `json:"roles"`
-	// Join is the URL at which the host has joined. It is empty for the host that began the cluster.
+	// Join is the URL that the host has used to join. It is empty for the host that started the cluster.
 	Join string `json:"join,omitempty"`
 	// Version is the installed version.
 	Version string `json:"version"`
 	// Install identifies what is installed. Start identifies everything for which the host is restarted.
 	Install string `json:"install"`
 	Start   string `json:"start"`
-	// Installs and Starts number these states. A state that recurs gets a new instruction.
+	// Installs and Starts number these states. If a state recurs, it gets a new instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
-	// Changed is true if the host was part of the cluster before it got these instructions.
+	// Changed is true if the host was part of the cluster before it received these instructions.
 	Changed bool `json:"changed,omitempty"`
 	// Task is the ID of the task among the instructions. It is empty if there is none.
 	Task string `json:"task,omitempty"`
@@ -60,7 +60,7 @@ type writer struct {
 	dist distribution
 }
 
-// render returns the instructions of a host: its files, how it is installed and started, and its duties afterwards.
+// render returns the instructions of a host: its files, how it is installed and started, and its duties afterward.
 func (w *writer) render(host *member, join string, does duties) (*Instructions, error) {
 	files, err := w.dist.files(w.Input, host, join)
 	if err != nil {
@@ -102,7 +102,7 @@ func (w *writer) render(host *member, join string, does duties) (*Instructions, 
 	return p, nil
 }
 
-// rotation returns the last rotation of certificates that a host must carry out, or 0 if there is none.
+// rotation returns the last certificate rotation that a host must carry out, or 0 if there is none.
 func (w *writer) rotation(host *member) int64 {
 	if !host.server() {
 		return 0
@@ -151,12 +151,12 @@ func (w *writer) clean(p *Instructions, host *member) []protocol.HostInstruction
 	return []protocol.HostInstruction{leave, clean}
 }
 
-// joinURL returns the URL at which a host joins through a server.
+// joinURL returns the URL that a host uses to join through a server.
 func (w *writer) joinURL(server *member) string { return w.dist.joinURL(server.Address) }
 
 // digest returns a short digest of values that can be encoded as JSON.
 func digest(values ...any) string {
-	raw, _ := json.Marshal(values) // strings, numbers and structs of these
+	raw, _ := json.Marshal(values) // strings, numbers and structs of these can always be encoded
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:10])
 }

@@ -41,7 +41,7 @@ const (
 	StepStop Step = "Stop"
 	// StepRestore: one server replaces its data.
 	StepRestore Step = "Restore"
-	// StepJoin: that server is started, and the others join it.
+	// StepJoin: that server is started, and the other servers join it.
 	StepJoin Step = "Join"
 	// StepNodes: nodes in the snapshot that no longer belong to the cluster are removed.
 	StepNodes Step = "Nodes"
@@ -54,7 +54,7 @@ type Restoring struct {
 	// By is the host that restores the data, and UID is the UID of its Host.
 	By  string `json:"by"`
 	UID string `json:"uid"`
-	// Configured is the generation of the installation after its spec was written back, or 0 before that.
+	// Configured is the generation of the installation after its spec has been written back, or 0 before that.
 	Configured int64 `json:"configured,omitempty"`
 }
 
@@ -64,13 +64,13 @@ func (r *Restoring) Replacing() bool { return r.Step != StepFind && r.Step != St
 // joins reports whether data has been replaced and servers are joining the restored server.
 func (r *Restoring) joins() bool { return r.Step == StepJoin || r.Step == StepNodes }
 
-// CurrentRestore is the next restore or the one in progress, with its progress.
+// CurrentRestore is the next restore or the restore in progress, together with its progress.
 type CurrentRestore struct {
-	// ID and Name of the restore. They are empty if there is none.
+	// ID and Name identify the restore. They are empty if there is none.
 	ID, Name string
 	// Step is empty if the restore has not started.
 	Step Step
-	// Host is the host that restores the data. It is empty if none has been selected yet.
+	// Host is the host that restores the data. It is empty if no host has been selected yet.
 	Host string
 	// Waits describes what the restore is waiting for.
 	Waits string
@@ -85,7 +85,7 @@ type restoration struct {
 	d *decision
 }
 
-// restore takes the steps of a restore, and reports whether one is in progress. Nothing else is changed during a
+// restore takes the steps of a restore, and reports whether a restore is in progress. Nothing else is changed during a
 // restore.
 func (d *decision) restore() (bool, error) {
 	d.forget()
@@ -129,7 +129,7 @@ func (r restoration) step() (bool, error) {
 		switch {
 		case err != nil:
 			return true, err
-		case d.Stored.Restore == nil: // it has ended
+		case d.Stored.Restore == nil: // the restore has ended
 			return false, nil
 		case !done:
 			return true, nil
@@ -145,7 +145,7 @@ func next(step Step) Step {
 	return all[min(slices.Index(all, step)+1, len(all)-1)]
 }
 
-// end records how the restore has ended. The following steps restart the stopped servers.
+// end records the outcome of the restore. The following steps restart the stopped servers.
 func (r restoration) end(o Outcome) {
 	d := r.d
 	o.Host, o.Restored = r.By, d.Stored.Epoch == r.ID
@@ -180,7 +180,7 @@ func (d *decision) beginRestore() bool {
 			return false
 		}
 		r := &Restoring{Restore: wanted, Step: StepFind, By: by.Name, UID: by.UID}
-		if wanted.Host == "" || by.Held == nil { // the file cannot be looked for
+		if wanted.Host == "" || by.Held == nil { // no host can search for the file
 			r.Step = StepStop
 		}
 		d.Stored.Restore = r
@@ -227,7 +227,7 @@ func (r restoration) stopServers() (bool, error) {
 	d.Stored.Stops = r.ID // servers that start from now on are restarted, regardless of why they were started before
 	waits := d.serverAway()
 	d.out.Restore.Away = waits != ""
-	for _, host := range d.leave { // it no longer matters whether it is a member of etcd
+	for _, host := range d.leave { // it is no longer relevant whether the host is an etcd member
 		if host.Leaving && host.Held != nil && host.Held.Roles != string(provisionv1.RoleWorker) {
 			d.release(host)
 			if !host.Gone {
@@ -289,7 +289,7 @@ func (r restoration) replace() (bool, error) {
 }
 
 // replaced records that a host has the data of the snapshot. Other servers have old data, and hosts that are gone are
-// not members of etcd.
+// not etcd members.
 func (r restoration) replaced(m *member) {
 	d := r.d
 	s := &d.Stored

@@ -19,23 +19,23 @@ const (
 type Part struct {
 	// Epoch is the restore from which the host's data comes, or after which it joins without data.
 	Epoch string `json:"epoch,omitempty"`
-	// Finds is the restore for which the host looks for a file. Stopped is the restore for which it is stopped.
+	// Finds is the restore for which the host is looking for a file. Stopped is the restore for which it is stopped.
 	Finds   string `json:"finds,omitempty"`
 	Stopped string `json:"stopped,omitempty"`
-	// Restores is the restore for which the host replaces its data, until it is up again.
+	// Restores is the restore for which the host is replacing its data. It is set until the host is up again.
 	Restores string `json:"restores,omitempty"`
-	// Resumes is true if the host restores the data that it had before it was stopped. It stays set until the host is
-	// up again.
+	// Resumes is true if the host goes back to the data that it had before it was stopped. It stays set until the host
+	// is up again.
 	Resumes bool `json:"resumes,omitempty"`
 	// Rejoins is true if the host moves its data away before it starts. It stays set until the host is up again.
 	Rejoins bool `json:"rejoins,omitempty"`
 }
 
-// StoredRestores is the stored state of restores of etcd.
+// StoredRestores is the stored state of etcd restores.
 type StoredRestores struct {
 	// Restore is the restore in progress, or nil if there is none.
 	Restore *Restoring `json:"restore,omitempty"`
-	// Epoch is the last restore that has replaced the data of etcd. A server with data of another epoch does not start
+	// Epoch is the last restore that has replaced etcd's data. A server with data from another epoch does not start
 	// with that data.
 	Epoch string `json:"epoch,omitempty"`
 	// Stops is the last restore for which the servers were stopped. They are restarted after it.
@@ -78,7 +78,7 @@ func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error
 		held = *host.Held
 	}
 	held.Version, held.Install, held.Installs, held.Stopped, held.Restores, held.Finds = p.Version, p.Install, p.Installs, r.ID, r.ID, ""
-	install := p.Instructions[:2] // with its check
+	install := p.Instructions[:2] // together with its check
 	p.Held, p.Probes = held, nil
 	p.Instructions = append([]protocol.HostInstruction{w.stopServer(r.ID)}, install...)
 	// it has restored the current data, and has not been started since
@@ -91,13 +91,14 @@ func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error
 	return p, nil
 }
 
-// onDisk returns an instruction that moves data of a server.
+// onDisk returns an instruction that moves a server's data.
 func onDisk(id string, command []string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: id, Command: command, TimeoutSeconds: stopTimeout}
 }
 
 // restored returns the restore for which a host must be started again, or "" if there is none. A server is started
-// again after each restore that stopped the servers, and a worker after each that has replaced data.
+// again after each restore that stopped the servers, and a worker is started again after each restore that has replaced
+// data.
 func (w *writer) restored(host *member) string {
 	if host.server() {
 		return w.Stored.Stops
@@ -131,7 +132,7 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 }
 
 // afterStart returns the instructions for a server after its first start with the data of a snapshot, which also
-// contains the server's own node.
+// contains an old node object of the server itself.
 func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstruction {
 	if p.Restores == "" && !p.Rejoins || !host.is(provisionv1.RoleControlPlane) {
 		return nil

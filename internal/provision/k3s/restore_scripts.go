@@ -3,21 +3,21 @@
 
 package k3s
 
-// Scripts of a restore, according to the documentation of the distributions. A disk has at most one copy of the
-// replaced data, in etcd-replaced.
+// Scripts of a restore, according to the documentation of the distributions. At most one copy of the replaced data
+// exists on a disk, in the directory etcd-replaced.
 const (
-	// findSnapshot finds the file of a snapshot by its name or by a prefix of its name.
+	// findSnapshot finds a snapshot's file by its name or by a prefix of its name.
 	findSnapshot = `db="$DATA/server/db"
 if test -n "$BEGINS"; then set -- "$db/snapshots/$FILE"*; else set -- "$db/snapshots/$FILE"; fi
 if test $# != 1 || ! test -f "$1"; then echo "$# files in $db/snapshots have the name $FILE, or none can be read" >&2; exit 1; fi
 `
-	// stop stops a server, and keeps it from starting when its machine starts. RKE2's pods continue to run without its
+	// stop stops a server, and keeps it from starting when its machine starts. RKE2's pods keep running without its
 	// service.
 	stop = `if systemctl cat "$0" >/dev/null 2>&1; then systemctl stop "$0" && systemctl disable "$0" || exit; fi
 for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
-	// replace replaces the data with the snapshot's. The former data stays in etcd-before-restore until the outcome is
-	// known. If that directory already exists, the last attempt was interrupted. The reset also replaces keys and
-	// certificates, so they are copied first.
+	// replace replaces the data with the data from the snapshot. The former data stays in etcd-before-restore until the
+	// outcome is known. If that directory already exists, the last attempt was interrupted. The reset also replaces
+	// keys and certificates, so they are copied first.
 	replace = `if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd"; else
 	for part in cred tls; do
 		rm -rf "$DATA/server/$part-before-restore" || exit
@@ -46,9 +46,9 @@ if test -e "$db/etcd-before-restore"; then
 fi
 test -d "$db/etcd/member" || { echo "$db/etcd has no data to start with: make another EtcdRestore, or delete the Host" >&2; exit 1; }`
 	// rejoin moves away the data that was replaced elsewhere. It does so only once for each restore, because any data
-	// that a later attempt finds belongs to the restored cluster. Keys and certificates are moved away with the data,
-	// because no server starts with keys that are newer than the snapshot's, as after a rotation. The server gets the
-	// cluster's keys with its token.
+	// that a later attempt finds belongs to the restored cluster. Keys and certificates are moved away together with
+	// the data. If they were rotated after the snapshot, they are newer than the snapshot's keys, and no server starts
+	// in that state. The server gets the cluster's keys with its token.
 	rejoin = `db="$DATA/server/db" mark="$DATA/server/db/joins-$0"; if test -e "$mark"; then exit 0; fi
 mkdir -p "$db" && rm -rf "$db/etcd-before-restore" "$db/reset-flag" "$db"/joins-* "$DATA"/server/*-before-restore || exit
 for part in cred tls db/etcd; do
@@ -59,8 +59,8 @@ touch "$mark"`
 )
 
 // cleanNodesScript removes the nodes that are not listed in $NODES, and the passwords of all nodes. A machine that was
-// reinstalled since the snapshot has another password and would be refused forever. Afterwards, the server accepts the
-// next password that a node presents. The API server may be unavailable for a moment.
+// reinstalled since the snapshot has another password and would be refused forever. Afterward, the server accepts the
+// next password that a node presents. The API server may be unavailable briefly.
 func cleanNodesScript(r rancher) string {
 	return `for i in $(seq 60); do all=$(` + r.kubectl + ` get nodes -o name) && break; sleep 5; done
 test -n "$all" || exit 1

@@ -14,14 +14,14 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// isOld reports whether a host has data of etcd that a restore has replaced elsewhere. The host never starts with this
+// isOld reports whether a host has etcd data that a restore has replaced elsewhere. The host never starts with this
 // data.
 func (in *Input) isOld(h *Host) bool {
 	return isEtcd(h) && h.Held.Epoch != in.Stored.Epoch && h.Held.Restores != in.Stored.Epoch
 }
 
 // startAgain restarts a server that was stopped for a restore. Servers whose data was not replaced start at the same
-// time, since no server is up without a quorum. The others join one after another.
+// time, because no server is up without a quorum. The other servers join one after another.
 func (d *decision) startAgain(m *member) error {
 	url, why := m.Held.Join, ""
 	switch {
@@ -43,13 +43,13 @@ func (d *decision) startAgain(m *member) error {
 	d.out.Waiting[m.Name] = "is started again"
 	err := d.give(m, url)
 	if err == nil {
-		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // it is not a member of etcd until it has joined
+		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // the host is not an etcd member until it has joined
 		d.out.Instructions[m.Name].Changed = url == "" || !again
 	}
 	return err
 }
 
-// wayBack returns the URL at which a server joins the restored cluster, or the reason to wait.
+// wayBack returns the URL that a server uses to join the restored cluster, or the reason to wait.
 func (d *decision) wayBack(m *member) (url, why string) {
 	for _, s := range d.ordered() {
 		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {
@@ -72,7 +72,7 @@ func (d *decision) wayBack(m *member) (url, why string) {
 }
 
 // resume starts servers that are leaving the cluster and were stopped for a restore that has replaced nothing. etcd
-// counts them until they have left.
+// counts these servers as members until they have left.
 func (d *decision) resume(removes []removal) error {
 	for _, m := range d.servers() {
 		isRemoved := slices.ContainsFunc(removes, func(r removal) bool { return r.Node == m.Name })

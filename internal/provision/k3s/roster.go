@@ -12,8 +12,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// roster determines which hosts are in the cluster and how they work. It changes nothing. The steps of a decision
-// change the input's Stored, and the roster is derived from it.
+// roster determines which hosts are in the cluster and how well they work. It does not change anything. The steps of a
+// decision change the input's Stored, and the roster is derived from that.
 type roster struct {
 	*Input
 	// write creates the instructions of hosts. The roster uses it to find hosts with outdated instructions.
@@ -21,7 +21,7 @@ type roster struct {
 	// stay are the members, and leave are the taken hosts that must leave the cluster. Both are sorted by name.
 	stay  []*member
 	leave []Host
-	// byName has the members in stay.
+	// byName holds the members in stay.
 	byName map[string]*member
 	// free are the free Hosts that the pools need, and missing is how many more they need.
 	free    []string
@@ -72,7 +72,7 @@ func (r *roster) fill(pool *provisionv1.HostPool) {
 	r.free = append(r.free, free[:min(max(want-len(have), 0), len(free))]...)
 }
 
-// worth ranks the hosts of a pool that has too many: hosts that work stay.
+// worth ranks the hosts of a pool that has too many hosts. Hosts that work are kept.
 func (r *roster) worth(m *member) int {
 	switch {
 	case r.Stored.Restore != nil && r.Stored.Restore.By == m.Name && r.Stored.Restore.UID == m.UID:
@@ -87,7 +87,7 @@ func (r *roster) worth(m *member) int {
 	return 0
 }
 
-// named returns the host that stays with this name, or nil if there is none.
+// named returns the remaining host with the given name, or nil if there is none.
 func (r *roster) named(name string) *member { return r.byName[name] }
 
 func (r *roster) with(role provisionv1.HostRole) (all []*member) {
@@ -118,7 +118,7 @@ func (r *roster) ordered() []*member {
 	return all
 }
 
-// leaving returns the host that leaves with this name, or nil if it is gone.
+// leaving returns the leaving host with the given name, or nil if it is gone.
 func (r *roster) leaving(name, uid string) *Host {
 	for i := range r.leave {
 		if host := &r.leave[i]; host.Name == name && host.UID == uid && !host.Gone {
@@ -128,7 +128,7 @@ func (r *roster) leaving(name, uid string) *Host {
 	return nil
 }
 
-// leavers returns the hosts that leave, in the pools that have their roles.
+// leavers returns the hosts that are leaving, in pools with their roles.
 func (r *roster) leavers() (all []*member) {
 	for _, host := range r.leave {
 		for i := range r.Spec.Pools {
@@ -141,7 +141,7 @@ func (r *roster) leavers() (all []*member) {
 	return all
 }
 
-// servers returns the servers that have instructions, including those that are leaving the cluster, except for Hosts
+// servers returns the servers that have instructions, including servers that are leaving the cluster, except for Hosts
 // that are being deleted.
 func (r *roster) servers() (all []*member) {
 	for _, m := range r.ordered() {
@@ -180,7 +180,7 @@ func (r *roster) presentNodes() (nodes []string) {
 	return nodes
 }
 
-// isCleaned reports whether the instructions of a host were taken away, so that it is cleaned. Its node must be removed
+// isCleaned reports whether a host's instructions have been withdrawn, so that it is cleaned. Its node must be removed
 // before the host joins again.
 func (r *roster) isCleaned(host *Host) bool {
 	node := r.Stored.Nodes[host.Name]

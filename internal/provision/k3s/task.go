@@ -13,26 +13,27 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Timeouts of tasks, in seconds. When keys are rotated, the distributions encrypt five Secrets in a second.
+// Timeouts of tasks, in seconds. When keys are rotated, the distributions encrypt five Secrets per second.
 const (
 	keysTimeout     = 4 * 3600
 	snapshotTimeout = 3600
 )
 
-// Snapshot is a requested snapshot of etcd.
+// Snapshot is a requested etcd snapshot.
 type Snapshot struct {
 	// ID is unique to the snapshot.
 	ID string
-	// Name is the beginning of the name of the file.
+	// Name is the start of the file name.
 	Name string
 }
 
-// Outcome says how a task has ended.
+// Outcome describes how a task has ended.
 type Outcome struct {
 	Host string `json:"host"`
-	// Problem tells people why it has failed. It is empty if it has succeeded.
+	// Problem tells users why the task failed. It is empty if the task succeeded.
 	Problem string `json:"problem,omitempty"`
-	// Canceled reports that a restore was canceled and has replaced nothing. Restored reports that data was replaced.
+	// Canceled reports that a restore was canceled and has replaced nothing. Restored reports that data has been
+	// replaced.
 	Canceled bool `json:"canceled,omitempty"`
 	Restored bool `json:"restored,omitempty"`
 }
@@ -41,15 +42,15 @@ type Outcome struct {
 // instructions.
 type task struct {
 	protocol.HostInstruction
-	// what tells people what the task does.
+	// what tells users what the task does.
 	what string
 	// role is a role that the server must have.
 	role provisionv1.HostRole
 	// ended records the outcome.
 	ended func(Outcome)
-	// calm tasks begin only while all servers are up, and nothing is changing.
+	// calm tasks start only while all servers are up and nothing is changing.
 	calm bool
-	// host is the host that has the task, or "" if it has not been given to any.
+	// host is the host that has the task, or "" if it has not been assigned.
 	host string
 }
 
@@ -88,7 +89,7 @@ func (d *decision) tasks() (all []*task) {
 
 func snapshotTask(id string) string { return "snapshot-" + id }
 
-// SnapshotOn returns the host that is making a snapshot now, or "" if there is none.
+// SnapshotOn returns the host that is currently taking a snapshot, or "" if there is none.
 func (d Decision) SnapshotOn(id string) string {
 	if d.Task != snapshotTask(id) {
 		return ""
@@ -156,7 +157,7 @@ type duties struct {
 	task    *task
 }
 
-// dutiesOf returns the duties of a host, which removes these nodes.
+// dutiesOf returns the duties of a host that removes the given nodes.
 func (d *decision) dutiesOf(m *member, removes []removal) duties {
 	does := duties{removes: removes}
 	if d.task != nil && d.task.host == m.Name {

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// CheckVersion refuses a version that the servers cannot be changed to. It must not have an older minor version than a
+// CheckVersion refuses a version if the servers cannot be changed to it. It must not have an older minor version than a
 // working server, or be more than one minor version newer than a server.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)

@@ -20,12 +20,12 @@ const attempts = 2
 
 // Input contains everything that a decision depends on.
 type Input struct {
-	// Machines of the control plane, sorted by name.
+	// Machines are the control plane machines, sorted by name.
 	Machines []Machine
-	// Snapshots that have not ended, the oldest first.
+	// Snapshots are the snapshots that have not ended, with the oldest first.
 	Snapshots []SnapshotWish
-	// Stored are the snapshots of the schedule that have ended, the newest first. Retention is how many of them each
-	// control plane keeps.
+	// Stored are the scheduled snapshots that have ended, with the newest first. Retention is the number of them that
+	// each control plane machine keeps.
 	Stored    []Stored
 	Retention int
 	// Restore is the restore that has not ended, or nil if there is none.
@@ -34,32 +34,33 @@ type Input struct {
 	Paused bool
 }
 
-// Machine is a machine of the control plane.
+// Machine is a control plane machine.
 type Machine struct {
 	Name, Host string
-	// Endpoints are the URLs at which others may reach the machine's etcd.
+	// Endpoints are the URLs at which others can reach the machine's etcd.
 	Endpoints []string
-	// Provisioned reports whether the machine is bootstrapped.
+	// Provisioned reports whether the machine has been bootstrapped.
 	Provisioned bool
 	Connected   bool
-	// Gone reports whether the machine will not come back: its Host was deleted, and its agent is not connected.
+	// Gone reports whether the machine will not come back, because its Host has been deleted and its agent is not
+	// connected.
 	Gone bool
-	// Lost reports whether the machine was not connected for so long that its one-time tasks are given up.
+	// Lost reports whether the machine has been disconnected for so long that its one-time tasks are abandoned.
 	Lost bool
-	// Leaving reports whether the machine is being deleted. It is given no tasks, and reports none.
+	// Leaving reports whether the machine is being deleted. Such a machine is given no tasks and reports none.
 	Leaving bool
 	// Tasks are the machine's tasks for snapshots and restores.
 	Tasks []Task
 }
 
-// Task is a task of a machine: the item of spec.tasks of its DroverMachine, whose field etcd is always set, and the
-// item of status.tasks. A decision makes the first, and reads the second.
+// Task is a task of a machine. It consists of the item in spec.tasks of its DroverMachine, whose etcd field is always
+// set, and the item in status.tasks. A decision creates the former and reads the latter.
 type Task struct {
 	infrav1.MachineTask
 	Status infrav1.MachineTaskStatus
 }
 
-// newTask makes a task. The caller sets its ID, and the snapshot or restore that it is for.
+// newTask creates a task. The caller sets its ID, and the snapshot or restore that it belongs to.
 func newTask(action Action, etcd infrav1.EtcdTask) Task {
 	return Task{MachineTask: infrav1.MachineTask{Action: action, Etcd: &etcd}}
 }
@@ -75,34 +76,34 @@ const (
 	Failed    = infrav1.TaskFailed
 )
 
-// SnapshotWish is a snapshot that a user or the schedule wants.
+// SnapshotWish is a snapshot that a user or the schedule has requested.
 type SnapshotWish struct {
 	UID, File string
 	// S3 is the destination of a copy, or nil for no copy.
 	S3 *Object
 }
 
-// RestoreWish is a restore that a user wants.
+// RestoreWish is a restore that a user has requested.
 type RestoreWish struct {
 	UID string
 	// Host is the host that has the file, and File is its name. Problem explains why they are unknown.
 	Host, File, Problem string
-	// S3 is a copy of the file for a host that does not have it. With a copy, another control plane restores the file if
-	// Host is empty or is no longer a control plane.
+	// S3 is a copy of the file for a host that does not have it. With a copy, another control plane machine restores
+	// the file if Host is empty or is no longer a control plane machine.
 	S3     *Object
 	Cancel bool
 }
 
-// Pause is a change to the pause of the Cluster of Cluster API.
+// Pause is a change to the pause of the Cluster API Cluster.
 type Pause int
 
-// The changes to the pause.
+// Changes to the pause.
 const (
-	// Leave keeps it as it is.
+	// Leave does not change the pause.
 	Leave Pause = iota
 	// Hold pauses the Cluster.
 	Hold
-	// Release ends a pause of this restore.
+	// Release ends a pause that this restore has set.
 	Release
 	// ReleaseAll also ends a pause that an earlier, failed restore has left.
 	ReleaseAll
@@ -110,13 +111,14 @@ const (
 
 // Decision lists the actions to take now.
 type Decision struct {
-	// Tasks are all tasks that each machine must have, by the machine's name. They include tasks that it already has.
+	// Tasks are all tasks that each machine must have, by machine name. They include tasks that the machine already
+	// has.
 	Tasks map[string][]Task
 	Pause Pause
-	// Snapshots has the progress of each snapshot, by its UID.
+	// Snapshots holds the progress of each snapshot, by its UID.
 	Snapshots map[string]progress.Snapshot
-	// Expired are the UIDs of stored snapshots whose objects must be deleted, because their files are removed or out of
-	// reach.
+	// Expired are the UIDs of stored snapshots whose objects must be deleted, because their files have been removed or
+	// are out of reach.
 	Expired []string
 	Restore progress.Restore
 }
@@ -127,8 +129,8 @@ type decision struct {
 	out Decision
 }
 
-// Decide returns the tasks that the machines must carry out now. It has no side effects. When it is called again with
-// the results of its decision, it returns the next steps.
+// Decide returns the tasks that the machines must carry out now. It has no side effects. When called again with the
+// results of its decision, it returns the next steps.
 func Decide(in Input) Decision {
 	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]progress.Snapshot{}}}
 	wanted := map[string]bool{}
@@ -153,7 +155,7 @@ func Decide(in Input) Decision {
 	return d.out
 }
 
-// find returns the machine's latest task with this action, or nil if there is none.
+// find returns the machine's latest task with the given action, or nil if there is none.
 func (d *decision) find(m *Machine, of string, action Action) *Task {
 	all := d.out.Tasks[m.Name]
 	for i := len(all) - 1; i >= 0; i-- {
@@ -164,7 +166,7 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots has one machine at a time make a snapshot. A machine that is slow or not connected is reported. It delays
+// snapshots makes one machine at a time take a snapshot. A machine that is slow or disconnected is reported. It delays
 // the others only while it is connected. The snapshot of a machine that stays disconnected fails.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
@@ -203,7 +205,7 @@ func (d *decision) snapshots() {
 
 const tryAgain = "create another EtcdSnapshot to try again: "
 
-// running reports that a machine is making a snapshot.
+// running reports that a machine is taking a snapshot.
 func running(m *Machine) progress.Snapshot {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotRunning, Host: m.Host, Message: "host " + m.Host + " is making the snapshot"}
 	if !m.Connected {
@@ -212,7 +214,7 @@ func running(m *Machine) progress.Snapshot {
 	return p
 }
 
-// away returns why no outcome of a task can be expected from a machine, or "" if one can.
+// away returns the reason why no outcome of a task can be expected from a machine, or "" if one can.
 func (m *Machine) away() string {
 	switch {
 	case m.Leaving:
@@ -223,9 +225,9 @@ func (m *Machine) away() string {
 	return ""
 }
 
-// able returns a machine that can make a snapshot, or nil if there is none. Of several machines, it returns the one
-// that the schedule used least recently. This way, each machine has some snapshots, and a machine whose snapshots fail
-// does not get all of them.
+// able returns a machine that can take a snapshot, or nil if there is none. If there are several, it returns the
+// machine that the schedule used least recently. This way, the snapshots are spread across the machines, and a machine
+// whose snapshots fail does not get all of them.
 func (d *decision) able() (best *Machine) {
 	latest := 0
 	for i := range d.Machines {
@@ -244,8 +246,8 @@ func (d *decision) able() (best *Machine) {
 	return best
 }
 
-// holder returns the machine that was given a task with this action, and its latest such task. Both are nil if there is
-// none.
+// holder returns the machine that was given a task with the given action, and its latest such task. Both are nil if
+// there is none.
 func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 	for i := range d.Machines {
 		if t := d.find(&d.Machines[i], of, action); t != nil {
@@ -280,7 +282,7 @@ func (d *decision) try(m *Machine, kind, of string, t Task) (State, string) {
 	return Waiting, ""
 }
 
-// given reports whether any machine was given this step of the restore.
+// given reports whether any machine has been given the given step of the restore.
 func (d *decision) given(action Action) bool {
 	m, _ := d.holder(d.Restore.UID, action)
 	return m != nil

@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeadm decides what the control planes of a cluster that was created with kubeadm do for snapshots and
-// restores of etcd, and translates their tasks into instructions.
+// Package kubeadm decides which steps the control plane machines of a kubeadm cluster take for etcd snapshots and
+// restores, and translates their tasks into instructions.
 //
-// It also has the commands for machines that kubeadm turns into nodes. The package is pure. The caller gives control
-// planes their tasks, reads the states of the tasks, and calls Decide again.
+// It also contains the commands for machines that kubeadm turns into nodes. The package has no side effects. The caller
+// gives the machines their tasks, reads the states of the tasks, and calls Decide again.
 package kubeadm
 
 import (
@@ -24,26 +24,27 @@ import (
 //go:embed etcd.sh
 var script string
 
-// Action is the action of a control plane's task, as in the API of DroverMachines.
+// Action is the action of a control plane machine's task, as in the DroverMachine API.
 type Action = infrav1.TaskAction
 
 // Actions. Each can be repeated after an interruption.
 const (
-	// Snapshot makes a snapshot. Its arguments are the path of its file, and the paths of earlier files, which it removes
-	// afterwards.
+	// Snapshot takes a snapshot. Its arguments are the path of the snapshot's file, and the paths of earlier files,
+	// which it removes afterward.
 	Snapshot = infrav1.TaskEtcdSnapshot
 	// Upload copies a snapshot to a bucket. Its arguments are the path of the file, and the destination.
 	Upload = infrav1.TaskEtcdUpload
-	// Prepare creates the data directory of a new etcd from a snapshot, and changes nothing that is in use. Its arguments
-	// are the ID of the restore, the file, and the bucket to fetch the file from if the host does not have it.
+	// Prepare creates the data directory of a new etcd from a snapshot, and changes nothing that is in use. Its
+	// arguments are the ID of the restore, the file, and the bucket from which to fetch the file if the host does not
+	// have it.
 	Prepare = infrav1.TaskEtcdPrepare
 	// Stop stops etcd, the API server, the controller manager and the scheduler. Its argument is the ID of the restore.
 	Stop = infrav1.TaskEtcdStop
-	// Resume starts them again with unchanged data. Its argument is the ID of the restore.
+	// Resume starts the stopped components again with unchanged data. Its argument is the ID of the restore.
 	Resume = infrav1.TaskEtcdResume
 	// Replace starts a new etcd with the prepared data, and starts the API server. Its argument is the ID of the restore.
 	Replace = infrav1.TaskEtcdReplace
-	// Join joins the new etcd, without data of its own. Its arguments are the ID of the restore, and the URLs of the new
+	// Join joins the new etcd without data of its own. Its arguments are the ID of the restore, and the URLs of the new
 	// etcd.
 	Join = infrav1.TaskEtcdJoin
 )
@@ -59,10 +60,10 @@ func verb(action Action) string {
 	return strings.ToLower(strings.TrimPrefix(string(action), "Etcd"))
 }
 
-// Object is a copy of a snapshot in a bucket, with the Secret that has the credentials.
+// Object is a copy of a snapshot in a bucket, with the Secret that contains the credentials.
 type Object = infrav1.EtcdTaskS3
 
-// flags returns the flags of the program that copies the snapshot. None of them is secret.
+// flags returns the flags of the command that copies the snapshot. None of them is secret.
 func flags(o *Object) []string {
 	var all []string
 	for _, flag := range [][2]string{{"endpoint", o.Endpoint}, {"bucket", o.Bucket}, {"region", o.Region}, {"bucket-lookup", string(o.BucketLookup)}, {"key", o.Key}} {
@@ -73,13 +74,13 @@ func flags(o *Object) []string {
 	return all
 }
 
-// Bucket specifies how the host of a task reaches a bucket.
+// Bucket specifies how the host that carries out a task reaches a bucket.
 type Bucket struct {
 	// Credentials are environment variables of the instruction. A host never reports the value of a variable, and an
 	// instruction is removed from the host's instructions and journal when it has ended.
 	Credentials map[string]string
-	// Problem explains why there are no credentials. It is nil if there are. Prepare continues without them, because
-	// the host may have the file.
+	// Problem explains why there are no credentials. It is nil if there are credentials. Prepare continues without
+	// them, because the host may have the file.
 	Problem error
 }
 

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// Kubeconfig is the file with which an administrator of a control plane reaches its cluster.
+	// Kubeconfig is the file that an administrator on a control plane machine uses to reach the cluster.
 	Kubeconfig = "/etc/kubernetes/admin.conf"
-	// VersionVariable is the environment variable with the version of Kubernetes for installers and the commands of a
-	// bootstrap.
+	// VersionVariable is the environment variable that contains the Kubernetes version for installers and bootstrap
+	// commands.
 	VersionVariable = "KUBERNETES_VERSION"
 )
 
@@ -24,11 +24,11 @@ const (
 	resetTimeout  = 1800
 )
 
-// reset removes everything that the bootstrap of kubeadm, and any kind of node, has left on a machine. The directory of
-// CNI stays: containerd watches it, and would not see a new one. kubeadm leaves the rules of kube-proxy, which would
-// lead the addresses of the next cluster's Services to API servers of this one. It also empties etcd's directory before
-// it stops etcd, which the kubelet may start once more. Data that this etcd leaves would keep kubeadm from creating a
-// control plane here again.
+// reset removes everything that the kubeadm bootstrap, and any kind of node, has left on a machine. The CNI directory
+// is kept, because containerd watches it and would not notice a new directory. kubeadm itself does not remove the
+// kube-proxy rules, which would route Service addresses of the next cluster to API servers of this cluster. It also
+// empties the etcd directory before it stops etcd, which the kubelet may start once more. Data that this etcd leaves
+// behind would keep kubeadm from creating a control plane on the machine again.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
 for tool in iptables ip6tables; do
@@ -37,14 +37,14 @@ done
 rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
 
 // Remove returns the instruction that removes everything that kubeadm has left on a machine, even if the bootstrap was
-// not completed. Files that the user's own commands have created stay. The caller sets the ID.
+// not completed. Files that the user's own commands have created are kept. The caller sets the ID.
 func Remove() protocol.HostInstruction {
 	return protocol.HostInstruction{Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout}
 }
 
-// upgrade installs the programs of a version and has kubeadm upgrade the node. Cluster API has already made the changes
-// that concern the whole cluster, so "upgrade node" is also right for the first machine of the control plane. The
-// values come as arguments.
+// upgrade installs the binaries of a version and makes kubeadm upgrade the node. Cluster API has already made the
+// changes that concern the whole cluster, so "upgrade node" is also correct for the first control plane machine. The
+// values are passed as arguments.
 const upgrade = `version=$0 path=$1 url=$2 sum=$3 patches=$4 ignored=$5
 export ` + VersionVariable + `="$version" KUBECONFIG=
 if test -z "$path"; then path=$(mktemp) && trap 'rm -f "$path"' EXIT || exit; fi

@@ -46,13 +46,13 @@ func (d *decision) report(phase provisionv1.EtcdRestorePhase, reason, format str
 	d.out.Restore = progress.Restore{Phase: phase, Reason: reason, Message: fmt.Sprintf(format, args...), Host: host}
 }
 
-// wait reports that the restore waits for hosts that are not connected.
+// wait reports that the restore is waiting for hosts that are not connected.
 func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why string) {
 	d.report(phase, provisionv1.ReasonHostAway, "waits for %s, whose agent is not connected: %s. If the machine is gone for good, delete its Host", hosts(lost), why)
 	d.out.Restore.Stuck = true
 }
 
-// begin starts the restore when nothing prevents it. Nothing is paused before that.
+// begin starts the restore as soon as nothing prevents it. Nothing is paused before that.
 func (d *decision) begin() {
 	all := d.present()
 	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })
@@ -74,7 +74,7 @@ func (d *decision) begin() {
 	case bare >= 0:
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s to be bootstrapped", all[bare].Name)
 		return
-	case leaving >= 0: // it is given no more tasks, and its etcd runs until it is gone
+	case leaving >= 0: // the machine is given no more tasks, and its etcd keeps running until the machine is gone
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s, which is being deleted, to be gone. If the deletion itself waits for the cluster, switch the machine off and delete its Host %s", all[leaving].Name, all[leaving].Host)
 		return
 	case len(away(all)) > 0:
@@ -99,7 +99,7 @@ func (d *decision) prepare() Task {
 	return newTask(Prepare, infrav1.EtcdTask{File: d.Restore.File, S3: d.Restore.S3})
 }
 
-// snapshotting returns a machine that is making or copying a snapshot, or nil if there is none.
+// snapshotting returns a machine that is taking or copying a snapshot, or nil if there is none.
 func (d *decision) snapshotting() *Machine {
 	for i := range d.Machines {
 		m := &d.Machines[i]
@@ -112,7 +112,7 @@ func (d *decision) snapshotting() *Machine {
 	return nil
 }
 
-// advance continues up to the point from which the restore cannot be undone.
+// advance continues up to the point after which the restore cannot be undone.
 func (d *decision) advance() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Prepare)
@@ -146,7 +146,8 @@ func (d *decision) advance() {
 	}
 }
 
-// why returns the reason that the restore must not continue, or "" if it may. No data has been replaced yet.
+// why returns the reason why the restore must not continue, or "" if it may continue. It is called while no data has
+// been replaced yet.
 func (d *decision) why() string {
 	first, _ := d.holder(d.Restore.UID, Prepare)
 	if first == nil || first.Gone {
@@ -163,8 +164,8 @@ func (d *decision) why() string {
 	return ""
 }
 
-// undo starts the stopped control planes again, and ends the restore: as failed if why gives a reason, and otherwise as
-// canceled.
+// undo starts the stopped control planes again, and ends the restore. The restore has failed if why gives a reason, and
+// is canceled otherwise.
 func (d *decision) undo(why string) {
 	if d.Restore.Cancel {
 		why = ""
@@ -200,7 +201,7 @@ func (d *decision) undo(why string) {
 	}
 }
 
-// finish starts the new etcd, and has the others join it.
+// finish starts the new etcd and makes the other machines join it.
 func (d *decision) finish() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Replace)
@@ -241,7 +242,7 @@ func (d *decision) finish() {
 	d.report(provisionv1.RestoreSucceeded, provisionv1.ReasonSucceeded, "etcd has the data of the snapshot on all control planes%s", d.tooLate())
 }
 
-// tooLate returns the remark that the restore can no longer be canceled.
+// tooLate returns a remark that says that the restore can no longer be canceled.
 func (d *decision) tooLate() string {
 	if d.Restore.Cancel {
 		return ". It was too late to cancel: data was replaced"
@@ -249,8 +250,8 @@ func (d *decision) tooLate() string {
 	return ""
 }
 
-// joiners returns the machines that join, in order. A machine that was told to join goes first, and machines that are
-// not connected go last.
+// joiners returns the machines that join, in order. A machine that has been told to join comes first, and machines that
+// are not connected come last.
 func (d *decision) joiners(first *Machine) []*Machine {
 	var all []*Machine
 	for _, m := range d.present() {
@@ -271,7 +272,7 @@ func (d *decision) joiners(first *Machine) []*Machine {
 	return all
 }
 
-// join has a machine join. A machine that was created during the restore is stopped first.
+// join makes a machine join. A machine that was created during the restore is stopped first.
 func (d *decision) join(first, m *Machine) (State, string) {
 	if state, message := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
 		return state, message

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// DefaultRetention is how many snapshots of the schedule each control plane keeps.
+	// DefaultRetention is the number of scheduled snapshots that each control plane machine keeps.
 	DefaultRetention = 5
-	// keptFailures is how many failed snapshots of the schedule are kept, so users can find out why they failed.
-	// Further ones are kept, up to maxFailures, while their hosts may still have a file of them.
+	// keptFailures is the number of failed scheduled snapshots that are kept, so that users can find out why they
+	// failed. Further failed snapshots are kept, up to maxFailures, while their hosts may still have a file from them.
 	keptFailures, maxFailures = 3, 32
-	// maxRemove is how many files one task removes.
+	// maxRemove is the maximum number of files that one task removes.
 	maxRemove = 64
 )
 
@@ -27,13 +27,13 @@ type Stored struct {
 	UID, Host, File string
 	// Saved reports whether the file was written.
 	Saved bool
-	// Held reports whether an EtcdRestore names the snapshot that has neither ended nor been refused. Such a snapshot is
-	// not removed.
+	// Held reports whether the snapshot is used by an EtcdRestore that has neither ended nor been refused. Such a
+	// snapshot is not removed.
 	Held bool
 }
 
-// upload has the machine that made a snapshot copy it to the bucket, and returns the progress of the snapshot. If the
-// copy fails, the file stays.
+// upload makes the machine that created a snapshot copy it to the bucket, and returns the progress of the snapshot. If
+// the copy fails, the file is kept.
 func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
 	task := d.find(m, wish.UID, Upload)
@@ -71,7 +71,8 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	return p
 }
 
-// name returns the name of the bucket. A task that someone else created may have none: it fails on its host.
+// name returns the name of the bucket. A task that someone else created may have no bucket name, in which case it fails
+// on its host.
 func name(o *Object) string {
 	if o == nil {
 		return "no bucket"
@@ -79,15 +80,15 @@ func name(o *Object) string {
 	return "the bucket " + o.Bucket
 }
 
-// surplus returns the files that a host must remove: files beyond the retention, when more are about to be created, and
-// files that a failed snapshot may have left.
+// surplus returns the files that a host must remove: files that exceed the retention when another one is about to be
+// created, and files that a failed snapshot may have left behind.
 func (d *decision) surplus(host string, more int) []string {
-	if d.Retention <= 0 { // the schedule was removed
+	if d.Retention <= 0 { // the schedule has been removed
 		return nil
 	}
 	var files []string
 	kept := more
-	for _, s := range d.Stored { // the newest first
+	for _, s := range d.Stored { // with the newest first
 		switch {
 		case s.Host != host || s.Held:
 		case !s.Saved:
@@ -98,21 +99,21 @@ func (d *decision) surplus(host string, more int) []string {
 			files = append(files, s.File)
 		}
 	}
-	if len(files) > maxRemove { // the oldest first; the next task removes the rest
+	if len(files) > maxRemove { // with the oldest first; the next task removes the rest
 		files = files[len(files)-maxRemove:]
 	}
 	return files
 }
 
-// expire finds the snapshots of the schedule whose objects must be deleted. These are snapshots whose file a host has
-// removed, failed snapshots except for the latest few, and snapshots beyond the retention on hosts that are no longer
-// control planes.
+// expire finds the scheduled snapshots whose objects must be deleted. These are snapshots whose file a host has
+// removed, failed snapshots except for the latest few, and snapshots that exceed the retention on hosts that are no
+// longer control plane machines.
 func (d *decision) expire() {
 	if d.Retention <= 0 {
 		return
 	}
 	failures, elsewhere := 0, 0
-	for _, s := range d.Stored { // the newest first
+	for _, s := range d.Stored { // with the newest first
 		switch {
 		case s.Held:
 		case !s.Saved:
@@ -129,12 +130,13 @@ func (d *decision) expire() {
 	}
 }
 
-// elsewhere reports whether a snapshot is on none of the current control planes, so no task can remove its file.
+// elsewhere reports whether a snapshot is on none of the current control plane machines, so no task can remove its
+// file.
 func (d *decision) elsewhere(s Stored) bool {
 	return !slices.ContainsFunc(d.Machines, func(m Machine) bool { return s.Host != "" && m.Host == s.Host && !m.Gone })
 }
 
-// Removing reports whether a host was told to remove a file, and the task is in one of the states.
+// Removing reports whether a host has been told to remove a file by a task that is in one of the given states.
 func Removing(machines []Machine, host, file string, states ...State) bool {
 	for _, m := range machines {
 		for _, t := range m.Tasks {

@@ -23,9 +23,9 @@ type fixture struct {
 	retention int
 	restore   *RestoreWish
 	named     *snap // the snapshot that the restore names
-	// torn are files that a host has removed, although no hub learned of it in time: the task was interrupted afterwards,
-	// could not report its outcome, or was dropped before the objects were deleted. Their EtcdSnapshots are forgotten with
-	// the next task.
+	// torn are files that a host has removed, although no hub learned of it in time: the task was interrupted
+	// afterward, could not report its outcome, or was dropped before the objects were deleted. Their EtcdSnapshots are
+	// forgotten with the next task.
 	torn    map[string]bool
 	trouble bool
 	log     []string

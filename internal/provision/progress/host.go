@@ -14,15 +14,15 @@ type State int
 
 // States of a host.
 const (
-	// None: the host has no instructions, or does not have the newest version yet.
+	// None: the host has no instructions, or does not have the latest version yet.
 	None State = iota
-	// Running: the host carries out its instructions.
+	// Running: the host is carrying out its instructions.
 	Running
 	// Unwell: the one-time instructions have succeeded, but a probe fails, or has not succeeded yet.
 	Unwell
 	// Up: the one-time instructions and the probes have succeeded.
 	Up
-	// Failed: an instruction has failed or was interrupted. It is not repeated.
+	// Failed: an instruction has failed or was interrupted. It is not retried.
 	Failed
 )
 
@@ -35,7 +35,7 @@ type Host struct {
 	State State
 	// Done counts the one-time instructions that have succeeded.
 	Done int
-	// Instruction is the ID of the instruction that runs or has failed. It is empty if there is none.
+	// Instruction is the ID of the instruction that is running or has failed. It is empty if there is none.
 	Instruction string
 	// Message describes the host's current action or failure. It is also set without instructions.
 	Message string
@@ -43,7 +43,7 @@ type Host struct {
 	Output string
 }
 
-// OfHost returns the progress of a Host with one version of its instructions; the version is empty for a Host without
+// OfHost returns the progress of a Host with one version of its instructions. The version is empty for a Host without
 // instructions. A status for another version is ignored.
 func OfHost(host *v1.Host, version string) Host {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
@@ -58,7 +58,7 @@ func OfHost(host *v1.Host, version string) Host {
 	switch {
 	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
 		p.State, p.Output = Failed, reported.Output
-	case ready.Reason == v1.ReasonPlanInvalid: // no instruction runs
+	case ready.Reason == v1.ReasonPlanInvalid: // no instruction is running
 		p.State, p.Instruction = Failed, ""
 	case host.Status.State == v1.HostActive:
 		p.State = Up

@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress describes the progress of hosts with their instructions, and of snapshots and restores of etcd,
+// Package progress describes the progress of hosts with their instructions, and of etcd snapshots and restores,
 // regardless of the tool that creates the cluster.
 //
-// The package is pure. The packages k3s and kubeadm read the progress of hosts and return the progress of snapshots and
-// restores, which controllers/provision/etcd writes into statuses.
+// The package has no side effects. The packages k3s and kubeadm read the progress of hosts and return the progress of
+// snapshots and restores, which controllers/provision/etcd writes into statuses.
 package progress
 
 import (
@@ -30,7 +30,8 @@ type Snapshot struct {
 	Saved bool
 	// S3 is the copy in S3, or nil if there is none.
 	S3 *provisionv1.EtcdS3Object
-	// Configuration is the spec of the cluster, which a restore can write back. It is nil if there is none to keep.
+	// Configuration is the spec of the cluster, which a restore can write back. It is nil if there is nothing to write
+	// back.
 	Configuration []byte
 }
 
@@ -60,12 +61,12 @@ func RestoreEnded(phase provisionv1.EtcdRestorePhase) bool {
 	return phase == provisionv1.RestoreSucceeded || phase == provisionv1.RestoreFailed || phase == provisionv1.RestoreCanceled
 }
 
-// Older compares two objects by their age. Objects of the same second are compared by their names.
+// Older compares two objects by age. Objects that were created in the same second are compared by name.
 func Older(a, b metav1.Object) int {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// Reason returns the reason of a snapshot's condition Ready.
+// Reason returns the reason for a snapshot's Ready condition.
 func (p Snapshot) Reason() string {
 	switch p.Phase {
 	case provisionv1.SnapshotRunning:
@@ -78,7 +79,7 @@ func (p Snapshot) Reason() string {
 	return provisionv1.ReasonWaiting
 }
 
-// Fill sets the fields of a status other than the conditions Ready and Stalled. A field that is known keeps its value.
+// Fill sets the fields of a status other than the Ready and Stalled conditions. A field that is known keeps its value.
 func (p Snapshot) Fill(o *provisionv1.EtcdSnapshot) {
 	s := &o.Status
 	s.Phase, s.Host, s.Snapshot = p.Phase, p.Host, cmp.Or(p.File, s.Snapshot)
@@ -94,7 +95,7 @@ func (p Snapshot) Fill(o *provisionv1.EtcdSnapshot) {
 	}
 }
 
-// Fill sets the fields of a status other than the conditions Ready and Stalled. A field that is known keeps its value.
+// Fill sets the fields of a status other than the Ready and Stalled conditions. A field that is known keeps its value.
 func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 	s := &o.Status
 	s.Phase, s.Host, s.Snapshot = p.Phase, cmp.Or(p.Host, s.Host), cmp.Or(p.File, s.Snapshot)
@@ -105,6 +106,6 @@ func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 type All struct {
 	Snapshots map[types.UID]Snapshot
 	Restores  map[types.UID]Restore
-	// Again is the time after which to look again, or 0 to wait for a change.
+	// Again is the time after which to check again, or 0 to wait for a change.
 	Again time.Duration
 }

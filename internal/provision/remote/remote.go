@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote makes clients of clusters from kubeconfigs that others have written.
+// Package remote creates clients for clusters from kubeconfigs that others have written.
 //
-// Such a kubeconfig must not lead to any other place, or run anything here.
+// Such a kubeconfig must not make the process connect to any other place or run anything locally.
 package remote
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Timeouts for a server.
+// Timeouts for requests to a server.
 const (
 	dialTimeout    = 5 * time.Second
 	requestTimeout = 15 * time.Second
@@ -33,15 +33,15 @@ const (
 // errAddress is the same for every address, so that it does not disclose the address.
 var errAddress = errors.New("the server's address belongs to this machine, is link-local, or is reserved")
 
-// ErrRedirect is returned for a request that a server answered with a redirect. It does not name the target.
+// ErrRedirect is returned for a request to which a server responded with a redirect. It does not contain the target.
 var ErrRedirect = errors.New("the server answered with a redirect, which Drover does not follow")
 
-// bounds limits a kubeconfig. A kubeconfig with a hundred clusters has fewer values.
+// bounds limits a kubeconfig. A kubeconfig with a hundred clusters has fewer values than this.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 256 << 10, Nodes: 2048, Depth: 16} }
 
-// Config reads the current context of a kubeconfig. It refuses everything that would read files here, run programs
-// here, lead through other servers, or trust any server. Its errors contain nothing from the kubeconfig. Addresses are
-// checked when they are dialed, redirects are not followed, and warnings of the server are not logged.
+// Config reads the current context of a kubeconfig. It refuses everything that would read local files, run local
+// programs, connect through other servers, or trust any server. Its errors contain nothing from the kubeconfig.
+// Addresses are checked when they are dialed, redirects are not followed, and warnings from the server are not logged.
 func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	plain, err := untrusted.AsJSON(content, bounds())
 	if err != nil {
@@ -79,11 +79,11 @@ func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	}, nil
 }
 
-// maxHeader bounds the header of an answer, in bytes.
+// maxHeader is the maximum size of the headers of a response, in bytes.
 const maxHeader = 64 << 10
 
-// Client makes an HTTP client for a configuration that Config returned. Unlike the clients that first discover the
-// kinds of a server, it sends no requests by itself, and it decodes nothing.
+// Client creates an HTTP client for a configuration that Config returned. Unlike clients that first discover the kinds
+// that a server offers, it sends no requests of its own and decodes nothing.
 func Client(config *rest.Config) (*http.Client, error) {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
@@ -136,11 +136,12 @@ func refused(field string) error {
 	return fmt.Errorf("it has %s, which Drover does not accept: give certificates and tokens as data", field)
 }
 
-// noProxy makes the client dial the server directly: the dialer checks the server's address, and a proxy would not.
+// noProxy makes the client dial the server directly, because the dialer checks the server's address and a proxy would
+// not.
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// straight refuses redirects. Otherwise a server would choose where client-go sends further requests with the token,
-// even without TLS.
+// straight refuses redirects. Otherwise a server could choose where client-go sends further requests with the token,
+// possibly even without TLS.
 type straight struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -10,16 +10,16 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeMembers are the members of a fleet that a simulation asks for steps, like activeNodes for the nodes of a
-// member. They are the members in which the plan has started, until they are complete and nothing more happens there,
-// and the next member to begin. The other members are only counted, so the cost of a simulation grows with its steps
+// activeMembers are the members of a fleet for which a simulation computes steps, like activeNodes for the nodes of a
+// member. They are the next member to start, and the members in which the plan has started, until they are complete and
+// nothing more happens in them. The other members are only counted, so the cost of a simulation grows with its steps
 // and not with the number of members.
 type activeMembers struct {
-	// members has their indexes among all members, which are sorted by name.
+	// members holds their indexes among all members, which are sorted by name.
 	members []int
-	// waiting has the indexes of the other members that can start, in the order in which they begin.
+	// waiting holds the indexes of the other members that can start, in the order in which they start.
 	waiting []int
-	waves   []int             // wave of each member, nil if all are active
+	waves   []int             // the wave of each member; nil if all members are active
 	view    []rollout.Cluster // clusters of the active members
 }
 
@@ -78,8 +78,8 @@ func (p *Simulation) activateNext() {
 	l.members = slices.Insert(l.members, at, i)
 }
 
-// deactivateComplete deactivates the members that are complete and in which nothing more happens. f is the fleet of the
-// active members.
+// deactivateComplete deactivates the members that are complete and in which nothing more happens. The argument f is the
+// fleet of the active members.
 func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
 	l := &p.active
 	if l.waves == nil {
@@ -107,7 +107,8 @@ func (p *Simulation) countInactive(wave int, is rollout.OmittedMembers) {
 	p.fleet.Omitted[wave].Add(is)
 }
 
-// inactiveAbsent reports whether an inactive member is away or held. In this case the plan does not end as complete.
+// inactiveAbsent reports whether an inactive member is unavailable or held. In this case, the plan does not end as
+// complete.
 func (p *Simulation) inactiveAbsent() bool {
 	return p.fleet != nil &&
 		slices.ContainsFunc(p.fleet.Omitted, func(a rollout.OmittedMembers) bool { return a.Absent > 0 })

@@ -9,19 +9,21 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeNodes are the nodes of a member that are asked for steps. Nodes before them have the plan, and nodes after them
-// have not begun. So the cost of a simulation grows with its steps and not with the number of nodes.
+// activeNodes are the nodes of a member for which steps are computed. Nodes before them have completed the plan, and
+// nodes after them have not started. As a result, the cost of a simulation grows with the number of steps, not with the
+// number of nodes.
 type activeNodes struct {
 	hash       string
 	generation int64
 	from, to   int
 	// omitted counts the other nodes.
 	omitted rollout.Omitted
-	// member has only the active nodes.
+	// member contains only the active nodes.
 	member rollout.Member
 }
 
-// deactivateComplete deactivates nodes that have the plan. If the plan has changed, it starts with all nodes.
+// deactivateComplete deactivates nodes that have completed the plan. If the plan has changed, it starts over with all
+// nodes.
 func (m *Member) deactivateComplete(plan *rollout.Plan, now time.Time) error {
 	if a := m.active; a == nil || a.hash != plan.Hash || a.generation != plan.Generation {
 		m.active = &activeNodes{hash: plan.Hash, generation: plan.Generation}
@@ -56,7 +58,7 @@ func (m *Member) classify(i int, plan *rollout.Plan, now time.Time) error {
 	return err
 }
 
-// activateMore activates more nodes if none of the active ones could begin, and reports whether it did.
+// activateMore activates more nodes if none of the active ones could start, and reports whether it did.
 func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 	a := m.active
 	for i := a.from; i < a.to; i++ {
@@ -79,7 +81,8 @@ func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 	return true, nil
 }
 
-// countNode returns the counts of a node in a plan. The node is idle if it is ready, stays, and has no claim.
+// countNode returns the counts of a node in a plan. The node is idle if it is ready, is not being deleted, and has no
+// claim.
 func countNode(n *rollout.Node, plan *rollout.Plan, now time.Time) (counts rollout.Omitted, idle bool, err error) {
 	progress, err := rollout.ProgressOf(rollout.Member{Nodes: []rollout.Node{*n}}, *plan, now)
 	counts = rollout.Omitted{Total: int(progress.Nodes.Total), Complete: int(progress.Nodes.Complete)}

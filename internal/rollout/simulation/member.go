@@ -16,7 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Member is a simulated member: the contents of its API server, and the events there that no step causes.
+// Member is a simulated member. It consists of the contents of its API server, and of events that happen without a
+// step.
 type Member struct {
 	rollout.Member
 	scenario Cluster
@@ -34,7 +35,7 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up cluster %s: %w", c.Name, err)
 	}
-	// a copy, because a simulation uses up the failures
+	// this is a copy, because a simulation uses up the failures
 	c.Nodes = slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	m := &Member{scenario: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
 	m.Hold, m.Window, m.Drains = c.Hold, window, map[string]rollout.Drain{}
@@ -73,7 +74,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 	return nil
 }
 
-// Remove does what an agent does when a plan is removed: it deletes the plan's Jobs and releases its nodes.
+// Remove does the same as an agent when a plan is removed. It deletes the plan's Jobs and releases its nodes.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
 	m.active, m.changed = nil, true
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
@@ -176,7 +177,7 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	}, nil
 }
 
-// node returns the scenario of a node. The node exists, because steps only name nodes of the member.
+// node returns the scenario of a node. The node exists, because steps refer only to nodes of the member.
 func (m *Member) node(name string) *Node {
 	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name,
 		func(n Node, name string) int { return strings.Compare(n.Name, name) })

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulation runs a Plan on simulated members and nodes, with the planner that runs it on real ones.
+// Package simulation runs a Plan on simulated members and nodes, with the same planner that runs it on real members and
+// nodes.
 package simulation
 
 import (
@@ -14,13 +15,14 @@ import (
 
 // Scenario is a Plan, and the members and nodes on which it runs.
 type Scenario struct {
-	// Plan is the plan to run. Without clusterName and clusterSelector it runs on the first of Clusters.
+	// Plan is the plan to run. If neither clusterName nor clusterSelector is set, the plan runs on the first of
+	// Clusters.
 	Plan v1.Plan `json:"plan"`
 	// Latest is the version that the channel returns, for a plan without a version.
 	Latest string `json:"latest,omitempty"`
-	// Start is when the plan begins.
+	// Start is when the plan starts.
 	Start metav1.Time `json:"start"`
-	// Durations are the durations for nodes that have none of their own.
+	// Durations are the durations for nodes that do not specify their own.
 	Durations Durations `json:"durations"`
 	// Clusters are the clusters of the workspace.
 	Clusters []Cluster `json:"clusters"`
@@ -52,7 +54,7 @@ type Node struct {
 	Labels        map[string]string `json:"labels,omitempty"`
 	Unschedulable bool              `json:"unschedulable,omitempty"`
 	NotReady      bool              `json:"notReady,omitempty"`
-	// Fails is how many attempts of the node's upgrade fail before one succeeds.
+	// Fails is the number of attempts of the node's upgrade that fail before one succeeds.
 	Fails int32 `json:"fails,omitempty"`
 	// Hangs makes the upgrade exceed its deadline instead of failing.
 	Hangs     bool      `json:"hangs,omitempty"`

@@ -14,16 +14,16 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxSteps ends a simulation that would never end. Real plans of this size take days.
+// maxSteps limits a simulation that would otherwise never end. Real plans of this size take days.
 const maxSteps = 2_000_000
 
 // Event is a step with its time.
 type Event struct {
 	At time.Time
-	// Cluster is empty for a plan of one cluster, Node for a step of a whole cluster.
+	// Cluster is empty for a plan of a single cluster, and Node is empty for a step of a whole cluster.
 	Cluster, Node string
 	Verb          rollout.Verb
-	// Note has details.
+	// Note contains details.
 	Note string
 }
 
@@ -36,25 +36,25 @@ type Simulation struct {
 	version   string // for a plan without a version
 	plan      rollout.Plan
 	fleet     *rollout.FleetPlan // nil for a plan of one cluster
-	active    activeMembers      // the members that are asked for steps
-	delivered []delivered        // for each of Members
-	settled   []settled          // for each of Members
+	active    activeMembers      // the members for which steps are computed
+	delivered []delivered        // one for each of Members
+	settled   []settled          // one for each of Members
 	// Observe, if set, is called after each step.
 	Observe func(Event) error
 }
 
-// delivered records what a member last received, and how often that was a different plan.
+// delivered records the plan that a member last received, and how often it has received a different plan.
 type delivered struct {
 	delivery   rollout.Delivery
 	revision   string
 	generation int64
 }
 
-// settled records what a member waits for, until it receives something else or something happens there.
+// settled records what a member is waiting for, until it receives something else or something happens in it.
 type settled struct {
 	delivered delivered
 	wait      rollout.Wait
-	// nodes has the numbers of complete nodes and of all nodes, as in the status.
+	// nodes holds the numbers of complete nodes and of all nodes, as in the status.
 	nodes string
 }
 
@@ -150,7 +150,8 @@ func (p *Simulation) advance(to time.Time) {
 	}
 }
 
-// settle takes all steps that can be taken now. It returns why there is no further step, and when there may be one.
+// settle takes all steps that can be taken now. It returns the reason why there is no further step, and when there may
+// be one.
 func (p *Simulation) settle() (rollout.Wait, error) {
 	if p.fleet == nil {
 		return p.settleMember(0, p.plan)

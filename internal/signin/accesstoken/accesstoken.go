@@ -28,17 +28,17 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// maxVerified bounds the cache of tokens whose signature was verified.
+// maxVerified is the maximum number of tokens in the cache of tokens whose signature has been verified.
 const maxVerified = 8192
 
 // Digest identifies a token in caches.
 type Digest = [sha256.Size]byte
 
-// Verified is a token whose signature was verified.
+// Verified is a token whose signature has been verified.
 type Verified struct {
 	token.Claims
 	key string // the ID of the key that verified it
-	// groups has the groups of the claims, in the encoding of a session.
+	// groups holds the groups of the claims, in the encoding of a session.
 	groups []byte
 }
 
@@ -57,7 +57,7 @@ func ClusterOf(c token.Claims) string {
 }
 
 // Lifetime returns the maximum lifetime of tokens that the hub accepts for an audience. It is 0 for direct access,
-// because these tokens live longer and are not valid at the hub.
+// because such tokens live longer and are not valid for the hub.
 func Lifetime(audience string) time.Duration {
 	if _, one := oauth.ClusterOf(audience); one || audience == oauth.ClientID {
 		return token.Lifetime
@@ -103,8 +103,8 @@ func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.I
 }
 
 // BySession returns the claims and the user of a token that is valid for all clusters. It refuses a token for one
-// cluster, which is only valid for paths of that cluster: it cannot be exchanged for another token and cannot end a
-// session.
+// cluster, which is only valid for paths of that cluster. Such a token cannot be exchanged for another token and cannot
+// end a session.
 func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identity.Identity, error) {
 	t, err := v.verify(ctx, raw, sha256.Sum256([]byte(raw)))
 	if err != nil {
@@ -182,12 +182,12 @@ func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, err
 	return identity.Principal(t.Subject, t.UID, groups...)
 }
 
-// inSession returns the groups of a token that its session still has, because a refresh may have found fewer. It
-// refuses a token whose session was revoked or removed.
+// inSession returns the groups of a token that its session still has. There may be fewer, because groups can be lost at
+// a refresh. It refuses a token whose session was revoked or removed.
 func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) {
 	s, err := v.sessions.Cached(ctx, t.Session)
 	if apierrors.IsNotFound(err) && v.now().Sub(t.IssuedAt.Time()) < session.Settle {
-		s, err = v.sessions.Live(ctx, t.Session) // the cache of this replica may be behind
+		s, err = v.sessions.Live(ctx, t.Session) // the cache of this replica may be out of date
 	}
 	ended := refusal.Unauthorized("the session has ended; sign in again")
 	switch {

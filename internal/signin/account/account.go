@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/quietlog"
 )
 
-// Local is used in place of a provider's name for local Users.
+// Local is used instead of a provider's name for local Users.
 const Local = "local"
 
 // ErrNotStanding is returned when a user or their provider is disabled, was deleted, or was recreated.
@@ -62,7 +62,7 @@ func (a *Accounts) Standing(ctx context.Context, from client.Reader, c Claims) e
 	return a.Enabled(ctx, c.Principal())
 }
 
-// User returns a local User, or ErrNotStanding if they are disabled or do not exist with this UID.
+// User returns a local User, or ErrNotStanding if they are disabled or do not exist with the given UID.
 func (a *Accounts) User(ctx context.Context, from client.Reader, name, uid string) (*v1.User, error) {
 	user := &v1.User{}
 	if err := from.Get(ctx, types.NamespacedName{Name: name}, user); apierrors.IsNotFound(err) {
@@ -166,7 +166,7 @@ func (a *Accounts) Admit(ctx context.Context, id identity.Identity) error {
 	return nil
 }
 
-// Bounds of names, in bytes.
+// Limits on names, in bytes.
 const (
 	maxName  = 128
 	maxGroup = 256
@@ -189,7 +189,7 @@ func Principal(provider, name string) (string, error) {
 	return provider + ":" + name, nil
 }
 
-// Groups returns the names of a provider's groups in bindings. It omits groups that no binding can name.
+// Groups returns the names that a provider's groups have in bindings. It omits groups that no binding can name.
 func Groups(provider string, groups []string) []string {
 	var named []string
 	for _, g := range groups {

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// maxGroups bounds the groups of a token, in bytes. Groups that do not fit are omitted, and the user is still let in.
-	// Otherwise an editor of bindings in one workspace could keep users of other workspaces from signing in, by naming
-	// many of their groups.
+	// maxGroups is the maximum size of the groups in a token, in bytes. Groups that do not fit are omitted, and the
+	// user is still let in. Otherwise an editor of bindings in one workspace could keep users of other workspaces from
+	// signing in, by naming many of their groups.
 	maxGroups = 6 << 10
-	// maxID bounds the ID of a provider's user.
+	// maxID is the maximum size of the ID of a provider's user.
 	maxID = 255
-	// MaxState bounds the state of a provider's user.
+	// MaxState is the maximum size of the state of a provider's user.
 	MaxState = 4 << 10
 )
 
-// Claims identify the user who has signed in. An authorization code carries them.
+// Claims identify the user who has signed in. They are part of an authorization code.
 type Claims struct {
 	// User and UID are the name and UID of a local User, or the name and ID at a provider.
 	User string    `json:"u"`

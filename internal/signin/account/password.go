@@ -39,7 +39,7 @@ func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string,
 }
 
 // SamePassword returns ErrNotStanding if the digest of the User's password hash has changed. Setting a password ends
-// all sessions that began with the previous one.
+// all sessions that started with the previous one.
 func (a *Accounts) SamePassword(ctx context.Context, from client.Reader, name, digest string) error {
 	secret := &corev1.Secret{}
 	if err := from.Get(ctx, a.secret(name), secret); client.IgnoreNotFound(err) != nil {
@@ -51,7 +51,7 @@ func (a *Accounts) SamePassword(ctx context.Context, from client.Reader, name, d
 	return nil
 }
 
-// secret returns the name of the Secret with the password of a User.
+// secret returns the name of the Secret with a User's password.
 func (a *Accounts) secret(user string) types.NamespacedName {
 	return types.NamespacedName{Namespace: a.Namespace, Name: v1.UserSecretPrefix + user}
 }

@@ -17,15 +17,15 @@ type bound struct {
 	max  time.Duration
 }
 
-// The bounds of one user at one address or device, of one user at all addresses, and of one address.
+// The bounds for one user with one address or device, for one user across all addresses, and for one address.
 var bounds = [3]bound{{5, 15 * time.Minute}, {50, time.Minute}, {50, time.Minute}}
 
 const (
-	// first is the delay after the first failure over the bound. It doubles with each further failure.
+	// first is the delay after the first failure beyond the bound. It doubles with each further failure.
 	first = time.Second
-	// forget is the time after the last failure when the count restarts.
+	// forget is the time after the last failure after which the count restarts.
 	forget = time.Hour
-	// remembered is the number of users and addresses that are remembered. The most recent failures are kept.
+	// remembered is the maximum number of users and addresses that are remembered. The most recent failures are kept.
 	remembered = 16 << 10
 )
 
@@ -64,7 +64,7 @@ func (a Attempt) keys() []key {
 }
 
 // Begin counts an attempt as failed before it is made, so that many concurrent attempts cannot all pass. Succeeded and
-// Withdrawn undo that. If the attempt must not be made yet, Begin returns how long to wait.
+// Withdrawn undo this. If the attempt must not be made yet, Begin returns how long to wait.
 func (l *Log) Begin(a Attempt, now time.Time) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *Log) Begin(a Attempt, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// Succeeded forgets the failures of a user at an address or device, and removes the attempt from the other counts.
+// Succeeded forgets the failures of a user with an address or device, and removes the attempt from the other counts.
 func (l *Log) Succeeded(a Attempt, now time.Time) { l.takeBack(a, now, true) }
 
 // Withdrawn removes an attempt whose password was not checked.
@@ -112,7 +112,7 @@ func (l *Log) get(k key, now time.Time) failures {
 	return failures{}
 }
 
-// delay returns the delay after the given number of failures over the bound.
+// delay returns the delay after the given number of failures beyond the bound.
 func delay(over int, most time.Duration) time.Duration {
 	wait := first
 	for range over {

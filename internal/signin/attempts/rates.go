@@ -8,10 +8,10 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// maxSources bounds the number of addresses with a rate limiter.
+// maxSources is the maximum number of addresses with a rate limiter.
 const maxSources = 4096
 
-// Rates has a rate limiter for each address. It keeps the addresses that were used most recently.
+// Rates holds a rate limiter for each address. It keeps the addresses that were used most recently.
 type Rates struct {
 	perSecond rate.Limit
 	atOnce    int

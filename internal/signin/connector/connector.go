@@ -10,7 +10,7 @@ import (
 	"net/url"
 )
 
-// ErrRefused means that the upstream answered and does not let the user in: the password is wrong, or the user is
+// ErrRefused means that the upstream responded and does not let the user in: the password is wrong, or the user is
 // disabled or not in any allowed group. Every other error means that the upstream could not be queried.
 var ErrRefused = errors.New("the provider refuses the user")
 
@@ -19,7 +19,7 @@ type User struct {
 	// ID is the upstream's ID of the user, which is never assigned to another user: sub, objectGUID, entryUUID, or the
 	// number of a GitHub account.
 	ID string
-	// Name and Groups are the names in principals, without the provider's name.
+	// Name and Groups are the names in principals, without the prefix of the provider.
 	Name   string
 	Groups []string
 	// Notice tells the user what the upstream omitted, such as groups, and what to do about it. It contains no text from
@@ -29,15 +29,15 @@ type User struct {
 	State []byte
 }
 
-// Connector is an upstream. Its type may implement other interfaces of this package. Each of them is a way to query
-// users.
+// Connector is an upstream. Its type may implement other interfaces of this package. Each of these interfaces is a way
+// to query users.
 type Connector interface {
 	// Check reports whether the upstream can be queried. It does not need a user.
 	Check(ctx context.Context) error
 }
 
-// Refresher is an upstream that can be queried again for a user who signed in before. Without it, the session of a user
-// ends when its first token expires.
+// Refresher is an upstream that can be queried again for a user who signed in before. Without this interface, the
+// session of a user ends when its first token expires.
 type Refresher interface {
 	Connector
 	// Refresh returns the current description of the user, or ErrRefused if the upstream no longer lets the user in.
@@ -47,7 +47,7 @@ type Refresher interface {
 // Password is an upstream that accepts a name and a password.
 type Password interface {
 	Connector
-	// Login returns the user with a name and a password, or ErrRefused.
+	// Login returns the user with the given name and password, or ErrRefused.
 	Login(ctx context.Context, name, password string) (User, error)
 }
 
@@ -57,7 +57,7 @@ type Redirect interface {
 	// Begin returns the address of the login page. The upstream sends the browser back to callback with state. Private is
 	// the data that Finish needs about this login, such as a nonce and a PKCE verifier. The caller keeps it sealed.
 	Begin(ctx context.Context, callback, state string) (address string, private []byte, err error)
-	// Finish returns the user in the upstream's answer. The caller has checked the state.
+	// Finish returns the user in the upstream's response. The caller has checked the state.
 	Finish(ctx context.Context, callback string, private []byte, answer url.Values) (User, error)
 }
 

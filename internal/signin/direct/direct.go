@@ -27,7 +27,7 @@ import (
 // Options are the issuer's settings for direct access. With the zero value, no tokens for direct access are issued.
 type Options struct {
 	// Path is the part between the issuer and <namespace>/<name> in the audience of a token for direct access. The
-	// audience is the URL of the cluster at the hub.
+	// audience is the URL of the cluster on the hub.
 	Path string
 	// Lifetime returns the lifetime of a user's token for direct access to a cluster. It returns 0 if the user may not
 	// reach the cluster or the cluster has no direct access.
@@ -38,7 +38,7 @@ type Options struct {
 type Access struct {
 	Options
 
-	URL      string // of the issuer
+	URL      string // the issuer's URL
 	Keyring  *keyring.Keyring
 	Sessions *session.Store
 	Accounts *account.Accounts
@@ -69,8 +69,8 @@ func (a *Access) PublishedKeys(ctx context.Context) ([]byte, error) {
 }
 
 // Denied returns the sorted IDs of the sessions whose tokens for direct access must be refused by members even before
-// they expire. It also returns the time when the first of these sessions can be removed from the list, or the zero
-// time.
+// they expire. It also returns the time when the first of these sessions can be removed from the list, or the zero time
+// if there are none.
 func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, err error) {
 	all, err := a.Sessions.All(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, 
 	return denied, again, nil
 }
 
-// stands reports whether a session was not ended and its user may still sign in, according to the cache.
+// stands reports whether a session has not been ended and its user may still sign in, according to the cache.
 func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
 	if s.Revoked() {
 		return false, nil
@@ -123,8 +123,9 @@ func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 }
 
 // Changes reports whether an event may change the sessions and keys that members are informed of. The event's object
-// must satisfy Decides. before is nil for a created object, and after is nil for a deleted one. Another token of a
-// session that was not ended changes nothing. Such events are as frequent as users of direct access.
+// must satisfy Decides. before is nil for a created object, and after is nil for a deleted one. A further token in a
+// session that has not been ended changes nothing. Events for such tokens are frequent, because they occur whenever
+// users get tokens for direct access.
 func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
 	is := func(o client.Object) *session.Session {
 		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {

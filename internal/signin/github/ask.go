@@ -25,17 +25,17 @@ import (
 )
 
 const (
-	maxBody    = 2 << 20 // of one decompressed page
+	maxBody    = 2 << 20 // the maximum size of one decompressed page
 	maxMessage = 200
 )
 
-// bounds returns the bounds of one page. A hundred teams have 16,000 values.
+// bounds returns the limits for one page. A hundred teams have 16,000 values.
 func bounds() untrusted.Bounds {
 	return untrusted.Bounds{Bytes: maxBody, Nodes: 64 << 10, Depth: 16}
 }
 
-// bounded bounds the token response, because the library decodes it into a map. Other responses are bounded where they
-// are read.
+// bounded limits the size of the token response, because the library decodes it into a map. Other responses are limited
+// where they are read.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -57,7 +57,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// errorForm is the form of OAuth error codes. Nothing else of a response is included in errors, because a page may
+// errorForm is the form of OAuth error codes. No other part of a response is included in errors, because a page may
 // repeat the request.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
@@ -153,7 +153,7 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 	if e.wait == "" && strings.Contains(strings.ToLower(e.message), "secondary rate limit") {
 		e.wait = "try again in a few minutes"
 	}
-	// A proxy in between may respond with 401 and a page. Only a response of the API itself ends the login.
+	// An intermediate proxy may respond with 401 and an HTML page. Only a response from the API itself ends the login.
 	if e.code == http.StatusUnauthorized && e.message != "" &&
 		strings.HasPrefix(req.Header.Get("Authorization"), "Bearer ") {
 		return fmt.Errorf("%w: GitHub no longer accepts the token of the login: the user or an administrator revoked it, or "+
@@ -192,7 +192,7 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 		return "", c.unredeemed(err)
 	}
 	// GitHub grants the scopes that the user left selected. The token of a GitHub App has no scopes, and sees only
-	// organizations that installed the app.
+	// organizations that have installed the app.
 	granted, _ := token.Extra("scope").(string)
 	readable := func(s string) bool {
 		return slices.Contains([]string{scope, "write:org", "admin:org"}, strings.TrimSpace(s))
@@ -226,7 +226,7 @@ func (c *Connector) unredeemed(err error) error {
 		"between", c.app.Endpoint.TokenURL)
 }
 
-// answered returns the error for an error code of GitHub's OAuth.
+// answered returns the error for one of GitHub's OAuth error codes.
 func (c *Connector) answered(code string) error {
 	if !errorForm.MatchString(code) {
 		code = "an unknown error"

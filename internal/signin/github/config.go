@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// Bounds of the connections to GitHub. A login queries three addresses, one after the other.
+// Limits on the connections to GitHub. A login queries three addresses, one after the other.
 const (
 	answerTimeout  = 10 * time.Second // of one request, including the body
 	maxConnections = 16
@@ -27,16 +27,17 @@ const (
 	cloudSuffix    = ".ghe.com"
 )
 
-// loginForm is the form of logins of users and organizations: letters, digits and hyphens, and an underscore before the
-// short code of a managed user. teamForm is the form of the slugs that GitHub derives from names of teams.
+// loginForm is the format of logins of users and organizations: letters, digits and hyphens, and an underscore before
+// the short code of a managed user. teamForm is the format of the slugs that GitHub derives from team names.
 var (
 	loginForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,99}$`)
 	teamForm  = regexp.MustCompile(`^[a-z0-9_][a-z0-9._-]{0,254}$`)
 )
 
-// Config is the configuration of the connector for one GitHub.
+// Config is the configuration of the connector for one GitHub instance.
 type Config struct {
-	// URL is the address where users sign in. It is empty for https://github.com, or the URL of a GitHub Enterprise.
+	// URL is the address where users sign in. It is empty for https://github.com, or the URL of a GitHub Enterprise
+	// Server.
 	URL string
 	// ClientID and ClientSecret are the credentials of the OAuth app.
 	ClientID, ClientSecret string
@@ -45,7 +46,7 @@ type Config struct {
 	// Organizations lists the allowed organizations. A user must be an active member of at least one of them. Groups come
 	// only from these organizations.
 	Organizations []string
-	// AnyUser lets in users of every organization and without an organization. It must be set if there are no
+	// AnyUser lets in all users, whether or not they belong to an organization. It must be set if there are no
 	// Organizations. On github.com, this means everyone in the world.
 	AnyUser bool
 	// Teams lists the allowed teams, as organization/team. A user must be in at least one of them. If it is empty,
@@ -53,7 +54,7 @@ type Config struct {
 	Teams []string
 }
 
-// New returns the connector for a GitHub. It sends no requests yet.
+// New returns the connector for a GitHub instance. It sends no requests yet.
 func New(c Config) (*Connector, error) {
 	base, api, err := addresses(c.URL)
 	if err != nil {

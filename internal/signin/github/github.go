@@ -1,10 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package github queries GitHub, or a GitHub Enterprise, for a user and the user's organizations and teams.
+// Package github queries GitHub, or a GitHub Enterprise Server, for a user and the user's organizations and teams.
 //
-// It uses three addresses of the REST API with net/http. go-github v88 would add 0.7 MB and two modules to the program
-// for them, and does not bound the responses. golang.org/x/oauth2 builds the address of the login and redeems the code.
+// It uses three endpoints of the REST API with net/http. For these, go-github v88 would add 0.7 MB and two modules to
+// the binary, and it does not limit the size of responses. golang.org/x/oauth2 builds the login URL and redeems the
+// code.
 package github
 
 import (
@@ -26,14 +27,14 @@ import (
 )
 
 const (
-	// scope lets the app read the organizations and teams of the user, and nothing else that is not public.
+	// scope lets the app read the organizations and teams of the user, and no other information that is not public.
 	scope      = "read:org"
 	maxCode    = 256
 	maxState   = 1 << 10
-	askTimeout = 40 * time.Second // of all requests of one login or refresh
+	askTimeout = 40 * time.Second // the timeout of all requests of one login or refresh
 )
 
-// Connector is the connector for one GitHub.
+// Connector is the connector for one GitHub instance.
 type Connector struct {
 	api, host   string
 	orgs, teams []string
@@ -60,7 +61,7 @@ func (c *Connector) Begin(_ context.Context, callback, state string) (address st
 		oauth2.SetAuthURLParam("allow_signup", "false")), []byte(verifier), nil
 }
 
-// Finish redeems the code in GitHub's answer and returns the user.
+// Finish redeems the code in GitHub's response and returns the user.
 func (c *Connector) Finish(ctx context.Context, callback string, private []byte, answer url.Values) (connector.User,
 	error) {
 	if code := answer.Get("error"); code != "" {
@@ -139,8 +140,8 @@ func (c *Connector) user(ctx context.Context, token string) (connector.User, err
 	return connector.User{ID: a.id, Name: a.name, Groups: groups, Notice: notice, State: kept}, err
 }
 
-// admit refuses a user who is in none of the allowed organizations, or in none of the allowed teams. groups only has
-// groups of the allowed organizations.
+// admit refuses a user who is in none of the allowed organizations, or in none of the allowed teams. The argument
+// groups contains only groups of the allowed organizations.
 func (c *Connector) admit(name string, groups []string) error {
 	in := func(allowed []string) bool {
 		return slices.ContainsFunc(allowed, func(one string) bool { return slices.Contains(groups, one) })
@@ -156,7 +157,7 @@ func (c *Connector) admit(name string, groups []string) error {
 	return nil
 }
 
-// account has the fields of GitHub's /user that are used.
+// account holds the fields of GitHub's /user that are used.
 type account struct{ id, name string }
 
 func (c *Connector) account(ctx context.Context, token string) (account, error) {

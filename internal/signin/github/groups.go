@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Bounds of lists. A page of 100 teams has about 300 KB.
+// Limits on lists. A page of 100 teams has about 300 KB.
 const (
 	perPage   = 100
 	maxPages  = 120
@@ -68,11 +68,11 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 	return groups, notice, nil
 }
 
-// headerSSO is the header by which GitHub signals that a list omits organizations, or that an organization refuses the
-// request, because the user has not authorized this app with the organization's SAML single sign-on.
+// headerSSO is the header with which GitHub signals that a list omits organizations, or that an organization refuses
+// the request, because the user has not authorized this app with the organization's SAML single sign-on.
 const headerSSO = "X-GitHub-SSO"
 
-// leftOut is for users and the log. GitHub identifies the organizations by numbers only.
+// leftOut is a notice for users and the log. GitHub identifies the omitted organizations only by number.
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
 	"sign in through their single sign-on at GitHub, authorize this app there, and sign in here again"
 
@@ -141,7 +141,7 @@ func nextPage(header http.Header) (page int, follows bool) {
 	return 0, false
 }
 
-// isNext reports whether the parameters of a link have the relation next.
+// isNext reports whether the parameters of a link contain the relation "next".
 func isNext(parameters string) bool {
 	for one := range strings.SplitSeq(parameters, ";") {
 		key, value, _ := strings.Cut(strings.TrimSpace(one), "=")

@@ -82,7 +82,7 @@ func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c session.Code) 
 			return none, "", err
 		}
 	}
-	if err := s.Sessions.Store(ctx, begun); apierrors.IsAlreadyExists(err) { // the cache did not have it yet
+	if err := s.Sessions.Store(ctx, begun); apierrors.IsAlreadyExists(err) { // the session was not in the cache yet
 		return none, "", s.replayed(ctx, c, false)
 	} else if err != nil {
 		return none, "", fmt.Errorf("begin session of user %s: %w", c.Principal(), err)

@@ -93,7 +93,7 @@ func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields ur
 		return Granted{}, &oauth.Error{Code: "slow_down", Description: "poll every " + pollEvery.String() +
 			", and wait five seconds longer after each such response"}
 	}
-	_, err := s.Sessions.Cached(ctx, id) // before a user approves, polls do not reach the API server
+	_, err := s.Sessions.Cached(ctx, id) // until a user approves, polls do not reach the API server
 	if apierrors.IsNotFound(err) {
 		return Granted{}, &oauth.Error{
 			Code: "authorization_pending", Description: "no user has approved the code yet",
@@ -145,7 +145,8 @@ func (s *Server) take(
 			return of, "", err
 		}
 	}
-	if err := s.Sessions.Save(ctx, of); err != nil { // fails with a conflict if it was written in the meantime
+	if err := s.Sessions.Save(ctx, of); err != nil {
+		// this fails with a conflict if the session has been written in the meantime
 		return of, "", fmt.Errorf("write session %s: %w", id, err)
 	}
 	return of, first, nil

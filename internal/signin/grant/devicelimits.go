@@ -12,17 +12,18 @@ import (
 	"github.com/drover-dev/drover/internal/signin/attempts"
 )
 
-// Bounds of the codes that devices may request at one replica: the rate per second and the burst, for all addresses and
-// for one address. With many codes, an attacker could wait for a user to type one of them by chance.
+// Limits on the codes that devices may request from one replica. They are the rate per second and the burst, for all
+// addresses together and for one address. With many codes, an attacker could wait for a user to type one of them by
+// chance.
 const (
 	codesPerSecond, codesAtOnce              = 20, 100
 	codesPerSecondOfSource, codesOfOneAtOnce = 0.5, 10
 )
 
-// maxPolls bounds the number of devices whose last poll is remembered.
+// maxPolls is the maximum number of devices whose last poll is remembered.
 const maxPolls = 8192
 
-// deviceLimits bounds the cost of devices at one replica.
+// deviceLimits limits the load that devices cause on one replica.
 type deviceLimits struct {
 	all     *rate.Limiter
 	sources attempts.Rates
@@ -49,7 +50,7 @@ func (d deviceLimits) wait(source string, now time.Time) time.Duration {
 	return 0
 }
 
-// tooSoon reports whether a device polls before the end of its interval, and remembers the poll. It allows for one
+// tooSoon reports whether a device is polling before the end of its interval, and remembers the poll. It allows for one
 // second of network delay.
 func (d deviceLimits) tooSoon(session string, now time.Time) bool {
 	last, known := d.polls.Get(session)

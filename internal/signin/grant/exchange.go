@@ -33,7 +33,7 @@ const (
 
 // exchange issues a token for one cluster in exchange for a token for all clusters (RFC 8693). The new token expires
 // with the original one and belongs to the same session. No object is stored for it. As for all tokens, each request
-// checks whether the user may reach the cluster. A token for direct access is different: see giveDirect.
+// checks whether the user may reach the cluster. A token for direct access is different. See giveDirect.
 func (s *Server) exchange(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
 	audience, err := s.parseExchange(fields)
 	if err != nil {
@@ -97,8 +97,8 @@ func (s *Server) parseExchange(fields url.Values) (audience string, err error) {
 }
 
 // giveDirect issues a token that lets the user of a session reach a cluster without the hub. It lives longer than other
-// tokens and is not valid at the hub. The session records it: as long as such tokens may exist, members must be
-// informed when the session ends.
+// tokens and is not valid for the hub. The session records such tokens, because as long as they may exist, members must
+// be informed when the session ends.
 func (s *Server) giveDirect(
 	ctx context.Context, keys *keyring.Keys, t accesstoken.Verified, id identity.Identity, cluster string,
 ) (Granted, error) {
@@ -106,13 +106,13 @@ func (s *Server) giveDirect(
 	lifetime, err := s.Direct.Lifetime(ctx, id, types.NamespacedName{Namespace: namespace, Name: name})
 	if err != nil {
 		return Granted{}, err
-	} else if lifetime <= 0 { // the same answer in both cases, so that it does not reveal which clusters exist
+	} else if lifetime <= 0 { // the response is the same in both cases, so that it does not reveal which clusters exist
 		return Granted{}, &oauth.Error{
 			Code: "invalid_target", Description: "the cluster has no direct access, or you may not reach it",
 		}
 	}
 	of, err := s.Sessions.Cached(ctx, t.Session)
-	if apierrors.IsNotFound(err) { // the cache may not have it yet
+	if apierrors.IsNotFound(err) { // the cache may not contain the session yet
 		of, err = s.Sessions.Live(ctx, t.Session)
 	}
 	if client.IgnoreNotFound(err) != nil {

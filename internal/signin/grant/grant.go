@@ -67,7 +67,7 @@ type Server struct {
 	Options
 
 	reviewer  reviewer
-	refreshes *limit.Gate // limits refreshes of sessions of providers, by session
+	refreshes *limit.Gate // limits refreshes of sessions of provider users, by session
 	devices   deviceLimits
 }
 
@@ -146,7 +146,7 @@ func (s *Server) byType(kind string) func(context.Context, *keyring.Keys, url.Va
 	return s.exchange
 }
 
-// give returns the tokens of a session. A nonce belongs to a login and is not repeated at a refresh (OpenID Connect
+// give returns the tokens of a session. A nonce belongs to a login and is not repeated in a refresh (OpenID Connect
 // Core, section 12.2).
 func (s *Server) give(keys *keyring.Keys, of session.Session, nonce, refresh string) (Granted, error) {
 	groups, err := of.Groups()

@@ -24,8 +24,8 @@ import (
 // askingPause is the polling interval while another replica queries the provider.
 const askingPause = 100 * time.Millisecond
 
-// refreshGate returns a gate that lets one request at a time refresh a session of a provider. The others wait and get
-// the same result.
+// refreshGate returns a gate that lets one request at a time refresh a session of a provider user. The others wait and
+// get the same result.
 func refreshGate() *limit.Gate {
 	bounds := limit.Bounds{User: 1, Queue: 1024, QueueUser: 32, Wait: session.AskLimit}
 	return limit.NewGate(bounds, limit.Observer{})
@@ -72,7 +72,7 @@ func (s *Server) Refresh(ctx context.Context, keys *keyring.Keys, fields url.Val
 	return Granted{}, fmt.Errorf("refresh session %s: %d times another replica wrote it", given.Session, contended)
 }
 
-// rotate reads a session from the API server, and writes it with the refresh token that follows the given one. It
+// rotate reads a session from the API server, and writes it back with the refresh token that follows the given one. It
 // returns the new refresh token. If another replica writes the session in between, the error is a conflict, and the
 // given token has to be evaluated again with the session that this replica wrote.
 func (s *Server) rotate(

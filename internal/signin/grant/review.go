@@ -28,7 +28,7 @@ type reviewer struct {
 // review returns account.ErrNotStanding if the user of a session may no longer sign in. The session has just been read
 // from the API server. If provider is set, review updates a session of a provider's user with the provider's current
 // description. The caller writes it together with the next refresh token. A refresh token that is used twice within the
-// grace period, or at two replicas at the same time, is reviewed twice, but the provider is queried once: see
+// grace period, or with two replicas at the same time, is reviewed twice, but the provider is queried once: see
 // session.Store.ClaimAsking.
 func (v reviewer) review(ctx context.Context, of session.Session, provider bool) error {
 	switch {
@@ -40,8 +40,8 @@ func (v reviewer) review(ctx context.Context, of session.Session, provider bool)
 	return v.accounts.Standing(ctx, v.accounts.Live, of.Claims())
 }
 
-// reviewLocal reviews the session of a local User. The cache may be behind, so it checks the API server before the
-// session is revoked.
+// reviewLocal reviews the session of a local User. Because the cache may be out of date, it checks the API server
+// before the session is revoked.
 func (v reviewer) reviewLocal(ctx context.Context, of session.Session) error {
 	inCacheOrLive := func(check func(client.Reader) error) error {
 		err := check(v.accounts.Cache)

@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session. This is also desirable for
-// a lost token that someone has found.
+// revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session. This is desirable even if
+// the token was lost and someone has found it.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	serve(s, w, r, func(r *http.Request, fields url.Values) (struct{}, error) {
 		return struct{}{}, s.end(r, fields) // no error for an invalid token, as the RFC says
@@ -50,12 +50,12 @@ func (s *Server) end(r *http.Request, fields url.Values) error {
 	of, err := s.Sessions.Cached(r.Context(), claims.Session)
 	settled := s.Now().Sub(claims.IssuedAt.Time()) > session.Settle
 	if err == nil && of.Revoked() || apierrors.IsNotFound(err) && settled {
-		return nil // it has already ended: repeated requests cause no writes
+		return nil // the session has already ended, and repeated requests cause no writes
 	}
 	return s.Sessions.Revoke(r.Context(), claims.Session)
 }
 
-// endByRefreshToken ends the session of a refresh token, even if the token was rotated.
+// endByRefreshToken ends the session of a refresh token, even if the token has been rotated.
 func (s *Server) endByRefreshToken(ctx context.Context, given refresh.Token) error {
 	of, err := s.Sessions.Given(ctx, given)
 	if errors.Is(err, session.ErrRefresh) || err == nil && of.Revoked() {

@@ -35,13 +35,13 @@ const (
 
 // Keys are the keys of one version of the Secret, for as long as the same key is active.
 type Keys struct {
-	// UID is the UID of the Secret. A Secret that was recreated has another UID, which ends all sessions.
+	// UID is the UID of the Secret. A Secret that has been recreated has another UID, which ends all sessions.
 	UID types.UID
-	// Set has all published keys. Active is the key that signs.
+	// Set holds all published keys. Active is the key that signs.
 	Set    keys.Set
 	Active keys.Key
-	// Sealing has secrets that are derived from the keys. The secret of the active key is first; Seal
-	// uses it.
+	// Sealing holds secrets that are derived from the keys. The secret of the active key is first. Sealer seals with
+	// the first secret.
 	Sealing [][]byte
 	*sealer
 
@@ -61,7 +61,8 @@ func New(cache client.Reader, namespace string, now func() time.Time) *Keyring {
 	return &Keyring{reader: cache, name: types.NamespacedName{Namespace: namespace, Name: Secret}, now: now}
 }
 
-// Current returns the keys in the cache. Without the Secret, no token is valid: deleting the Secret ends all sessions.
+// Current returns the keys in the cache. Without the Secret, no token is valid, so deleting the Secret ends all
+// sessions.
 func (k *Keyring) Current(ctx context.Context) (*Keys, error) {
 	secret := &corev1.Secret{}
 	if err := k.reader.Get(ctx, k.name, secret); err != nil {

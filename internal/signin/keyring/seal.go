@@ -14,11 +14,11 @@ import (
 	"strings"
 )
 
-// maxSealed is the maximum length of a sealed value, in bytes. A code has up to 6 KiB of groups and 4 KiB of a
+// Max is the maximum length of a sealed value, in bytes. A code contains up to 6 KiB of groups and 4 KiB of a
 // provider's state.
 const maxSealed = 24 << 10
 
-// errSealed means that a value was not sealed with one of the keys for this purpose, or was changed.
+// ErrSealed means that a value was not sealed with one of the keys for this purpose, or that it has been changed.
 var errSealed = errors.New("the value was not sealed by this hub")
 
 // sealer encrypts values that a client carries but must not read or change. It is safe for concurrent use.
@@ -48,7 +48,7 @@ func newSealer(keys ...[]byte) (*sealer, error) {
 	return s, nil
 }
 
-// Seal encrypts a value for a purpose. It cannot be opened for another purpose.
+// Seal encrypts a value for a purpose. The value cannot be opened for any other purpose.
 func (s *sealer) Seal(purpose string, value any) (string, error) {
 	plain, err := json.Marshal(value)
 	if err != nil {

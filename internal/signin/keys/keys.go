@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// Lead is how long a key is published before it signs, so that every cache of the set has it.
+	// Lead is how long a key is published before it signs, so that every cache of the set contains it.
 	Lead = time.Hour
-	// Lifetime is how long a key signs.
+	// Lifetime is how long a key is used for signing.
 	Lifetime = 30 * 24 * time.Hour
 	// Overlap is how long a key stays published after the next key has started to sign. It is longer than the lifetime
 	// of any token, which is 12 hours for direct access.
 	Overlap = 13 * time.Hour
-	// maxKeys bounds a stored set. A set usually has two keys.
+	// maxKeys is the maximum number of keys in a stored set. A set usually has two keys.
 	maxKeys = 8
 )
 
@@ -41,7 +41,7 @@ type Key struct {
 	Private *ecdsa.PrivateKey
 }
 
-// Set has all published keys, the oldest first.
+// Set holds all published keys, with the oldest first.
 type Set []Key
 
 // New generates a key.
@@ -62,7 +62,7 @@ func of(private *ecdsa.PrivateKey, created time.Time) (Key, error) {
 		Private: private}, nil
 }
 
-// Active returns the key that signs: the newest key that was published for long enough, or else the first key.
+// Active returns the key that signs: the newest key that has been published for long enough, or else the first key.
 func (s Set) Active(now time.Time) (Key, error) {
 	for _, key := range slices.Backward(s) {
 		if now.Sub(key.Created) >= Lead {
@@ -75,7 +75,7 @@ func (s Set) Active(now time.Time) (Key, error) {
 	return s[0], nil
 }
 
-// Public returns the public key with an ID.
+// Public returns the public key with the given ID.
 func (s Set) Public(id string) (*ecdsa.PublicKey, bool) {
 	i := slices.IndexFunc(s, func(key Key) bool { return key.ID == id })
 	if i < 0 {
@@ -94,8 +94,8 @@ func (s Set) JWKS() jose.JSONWebKeySet {
 	return set
 }
 
-// Sealing returns keys for sealing, which all replicas share. The key that is derived from the active key is
-// first. The keys are derived, so that no other secret has to be stored.
+// Sealing returns keys for package seal, which all replicas share. The key that is derived from the active key is
+// first. The keys are derived so that no other secret has to be stored.
 func (s Set) Sealing(active Key) ([][]byte, error) {
 	var all [][]byte
 	others := slices.DeleteFunc(slices.Clone(s), func(key Key) bool { return key.ID == active.ID })

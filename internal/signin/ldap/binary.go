@@ -20,7 +20,7 @@ var (
 	errSID  = errors.New("not a SID")
 )
 
-// guidText returns a GUID as Active Directory's tools write it.
+// guidText returns a GUID in the format that Active Directory's tools use.
 func guidText(raw []byte) (string, error) {
 	if len(raw) != 16 {
 		return "", errGUID
@@ -45,7 +45,7 @@ func guidBytes(text string) ([]byte, error) {
 	return raw, nil
 }
 
-// sidText returns a security identifier in its usual form: S-1-5-21-….
+// sidText returns a security identifier in its usual notation: S-1-5-21-….
 func sidText(raw []byte) (string, error) {
 	if len(raw) < 8 || raw[0] != 1 || raw[1] > 15 || len(raw) != 8+4*int(raw[1]) {
 		return "", errSID

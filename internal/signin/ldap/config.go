@@ -44,8 +44,9 @@ type Config struct {
 type Users struct {
 	// Base is the DN below which users are searched.
 	Base string
-	// Filter finds a user. {name} is replaced by the typed name, escaped: (&(objectClass=person)(uid={name})). For a
-	// refresh, {name} matches any name, so the filter determines which users may refresh.
+	// Filter finds a user. {name} is replaced by the escaped name that the user entered, as in
+	// (&(objectClass=person)(uid={name})). For a refresh, {name} matches any name, so the filter determines which users
+	// may refresh.
 	Filter string
 	// ID is an attribute whose value is never assigned to another user: entryUUID, ipaUniqueID, objectGUID.
 	ID string
@@ -59,9 +60,9 @@ type Source string
 const (
 	// TokenGroups reads the SIDs that Active Directory computes for a user: all security groups, including nested ones.
 	TokenGroups Source = "TokenGroups"
-	// MemberOf reads the user's memberOf attribute, which FreeIPA and OpenLDAP with the overlay memberof provide.
+	// MemberOf reads the user's memberOf attribute, which FreeIPA and OpenLDAP with the memberof overlay provide.
 	MemberOf Source = "MemberOf"
-	// Search searches for groups that name the user.
+	// Search searches for groups that contain the user.
 	Search Source = "Search"
 )
 
@@ -82,7 +83,7 @@ type Groups struct {
 	Depth int
 }
 
-// Bounds of a configuration, and of data from a directory.
+// Limits on a configuration, and on data from a directory.
 const (
 	maxServers     = 8
 	maxDepth       = 10
@@ -228,7 +229,7 @@ func parseBase(text string) (*goldap.DN, error) {
 	return dn, nil
 }
 
-// attributeForm is the form of an attribute's name, without options.
+// attributeForm is the format of an attribute's name, without options.
 var attributeForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
 
 // checkAttribute refuses attributes that list the members of a group, because reading them takes minutes for a large

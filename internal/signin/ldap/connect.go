@@ -16,22 +16,22 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Bounds of data from a server.
+// Limits on data from a server.
 const (
 	// dialShare is the share of the time for connecting to one server, including TLS and the service account's bind. It
 	// leaves time for the next server.
 	dialShare = 3
-	// maxPacket bounds one message. The entry of a user in 10,000 groups has about 1 MB.
+	// maxPacket is the maximum size of one message. The entry of a user in 10,000 groups has about 1 MB.
 	maxPacket = 4 << 20
-	// maxNesting bounds the nesting of a message. LDAP needs 8 levels.
+	// maxNesting is the maximum nesting depth of a message. LDAP needs 8 levels.
 	maxNesting = 32
-	// maxTraffic bounds the bytes that are read from a connection.
+	// maxTraffic is the maximum number of bytes that are read from a connection.
 	maxTraffic = 32 << 20
-	// maxConnections bounds the connections of a provider. Further requests wait.
+	// maxConnections is the maximum number of connections to a provider. Further requests wait.
 	maxConnections = 8
 )
 
-// setBounds sets the bounds of the BER reader. They apply to the whole process, but only this package uses the reader.
+// setBounds sets the limits of the BER reader. They apply to the whole process, but only this package uses the reader.
 var setBounds = sync.OnceFunc(func() {
 	ber.MaxPacketLengthBytes, ber.MaxNestingDepth = maxPacket, maxNesting
 })
@@ -46,7 +46,7 @@ type session struct {
 	release, stopped func()
 }
 
-// connect returns a session with the first server that responds, starting with the server that was used last.
+// connect returns a session with the first server that responds, starting with the most recently used server.
 func (c *Connector) connect(ctx context.Context) (*session, error) {
 	secret, err := c.BindPassword(ctx)
 	if err != nil {
@@ -70,7 +70,8 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		failures = append(failures, err)
-		// All servers would give the same response for the service account, and trying the others could lock it.
+		// All servers would give the same response for the service account, and trying the others could lock the
+		// account.
 		if ctx.Err() != nil || !unavailable(err) {
 			break
 		}
@@ -79,7 +80,7 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 	return nil, joined(failures)
 }
 
-// open returns a session with one server. ctx bounds the session, and a share of its time bounds the setup.
+// open returns a session with one server. ctx limits the session, and a share of its time limits the setup.
 func (c *Connector) open(ctx context.Context, to server, secret string) (_ *session, err error) {
 	early, cancel := context.WithTimeout(ctx, c.dial)
 	defer cancel()
@@ -109,7 +110,7 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 	return s, nil
 }
 
-// handshake starts TLS. The StartTLS request is all that it sends unencrypted.
+// handshake starts TLS. Only the StartTLS request is sent unencrypted.
 func handshake(ctx context.Context, conn net.Conn, to server, config *tls.Config) (*goldap.Conn, error) {
 	deadline, _ := ctx.Deadline()
 	what := "begin TLS"
@@ -133,7 +134,7 @@ func started(conn net.Conn, deadline time.Time) *goldap.Conn {
 	return c
 }
 
-// close ends the session. ctx bounded the network connection, so this does not wait for a server.
+// close ends the session. Since ctx limits the network connection, this does not wait for a server.
 func (s *session) close() {
 	s.stopped()
 	s.conn.Close()

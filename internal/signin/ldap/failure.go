@@ -16,15 +16,15 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// failure is an operation that failed at a server. It does not contain the filter, because the filter contains what a
-// user typed.
+// failure is an operation that failed on a server. It does not contain the filter, because the filter contains a user's
+// input.
 type failure struct {
 	server, what string
 	err          error
 	secrets      []string
 }
 
-// Error returns the server, the operation, and the server's answer without secrets.
+// Error returns the server, the operation, and the server's response, without secrets.
 func (f *failure) Error() string {
 	text := fmt.Sprintf("%s: %s: %s", f.server, f.what, f.reason())
 	if advice := f.advice(); advice != "" {
@@ -132,7 +132,7 @@ func joined(failures []error) error {
 	return fmt.Errorf("no server of the directory serves: %s", strings.Join(texts, "; "))
 }
 
-// bounded returns foreign text in a form that is safe in one line of a log.
+// bounded returns foreign text in a form that is safe to write on one line of a log.
 func bounded(text string) string {
 	const most = 200
 	text = strings.Map(func(r rune) rune {

@@ -11,20 +11,20 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Placeholders in the template of a filter.
+// Placeholders in a filter template.
 const (
 	placeName = "{name}"
 	placeDN   = "{dn}"
 )
 
-// mark is the value that is used to check a template. It needs no escaping.
+// mark is the value that is used to check a template. This value needs no escaping.
 const mark = "drover-0-value"
 
-// template is the template of a filter with placeholders for values. A value cannot change the structure of the filter:
-// it is escaped, and a placeholder is only allowed as a value that an attribute is compared with.
+// template is a filter template with placeholders for values. A value cannot change the structure of the filter,
+// because it is escaped, and because a placeholder is only allowed as a value with which an attribute is compared.
 type template struct{ text string }
 
-// parseTemplate returns the template if it is a valid filter with at least one of the placeholders and no other.
+// parseTemplate returns the template if it is a valid filter with at least one of the placeholders and no others.
 func parseTemplate(text string, places ...string) (template, error) {
 	if text == "" || len(text) > 4<<10 || strings.Contains(text, mark) {
 		return template{}, fmt.Errorf("%q is not a filter", bounded(text))
@@ -79,7 +79,7 @@ func marks(packet *ber.Packet) int {
 
 func (t template) has(place string) bool { return strings.Contains(t.text, place) }
 
-// fill returns the filter with values. A placeholder within a value is not replaced.
+// fill returns the filter with the given values. A placeholder within a value is not replaced.
 func (t template) fill(name, dn string) string {
 	return strings.NewReplacer(placeName, goldap.EscapeFilter(name), placeDN, goldap.EscapeFilter(dn)).Replace(t.text)
 }

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// maxGroups bounds the groups of a user. A user in more groups is refused, because an arbitrary subset of the
-	// groups would grant different rights each time.
+	// maxGroups is the maximum number of a user's groups. A user in more groups is refused, because an arbitrary subset
+	// of the groups would grant different rights each time.
 	maxGroups = 20_000
 	// batch is the number of groups in one filter.
 	batch = 100
 )
 
-// attribute returns the attribute of users with their groups, or "" if there is none.
+// attribute returns the user attribute that contains the user's groups, or "" if there is none.
 func (s Source) attribute() string {
 	switch s {
 	case TokenGroups:
@@ -66,7 +66,7 @@ type finder struct {
 	directory *Connector
 	session   *session
 	names     map[string]bool
-	// seen contains the DNs of the groups that have been found. It prevents endless searches if groups contain each
+	// seen contains the DNs of the groups that have been found. It prevents endless searches when groups contain each
 	// other.
 	seen map[string]bool
 	// last contains the DNs that were added at the last level.
@@ -89,14 +89,14 @@ func (f *finder) tokens(a account) error {
 	return f.searched(filters)
 }
 
-// memberOf adds the groups in the attribute of the user. Their names are in their DNs.
+// memberOf adds the groups in the user's attribute. The names of the groups are taken from their DNs.
 func (f *finder) memberOf(a account) error {
 	values, err := f.session.values(a.entry, MemberOf.attribute(), f.directory.most)
 	if err != nil {
 		return err
 	}
 	for _, value := range values {
-		// A value that is not a DN is not below the base.
+		// A value that is not a DN does not count as below the base.
 		if dn, err := goldap.ParseDN(string(value)); err == nil && f.directory.groupBase.AncestorOfFold(dn) {
 			f.add(string(value), firstPart(string(value), f.directory.Groups.Name))
 		}
@@ -141,7 +141,7 @@ func (f *finder) nested() error {
 	return nil
 }
 
-// add adds a group. A group without a usable name grants no rights, but the groups that contain it may.
+// add adds a group. A group without a usable name grants no rights, but groups that contain it may.
 func (f *finder) add(dn, name string) {
 	key := strings.ToLower(dn)
 	if f.seen[key] {

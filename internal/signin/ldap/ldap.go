@@ -18,21 +18,21 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// Bounds of a user's input.
+// Limits on a user's input.
 const (
 	maxTyped    = 256
 	maxPassword = 1024
 )
 
 // Connector is the connector for one directory. Each call uses its own connection, at most maxConnections at the same
-// time. Connections are not shared, because a login binds as the user in between, and not kept idle, because a user
-// would be the first to notice a dead connection. The cost is one TLS handshake per login and refresh.
+// time. Connections are not shared, because a login binds as the user in between. Idle connections are not kept,
+// because a user would be the first to notice a dead connection. The cost is one TLS handshake per login and refresh.
 type Connector struct {
 	*parsed
 	seats *semaphore.Weighted
-	last  atomic.Int32  // the index of the server that was used last
+	last  atomic.Int32  // the index of the most recently used server
 	most  int           // the maximum number of groups of a user
-	dial  time.Duration // for connecting to one server
+	dial  time.Duration // the time limit for connecting to one server
 	now   func() time.Time
 }
 
@@ -52,14 +52,14 @@ func New(c Config) (*Connector, error) {
 		dial: p.Timeout / dialShare, now: time.Now}, nil
 }
 
-// Login returns the user with a name and a password.
+// Login returns the user with the given name and password.
 func (c *Connector) Login(ctx context.Context, name, password string) (connector.User, error) {
 	// A bind with a name and an empty password is an anonymous bind and succeeds (RFC 4513 §5.1.2).
 	if password == "" || len(password) > maxPassword {
 		return connector.User{}, refuse("the password is empty or too long")
 	}
-	// Directories treat several forms of a name as equal, for example with more spaces or with wide letters. Each form
-	// would have its own count of attempts.
+	// Directories treat several forms of a name as equal, for example with more spaces or with wide letters. Without
+	// this check, each form would have its own count of attempts.
 	if name == "" || len(name) > maxTyped || !printable(name) || strings.TrimSpace(name) != name ||
 		strings.Contains(name, "  ") || !norm.NFKC.IsNormalString(name) {
 		return connector.User{}, refuse("the name is empty, too long or malformed")
@@ -75,7 +75,7 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 		if err := s.bindAccount(); err != nil {
 			return account{}, err
 		}
-		// A bind may change the entry, for example reset an old lock, so the entry is read after it.
+		// A bind may change the entry, for example reset an old lock, so the entry is read after the bind.
 		return c.read(s, dn)
 	})
 }
@@ -105,7 +105,7 @@ func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector
 	})
 }
 
-// Check reports whether a server accepts the service account and has the bases of users and groups.
+// Check reports whether a server accepts the service account and whether the search bases for users and groups exist.
 func (c *Connector) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()

@@ -14,12 +14,12 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// maxElements bounds the elements of one message. The library allocates about 300 bytes for each. A user in 20,000
-// groups has as many elements.
+// maxElements is the maximum number of elements in one message. The library allocates about 300 bytes for each element.
+// A user in 20,000 groups has as many elements.
 const maxElements = 24 << 10
 
 // counted is a connection that reads whole messages. It passes a message to the library only if the number of its
-// elements is within bounds.
+// elements is within the limit.
 type counted struct {
 	net.Conn
 	message bytes.Reader
@@ -37,7 +37,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return c.message.Read(p)
 }
 
-// readMessage reads one message. Messages of LDAP have a definite length (RFC 4511, section 5.1).
+// readMessage reads one message. LDAP messages have a definite length (RFC 4511, section 5.1).
 func readMessage(from io.Reader) ([]byte, error) {
 	head := make([]byte, 2, 8)
 	if _, err := io.ReadFull(from, head); err != nil {
@@ -56,7 +56,7 @@ func readMessage(from io.Reader) ([]byte, error) {
 	if size > maxPacket {
 		return nil, fmt.Errorf("the server sent a message of %d bytes, more than %d", size, maxPacket)
 	}
-	raw := bytes.NewBuffer(head) // grows as bytes arrive, not to the announced size
+	raw := bytes.NewBuffer(head) // the buffer grows as bytes arrive, regardless of the announced size
 	if _, err := io.CopyN(raw, from, int64(size)); err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ var errMessage = errors.New("the server sent a message that is not LDAP")
 
 // lengthOf returns the length of an element's content and the offset of the content.
 func lengthOf(raw []byte) (size, content int, err error) {
-	if len(raw) < 2 || raw[0]&0x1f == 0x1f { // LDAP has no tags of several bytes
+	if len(raw) < 2 || raw[0]&0x1f == 0x1f { // LDAP has no multi-byte tags
 		return 0, 0, errMessage
 	}
 	if raw[1] <= 0x7f {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// page is the page size of searches. Active Directory returns at most 1000 entries.
+	// page is the page size for searches. Active Directory returns at most 1000 entries.
 	page = 500
 	// anyEntry is a filter that matches every entry.
 	anyEntry = "(objectClass=*)"
@@ -26,7 +26,7 @@ func none() []string { return []string{"1.1"} }
 // errMany is returned if more entries match than the request allows.
 var errMany = errors.New("more entries than allowed")
 
-// request is a search. If more than most entries match, the error is errMany.
+// request is a search. If more entries match than most allows, the error is errMany.
 type request struct {
 	what, base string
 	scope      int
@@ -69,7 +69,7 @@ func (s *session) search(r request) ([]*goldap.Entry, error) {
 	}
 }
 
-// seconds returns the remaining time, for the server.
+// seconds returns the remaining time in seconds, which is sent to the server.
 func (s *session) seconds() int {
 	deadline, ok := s.ctx.Deadline()
 	if !ok {
@@ -108,8 +108,8 @@ func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, 
 	}
 }
 
-// ranged returns the values of an attribute in an entry. If the entry has only a part of them, ranged also returns the
-// index of the next value.
+// ranged returns the values of an attribute in an entry. If the entry contains only some of them, ranged also returns
+// the index of the next value.
 func ranged(entry *goldap.Entry, name string) (values [][]byte, next int) {
 	for _, attribute := range entry.Attributes {
 		base, option, ok := strings.Cut(attribute.Name, ";range=")

@@ -12,25 +12,25 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Attributes with the state of an account. Servers ignore requests for attributes that they do not have.
+// Attributes that describe the state of an account. Servers ignore requests for attributes that they do not have.
 const (
-	// Active Directory.
+	// Attributes of Active Directory.
 	attributeControl = "userAccountControl"
 	attributeExpires = "accountExpires"
-	// OpenLDAP with the overlay ppolicy.
+	// Attributes of OpenLDAP with the ppolicy overlay.
 	attributeLocked = "pwdAccountLockedTime"
 	attributeReset  = "pwdReset"
 	attributeEnd    = "pwdEndTime"
-	// FreeIPA.
+	// Attributes of FreeIPA.
 	attributeLock       = "nsAccountLock"
 	attributeExpiration = "krbPrincipalExpiration"
 )
 
-// bitDisabled of userAccountControl.
+// bitDisabled is the bit in userAccountControl that marks a disabled account.
 const bitDisabled = 1 << 1
 
-// changeAttributes returns the attributes with the time when a password was set, in Active Directory, OpenLDAP and
-// FreeIPA.
+// changeAttributes returns the attributes that contain the time when a password was set, in Active Directory, OpenLDAP
+// and FreeIPA.
 func changeAttributes() []string { return []string{"pwdLastSet", "pwdChangedTime", "krbLastPwdChange"} }
 
 func stateAttributes() []string {
@@ -38,7 +38,7 @@ func stateAttributes() []string {
 		attributeLock, attributeExpiration)
 }
 
-// changed returns the time when the password of an entry was set, in the format of the directory.
+// changed returns the time when the password of an entry was set, in the directory's format.
 func changed(entry *goldap.Entry) string {
 	for _, attribute := range changeAttributes() {
 		if value := entry.GetEqualFoldAttributeValue(attribute); value != "" {
@@ -48,11 +48,12 @@ func changed(entry *goldap.Entry) string {
 	return ""
 }
 
-// refusal returns the reason why an account currently may not be used, or "". An unparsable value counts as a reason.
+// refusal returns the reason why an account currently may not be used, or "" if there is no reason. An unparsable value
+// counts as a reason.
 //
-// A lock because of wrong passwords is no reason, because anyone could end a user's sessions by entering wrong
-// passwords. Such a lock expires after a time that only the directory knows, and its attributes remain until the next
-// bind. Binds with the user's password fail while the lock lasts.
+// A lock because of wrong passwords does not count as a reason. Otherwise anyone could end a user's sessions by
+// entering wrong passwords. Such a lock expires after a time that only the directory knows, and its attributes remain
+// until the next bind. Binds with the user's password fail while the lock lasts.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {
@@ -85,8 +86,8 @@ func refusal(entry *goldap.Entry, now time.Time) string {
 	return ""
 }
 
-// lockedForGood reports whether a value of pwdAccountLockedTime is a lock that only an administrator can remove:
-// 000001010000Z. Other values are the time of a lock because of wrong passwords.
+// lockedForGood reports whether a value of pwdAccountLockedTime is 000001010000Z, which means a lock that only an
+// administrator can remove. Other values are the time when an account was locked because of wrong passwords.
 func lockedForGood(value string) bool {
 	if value == "" {
 		return false
@@ -95,8 +96,8 @@ func lockedForGood(value string) bool {
 	return err != nil || at.UTC().Year() <= 0
 }
 
-// expired reports whether a time of Active Directory, in units of 100 ns since 1601, has passed. 0 and the maximum
-// value mean never.
+// expired reports whether an Active Directory time, which is in units of 100 ns since 1601, has passed. 0 and the
+// maximum value mean never.
 func expired(steps int64, now time.Time) bool {
 	if steps == 0 || steps == math.MaxInt64 {
 		return false

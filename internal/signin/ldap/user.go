@@ -14,12 +14,13 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// maxName bounds a name or an ID, in bytes.
+// maxName is the maximum length of a name or an ID, in bytes.
 const maxName = 255
 
 // account is the entry of a user.
 type account struct {
-	// raw is the value of the name attribute, which groups may contain. name is the user's name in principals.
+	// raw is the value of the name attribute, which groups may contain. The field name is the user's name in
+	// principals.
 	dn, id, raw, name string
 	// changed is the time when the password was set. A session ends when the password is changed.
 	changed string
@@ -69,7 +70,7 @@ func (s *session) bindUser(dn, password string) error {
 	return nil
 }
 
-// read returns the account with a DN.
+// read returns the account with the given DN.
 func (c *Connector) read(s *session, dn string) (account, error) {
 	attributes := append([]string{c.Users.ID, c.Users.Name}, stateAttributes()...)
 	if attribute := c.Groups.Source.attribute(); attribute != "" {
@@ -107,8 +108,8 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	return a, nil
 }
 
-// unique returns an error if another entry has the same user name. With a filter on several attributes, or with two
-// branches, one user could otherwise be taken for another.
+// unique returns an error if another entry has the same user name. Otherwise, with a filter on several attributes or
+// with two branches, one user could be mistaken for another.
 func (c *Connector) unique(s *session, a account) error {
 	found, err := s.search(request{
 		what: "search " + c.Users.Name + " below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree,
@@ -143,7 +144,7 @@ func (c *Connector) idOf(entry *goldap.Entry) (string, error) {
 	return id, nil
 }
 
-// byID returns the filter for the user with an ID.
+// byID returns the filter for the user with the given ID.
 func (c *Connector) byID(id string) (string, error) {
 	if strings.EqualFold(c.Users.ID, objectGUID) {
 		raw, err := guidBytes(id)
@@ -184,7 +185,7 @@ func firstPart(text, name string) string {
 	return ""
 }
 
-// normalize returns a name in the form of principals. Directories compare names without case, and principals are
+// normalize returns a name in the form used in principals. Directories compare names without case, and principals are
 // case-sensitive.
 func normalize(name string) (string, error) {
 	lower := strings.Map(lowerRune, name) // this makes malformed text valid
@@ -195,8 +196,8 @@ func normalize(name string) (string, error) {
 	return lower, nil
 }
 
-// lowerRune returns the lower case of a letter. Some letters have the lower case of another letter, such as the Kelvin
-// sign and K. They are not changed, so that two names that differ in a directory do not become the same.
+// lowerRune returns the lower case of a letter. Some letters have the same lower case as another letter, such as the
+// Kelvin sign and K. Such letters are not changed, so that two names that differ in a directory do not become the same.
 func lowerRune(r rune) rune {
 	if lower := unicode.ToLower(r); unicode.ToUpper(lower) == r {
 		return lower
@@ -204,8 +205,8 @@ func lowerRune(r rune) rune {
 	return r
 }
 
-// printable reports whether text has only letters, marks, digits, punctuation and plain spaces, so that all characters
-// are visible.
+// printable reports whether text contains only letters, marks, digits, punctuation and plain spaces, so that all
+// characters are visible.
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/page"
 )
 
-// maxRedirect bounds a redirect URI, in bytes.
+// maxRedirect is the maximum length of a redirect URI, in bytes.
 const maxRedirect = 256
 
 // authorization is a checked authorization request.
@@ -25,9 +25,9 @@ type authorization struct {
 	State     string `json:"s"`
 	Nonce     string `json:"n"`
 	Challenge string `json:"c"`
-	// Offline reports whether the client asked for refresh tokens.
+	// Offline reports whether the client requested refresh tokens.
 	Offline bool `json:"o,omitempty"`
-	// Device is the user code of the device that requests it. A device has no redirect URI.
+	// Device is the user code of the device that requests the authorization. A device has no redirect URI.
 	Device string `json:"d,omitempty"`
 	// Browser is the digest of the cookie of the requesting browser. At is the time of the request.
 	Browser string    `json:"b"`

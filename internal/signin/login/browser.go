@@ -40,13 +40,13 @@ const (
 
 // browser describes the browser that sent a request.
 type browser struct {
-	// page is the digest of the browser's pageCookie. source is the browser's address.
+	// page is the digest of the browser's pageCookie, and source is the browser's address.
 	page, source string
 	known        knownBrowser
 }
 
 // knownBrowser is the sealed content of knownCookie. UID is the UID of the User, or of the provider of the account.
-// After a user was recreated, no browser is known for them.
+// After a user has been recreated, no browser is known for that user.
 type knownBrowser struct {
 	ID   string    `json:"i"`
 	User string    `json:"u"`
@@ -81,7 +81,7 @@ func browserOf(r *http.Request, keys *keyring.Keys) browser {
 	return b
 }
 
-// opened reports whether a login page was opened in this browser, not too long ago.
+// opened reports whether a login page was opened in this browser recently enough.
 func (b browser) opened(a authorization, now time.Time) bool {
 	return b.page != "" && now.Sub(a.At) <= pageLifetime &&
 		subtle.ConstantTimeCompare([]byte(b.page), []byte(a.Browser)) == 1

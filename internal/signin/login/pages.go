@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/upstream"
 )
 
-// Paths of the pages. A browser is redirected to a provider from PathProvider, and returns to PathCallback.
+// Paths of the pages. PathProvider redirects a browser to a provider, and the browser returns to PathCallback.
 const (
 	PathAuthorize = "/v1/auth/authorize"
 	PathLogin     = "/v1/auth/login"
@@ -43,7 +43,7 @@ type Pages struct {
 
 	passwords  passwords
 	upstreams  upstreams
-	wrongCodes *attempts.Log // of devices, by address
+	wrongCodes *attempts.Log // wrong device codes, by address
 }
 
 // New returns Pages.
@@ -71,7 +71,7 @@ func (p *Pages) keys(w http.ResponseWriter, r *http.Request) *keyring.Keys {
 	return keys
 }
 
-// unavailable responds to a request that the hub cannot serve. The log has the reason.
+// unavailable responds to a request that the hub cannot serve. The reason is logged.
 func (p *Pages) unavailable(w http.ResponseWriter, err error) {
 	p.Log.Complain(err, "sign-in request not served")
 	page.WriteUnavailable(w)

@@ -30,19 +30,19 @@ import (
 const hashWait = 5 * time.Second
 
 const (
-	// maxTypedName bounds a name at a provider, in bytes.
+	// maxTypedName is the maximum length of a provider user's name, in bytes.
 	maxTypedName = 256
-	// loginLimit bounds how long a login waits for a provider.
+	// loginLimit is the maximum time that a login waits for a provider.
 	loginLimit = 10 * time.Second
-	// Bounds of failed logins at providers from one address, at one replica.
+	// Limits on failed logins to providers from one address, for one replica.
 	failuresPerSecond, failuresAtOnce = 0.2, 20
 )
 
 // passwords limits password guessing and the cost of checking passwords.
 type passwords struct {
 	attempts *attempts.Log
-	// Logins wait in the queue known if their user has signed in with the browser before, and otherwise in strangers.
-	// Password guessing elsewhere does not delay a user with a known browser.
+	// A login waits in the queue known if its user has signed in with the browser before, and otherwise in the queue
+	// strangers. This way, password guessing from elsewhere does not delay a user with a known browser.
 	known, strangers *limit.Gate
 }
 
@@ -52,13 +52,13 @@ func newPasswords() passwords {
 	return passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)}
 }
 
-// hashGate bounds how many passwords are checked at the same time: one for each user or address.
+// hashGate limits how many passwords are checked at the same time: one for each user or address.
 func hashGate(all int) *limit.Gate {
 	return limit.NewGate(limit.Bounds{User: 1, All: all, Queue: 32, QueueUser: 2, Wait: hashWait}, limit.Observer{})
 }
 
-// checkPassword checks the name and password of a local User. A name that no user has may be a password in the wrong
-// field, so it is never logged.
+// checkPassword checks the name and password of a local User. If no user has the name, it may be a password that was
+// entered in the wrong field, so it is never logged.
 func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	if len(a.user) > validation.DNS1123LabelMaxLength {
 		a.user = a.user[:validation.DNS1123LabelMaxLength] + "…" // no user has this name
@@ -106,13 +106,13 @@ func (p passwords) verify(ctx context.Context, try attempts.Attempt, hash, secre
 	}
 	defer seat.Release()
 	matches, err := password.Verify(hash, secret)
-	if err != nil { // the User's status has the problem; the response must not reveal anything about users
+	if err != nil { // the User's status shows the problem; the response must not reveal anything about users
 		matches, err = password.Verify(password.Nothing(), secret)
 	}
 	return matches, err
 }
 
-// askDirectory checks a name and a password at a provider.
+// askDirectory checks a name and a password with a provider.
 func (p *Pages) askDirectory(ctx context.Context, a attempt) outcome {
 	provider, directory, err := p.directory(ctx, a.provider)
 	if err != nil {
@@ -171,7 +171,7 @@ func (p *Pages) directory(ctx context.Context, name string) (*v1.AuthProvider, c
 	return provider, directory, nil
 }
 
-// knownTo returns the ID of the browser if this user has signed in with it before, or "".
+// knownTo returns the ID of the browser if the given user has signed in with the browser before, and "" otherwise.
 func (b browser) knownTo(user string, uid types.UID) string {
 	if b.known.User != user || b.known.UID != uid || uid == "" {
 		return ""
@@ -179,8 +179,8 @@ func (b browser) knownTo(user string, uid types.UID) string {
 	return b.known.ID
 }
 
-// folded returns a name in the form in which directories compare names: case-insensitively and, in some, without
-// accents. Otherwise each spelling of a name would have its own count of attempts.
+// folded returns a name in the form in which directories compare names, which is without case and, in some directories,
+// without accents. Otherwise each spelling of a name would have its own count of attempts.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.Is(unicode.Mn, c) {
@@ -192,11 +192,11 @@ func folded(name string) string {
 
 // upstreams limits the queries to providers.
 type upstreams struct {
-	gate   *limit.Gate    // limits concurrent logins at providers
-	failed attempts.Rates // failed logins at providers
+	gate   *limit.Gate    // limits concurrent logins to providers
+	failed attempts.Rates // failed logins to providers
 }
 
-// newUpstreams limits how many logins query providers at the same time: a few from one address, and not all at one
+// newUpstreams limits how many logins query providers at the same time: a few from one address, and not all to one
 // provider.
 func newUpstreams() upstreams {
 	bounds := limit.Bounds{User: 8, Member: 16, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}
@@ -204,7 +204,7 @@ func newUpstreams() upstreams {
 }
 
 // enter waits for the turn of the address and of the provider. It returns a context in which the provider may be
-// queried. A slow provider leaves room for logins at other providers.
+// queried. A slow provider leaves room for logins to other providers.
 func (u upstreams) enter(ctx context.Context, source, provider string) (context.Context, func(), error) {
 	seat, err := u.gate.Enter(ctx, limit.Requester{User: source, Member: provider})
 	if err != nil {

@@ -24,13 +24,13 @@ import (
 	"github.com/drover-dev/drover/internal/signin/page"
 )
 
-// maxAnswer bounds the answer of a provider, in bytes.
+// maxAnswer is the maximum size of a provider's response, in bytes.
 const maxAnswer = 16 << 10
 
-// stateField is the default name of the parameter with the state.
+// stateField is the default name of the parameter that contains the state.
 const stateField = "state"
 
-// stateOf returns the name of the parameter with the state at an upstream.
+// stateOf returns the name of an upstream's parameter that contains the state.
 func stateOf(redirect connector.Redirect) string {
 	if post, ok := redirect.(connector.PostCallback); ok {
 		return post.StateField()
@@ -38,7 +38,7 @@ func stateOf(redirect connector.Redirect) string {
 	return stateField
 }
 
-// departure describes a browser that was sent to a provider. It is sealed and comes back as the state.
+// departure describes a browser that was sent to a provider. It is sealed and is returned as the state.
 type departure struct {
 	Request  authorization `json:"a"`
 	Provider types.UID     `json:"p"`
@@ -109,7 +109,7 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 }
 
 // begin returns the address of the provider's login page. The state also seals the data that the connector returns
-// together with the address. Therefore it is added to the address afterwards.
+// together with the address. Therefore it is added to the address afterward.
 func (d departure) begin(
 	ctx context.Context, redirect connector.Redirect, callback string, keys *keyring.Keys,
 ) (string, error) {
@@ -212,7 +212,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	if provider == nil {
 		return
 	}
-	if provider.UID != d.Provider { // also refuses a response of one provider at another provider's path
+	if provider.UID != d.Provider { // this also refuses a response from one provider on another provider's path
 		page.WriteError(w, http.StatusBadRequest,
 			"The login was started at another provider. Start again in the terminal.")
 		return

@@ -45,7 +45,7 @@ type failure struct {
 	// cause is logged with the message log, unless a provider caused the failure.
 	cause error
 	log   string
-	// wait is in seconds.
+	// wait is the time to wait, in seconds.
 	wait int
 }
 
@@ -55,7 +55,7 @@ type pageKind int
 const (
 	loginPage pageKind = iota
 	errorPage
-	// unavailablePage has its own message. The log has the reason.
+	// unavailablePage has its own message. The reason is logged.
 	unavailablePage
 )
 
@@ -200,7 +200,7 @@ func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	return nil
 }
 
-// asks returns HTML that names the client that asks the user to sign in.
+// asks returns HTML that names the client that is asking the user to sign in.
 func (p *Pages) asks(a authorization) string {
 	switch {
 	case a.Device != "":

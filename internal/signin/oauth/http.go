@@ -12,8 +12,8 @@ import (
 	"net/url"
 )
 
-// MaxForm bounds a form, in bytes. The longest form has a code with the groups of a user and the state of the user's
-// provider.
+// MaxForm is the maximum size of a form, in bytes. The longest form contains a code with the groups of a user and the
+// state of the user's provider.
 const MaxForm = 32 << 10
 
 // Form parses a form. It refuses a form that is too long or repeats a field.
@@ -48,7 +48,7 @@ func ClientForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 }
 
 // checkClient returns an Error unless the request comes from the client. The client's name is in the form, or in Basic
-// authentication without a password, which clients of OAuth 2.0 try first.
+// authentication without a password, which OAuth 2.0 clients try first.
 func checkClient(r *http.Request, fields url.Values) error {
 	problem := &Error{"invalid_client", fmt.Sprintf("client_id must be %q, without a secret", ClientID)}
 	id := fields.Get("client_id")
@@ -65,7 +65,7 @@ func checkClient(r *http.Request, fields url.Values) error {
 	return nil
 }
 
-// Values of Cache-Control.
+// Values of the Cache-Control header.
 const (
 	NoStore = "no-store"
 	Public  = "public, max-age=600"

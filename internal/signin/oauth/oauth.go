@@ -29,20 +29,20 @@ const (
 // authenticates with PKCE.
 const ClientID = "kubectl"
 
-// Scopes. Others are ignored. Each login asks the user for their password, so ScopeOffline does not need
-// prompt=consent.
+// Scopes that the issuer supports. Other scopes are ignored. Each login asks the user for their password, so
+// ScopeOffline does not need prompt=consent.
 const (
 	ScopeOpenID  = "openid"
 	ScopeOffline = "offline_access"
 )
 
-// MaxField bounds a field of a request, in bytes.
+// MaxField is the maximum length of a field in a request, in bytes.
 const MaxField = 1 << 10
 
 // TooMany is the error code for a user or a device that has to wait.
 const TooMany = "temporarily_unavailable"
 
-// Error is an error of OAuth 2.0.
+// Error is an OAuth 2.0 error.
 type Error struct {
 	Code        string
 	Description string
@@ -104,7 +104,7 @@ func Digest(s string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// IsDigest reports whether a text has the form of a Digest.
+// IsDigest reports whether a text has the format of a Digest.
 func IsDigest(s string) bool {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	return err == nil && len(s) == DigestLength && len(raw) == sha256.Size

@@ -13,12 +13,12 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxKeys bounds the number of a provider's keys. If a token names no key, its signature is checked with each key, and
-// no deadline interrupts that. go-jose bounds the size of keys.
+// maxKeys is the maximum number of a provider's keys. If a token does not name a key, its signature is checked with
+// each key, and no deadline interrupts these checks. go-jose limits the size of keys.
 const maxKeys = 64
 
-// boundAnswer returns a response whose body has been read. It returns an error if libraries could allocate a lot of
-// memory for it: they decode JSON into maps, and other content as a form.
+// boundAnswer returns a response whose body has been read. It returns an error if decoding it could allocate a lot of
+// memory, because libraries decode JSON into maps, and other content as a form.
 func boundAnswer(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
 	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))
@@ -42,7 +42,8 @@ func boundAnswer(response *http.Response) (*http.Response, error) {
 	return response, nil
 }
 
-// isJWT reports whether an answer has the form of a signed userinfo response. As a form, it would have only one value.
+// isJWT reports whether a response has the format of a signed userinfo response. As a form, it would have only one
+// value.
 func isJWT(raw []byte) bool {
 	return bytes.Count(raw, []byte(".")) == 2 && !bytes.ContainsAny(raw, "&=")
 }

@@ -40,7 +40,7 @@ type lying struct {
 	key *ecdsa.PrivateKey
 
 	mu sync.Mutex // guards the fields below
-	// answers has the handlers that replace the responses at paths.
+	// answers holds the handlers that replace the responses at paths.
 	answers map[string]http.HandlerFunc
 	// discovery, claims, tokens and userinfo change the responses.
 	discovery, claims, tokens, userinfo func(map[string]any)

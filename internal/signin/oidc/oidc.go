@@ -37,11 +37,11 @@ const (
 
 // Config is the configuration of a provider.
 type Config struct {
-	// URL is the issuer.
+	// URL is the issuer URL.
 	URL string
-	// ClientID and ClientSecret are the hub's credentials at the provider.
+	// ClientID and ClientSecret are the hub's credentials with the provider.
 	ClientID, ClientSecret string
-	// Roots verify the certificates of the provider. If it is nil, the system's roots are used.
+	// Roots verify the provider's certificates. If it is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// Scopes are requested in addition to openid. The default, nil, is profile and offline_access. offline_access is
 	// omitted if the provider does not support it.
@@ -64,7 +64,7 @@ type Connector struct {
 	Config
 	client *http.Client
 	now    func() time.Time
-	limit  time.Duration // of all requests of one login, refresh or check
+	limit  time.Duration // the timeout of all requests of one login, refresh or check
 
 	mu    sync.Mutex // guards the fields below
 	known *provider
@@ -81,8 +81,8 @@ type provider struct {
 	namesIssuer bool // RFC 9207
 	userinfo    string
 	style       oauth2.AuthStyle
-	scopes      []string // nil if the metadata has no supported scopes
-	google      bool     // issues refresh tokens for a parameter, and refuses the scope
+	scopes      []string // nil if the metadata lists no supported scopes
+	google      bool     // set if the provider issues refresh tokens for a parameter and refuses the scope
 	at          time.Time
 }
 
@@ -111,7 +111,7 @@ type private struct {
 	Verifier string `json:"v"`
 }
 
-// Begin returns the address of the provider's login.
+// Begin returns the address of the provider's login page.
 func (c *Connector) Begin(ctx context.Context, callback, state string) (address string, kept []byte, err error) {
 	ctx, cancel := c.context(ctx)
 	defer cancel()
@@ -134,7 +134,7 @@ func (c *Connector) Begin(ctx context.Context, callback, state string) (address 
 	return app.AuthCodeURL(state, options...), kept, nil
 }
 
-// Finish redeems the code in the provider's answer and returns the user.
+// Finish redeems the code in the provider's response and returns the user.
 func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, answer url.Values) (connector.User,
 	error) {
 	ctx, cancel := c.context(ctx)
@@ -180,7 +180,7 @@ func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, an
 	return c.user(ctx, p, idToken.Subject, claims, tokens)
 }
 
-// Refresh queries the user with the refresh token of the provider.
+// Refresh queries the user with the provider's refresh token.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	if len(last.State) == 0 {
 		return connector.User{}, fmt.Errorf("%w: the provider gave no refresh token", connector.ErrRefused)
@@ -220,7 +220,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	return err
 }
 
-// app returns the hub's client at a provider, and reports whether it requests refresh tokens.
+// app returns the hub's client for a provider, and reports whether it requests refresh tokens.
 func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offline bool) {
 	endpoint := p.Endpoint()
 	endpoint.AuthStyle = p.style
@@ -309,9 +309,9 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 	return p, nil
 }
 
-// style returns how the hub authenticates to a provider. If the metadata has no methods, x/oauth2 tries both styles
-// with the same code or refresh token. A provider that accepts each only once may refuse the second attempt or end the
-// session.
+// style returns how the hub authenticates to a provider. If the metadata lists no methods, x/oauth2 tries both styles
+// with the same code or refresh token. A provider that accepts each code or token only once may refuse the second
+// attempt or end the session.
 func style(methods []string) oauth2.AuthStyle {
 	switch {
 	case slices.Contains(methods, "client_secret_basic"):

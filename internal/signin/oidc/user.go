@@ -26,10 +26,10 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Bounds of what the provider sends.
+// Limits on data from the provider.
 const (
 	maxBody = 2 << 20 // a user in 20,000 groups has about 1 MiB of claims
-	// maxForm bounds an answer that is not JSON.
+	// maxForm is the maximum size of a response that is not JSON.
 	maxForm = 16 << 10
 )
 
@@ -72,7 +72,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	return token, claims, nil
 }
 
-// checkPayload checks that the claims of a token are within bounds, before go-oidc decodes them.
+// checkPayload checks that the claims of a token are within the limits, before go-oidc decodes them.
 func checkPayload(raw string) error {
 	var payload json.RawMessage
 	if untrusted.Claims(raw, &payload, bounds()) != nil {
@@ -122,9 +122,9 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 }
 
 // overage returns a notice if a provider omitted the groups because there are too many, as Entra ID does for more than
-// 200. In that case the groups are a distributed claim, or the claims only tell that there are many. The hub does not
-// follow a distributed claim, because it would send a request to an address in a token. A user without groups has no
-// rights of groups.
+// 200. In that case, the groups are a distributed claim, or the claims only say that there are many. The hub does not
+// follow distributed claims, because it would have to send a request to an address in a token. A user without groups
+// has no rights from groups.
 func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _, ok := claims[c.GroupsClaim]; ok {
 		return ""
@@ -141,7 +141,7 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 
 // merged returns the claims of an ID token, and the claims of the userinfo endpoint that the ID token lacks.
 func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage {
-	const verified = "email_verified" // it only applies to the address beside it
+	const verified = "email_verified" // this claim only applies to the address next to it
 	email, ok := signed["email"]
 	if ok && !bytes.Equal(email, said["email"]) {
 		delete(said, verified)
@@ -183,8 +183,8 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 	return name, groups, nil
 }
 
-// lower returns the lower case of an ASCII capital letter. Other letters are not changed: no name may contain them, and
-// some, such as the Kelvin sign, would become an ASCII letter.
+// lower returns the lower case of an ASCII capital letter. Other letters are not changed, because no name may contain
+// them, and some, such as the Kelvin sign, would become an ASCII letter.
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + ('a' - 'A')
@@ -208,11 +208,11 @@ func describe(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, outline(err))
 }
 
-// errorForm is the form of OAuth error codes.
+// errorForm is the format of OAuth error codes.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// outline returns an error without text from the provider. The libraries quote whole bodies, and a page may repeat a
-// token of the request.
+// outline returns an error without text from the provider. The libraries quote whole bodies, and an HTML page may
+// repeat a token from the request.
 func outline(err error) error {
 	var network *url.Error
 	var mismatch *oidc.IssuerMismatchError
@@ -233,7 +233,7 @@ func outline(err error) error {
 	return errors.New("its response is malformed or incomplete")
 }
 
-// brief returns an error with a text of bounded length that is printable and contains no secret. Libraries quote
+// brief returns an error with a text of limited length that is printable and contains no secret. Libraries quote
 // bodies.
 func brief(err error, secrets ...string) error {
 	const most = 256
@@ -249,14 +249,14 @@ func brief(err error, secrets ...string) error {
 	return err
 }
 
-// HTTPClient returns a client that follows no redirects and bounds the size and time of responses.
+// HTTPClient returns a client that follows no redirects and limits the size and duration of responses.
 func HTTPClient(roots *x509.CertPool) *http.Client {
 	client := connector.Client(roots, askTimeout, 32)
 	client.Transport = bounded{client.Transport}
 	return client
 }
 
-// bounded bounds the bodies of responses, the result of decoding them, and the keys in them.
+// bounded limits the bodies of responses, the size of their decoded form, and the keys in them.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

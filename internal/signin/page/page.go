@@ -18,8 +18,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// loginHTML is the login page. Its places are filled with escaped text: html/template would make the manager a quarter
-// larger.
+// loginHTML is the login page. Its placeholders are filled with escaped text. html/template is not used, because it
+// would make the manager a quarter larger.
 //
 //go:embed login.html
 var loginHTML string
@@ -29,7 +29,7 @@ var loginHTML string
 //go:embed device.html
 var deviceHTML string
 
-// continueHTML is the page on which a user continues a login that a provider has answered.
+// continueHTML is the page on which a user continues a login after the provider's response.
 //
 //go:embed continue.html
 var continueHTML string
@@ -42,11 +42,11 @@ const deviceForm = `<form method="get" action="/v1/auth/device">
 
 // Login is the content of a login page.
 type Login struct {
-	// Request is the sealed authorization request. Asks is HTML that tells who made the request.
+	// Request is the sealed authorization request. Asks is HTML that says who made the request.
 	Request, Asks string
-	// User is filled into the field for the user name. Message tells why the last attempt failed.
+	// User is the initial content of the field for the user name. Message explains why the last attempt failed.
 	User, Message string
-	// Redirect is the address that the browser is redirected to after the login.
+	// Redirect is the address to which the browser is redirected after the login.
 	Redirect string
 	// Accounts are the choices for a name and a password, if there are several. Links are the providers with their own
 	// login page, each with its address.
@@ -54,7 +54,7 @@ type Login struct {
 	Links    []Link
 }
 
-// Link leads to the login page of a provider.
+// Link points to a provider's login page.
 type Link struct{ Provider, Address string }
 
 // accounts returns the field for the account of the name and password.
@@ -87,7 +87,7 @@ func (p Login) links() string {
 	return b.String()
 }
 
-// AsksForDevice returns HTML that tells the user which device asks to act as the user.
+// AsksForDevice returns HTML that tells the user which device is asking to act as the user.
 func AsksForDevice(code string) string {
 	return `<p>A program on another device asks to act as you. It shows this code:</p>
 <p class="code">` + html.EscapeString(usercode.Format(code)) + `</p>
@@ -107,7 +107,7 @@ func (p Login) Write(w http.ResponseWriter, code int) {
 		"%REQUEST%", html.EscapeString(p.Request), "%USER%", html.EscapeString(p.User)).WriteString(w, loginHTML)
 }
 
-// WriteDevice writes a page for the login of a device, with or without the form for its code.
+// WriteDevice writes a page for a device login, with or without the form for its code.
 func WriteDevice(w http.ResponseWriter, code int, message string, form bool) {
 	shown, fields := "", ""
 	if form {
@@ -124,8 +124,8 @@ func WriteDevice(w http.ResponseWriter, code int, message string, form bool) {
 	_, _ = strings.NewReplacer("%STYLE%", style(), "%MESSAGE%", shown, "%FORM%", fields).WriteString(w, deviceHTML)
 }
 
-// WriteContinue writes a page with a button that sends fields to a path of the hub. The hub's response redirects to
-// redirect in the end.
+// WriteContinue writes a page with a button that sends fields to a path on the hub. The hub's response finally
+// redirects to redirect.
 func WriteContinue(w http.ResponseWriter, path string, fields url.Values, redirect string) {
 	var b strings.Builder
 	b.WriteString(`<form method="post" action="` + html.EscapeString(path) + "\">\n")
@@ -180,8 +180,8 @@ func WriteUnavailable(w http.ResponseWriter) {
 	WriteError(w, http.StatusServiceUnavailable, "The hub cannot do this at the moment. Try again.")
 }
 
-// secure sets the headers of a page: no scripts, no frames, nothing from other origins, and no caching. With the
-// referrer policy "same-origin", browsers send Origin with the form.
+// secure sets the headers of a page. They allow no scripts, no frames, no content from other origins, and no caching.
+// With the referrer policy "same-origin", browsers send Origin with the form.
 func secure(h http.Header, more string) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"+more)

@@ -26,7 +26,7 @@ const (
 	hashLen = 32
 )
 
-// Bounds of a stored hash, so that a user who can write a hash does not decide how much memory the manager needs.
+// Limits on a stored hash, so that a user who can write a hash cannot make the manager use any amount of memory.
 const (
 	maxMemory = 64 << 10 // KiB
 	maxPasses = 4
@@ -35,23 +35,24 @@ const (
 	MaxHash = 512
 )
 
-// Max and Min bound a password, in bytes.
+// Max and Min limit the length of a password, in bytes.
 const (
 	Min = 12
 	Max = 256
 )
 
-// ErrHash means that a stored hash does not have the form and bounds of this package.
+// ErrHash means that a stored hash does not have this package's format or exceeds its limits.
 var ErrHash = errors.New("the hash is not of the form $argon2id$v=19$m=…,t=…,p=…$<salt>$<hash> within the bounds")
 
-// Random returns a new password with 130 bits. It has 26 letters and digits that cannot be confused with each other.
+// Random returns a new password with 130 bits of entropy. It consists of 26 letters and digits that cannot be confused
+// with each other.
 func Random() string {
 	var raw [17]byte
 	_, _ = rand.Read(raw[:]) // never fails
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw[:]))[:26]
 }
 
-// Hash returns the hash of a password in its stored form.
+// Hash returns the hash of a password in the form in which it is stored.
 func Hash(password string) (string, error) {
 	if len(password) < Min || len(password) > Max {
 		return "", fmt.Errorf("a password has %d to %d bytes; this one has %d", Min, Max, len(password))

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refresh decides whether a refresh token is valid, how it is rotated, and when a repeated token was stolen.
+// Package refresh decides whether a refresh token is valid, how it is rotated, and when a token that is used again must
+// have been stolen.
 package refresh
 
 import (
@@ -19,7 +20,8 @@ const (
 	// Grace is how long a rotated token can still be exchanged for its replacement. This helps clients that lost the
 	// response, and clients that sent two requests at the same time. kubectl runs exec plugins in parallel.
 	Grace = time.Minute
-	// Pause is the minimum time between two rotations of a session, so that no client can make the hub write continuously.
+	// Pause is the minimum interval between rotations in a session, so that no client can make the hub write
+	// continuously.
 	Pause = time.Second
 	// Len is the length of a token, in bytes.
 	Len = len(prefix) + 2*sessionLen + 1 + 2*secretLen
@@ -54,8 +56,8 @@ func (s secret) next(salt []byte) (next secret) {
 	return next
 }
 
-// Token is a refresh token. All tokens of a session have the same family. A token with the family was issued by the
-// hub, whatever its secret is.
+// Token is a refresh token. All tokens of a session have the same family. A token with the right family was issued by
+// the hub, regardless of its secret.
 type Token struct {
 	// Session is the ID of the session.
 	Session        string
@@ -68,7 +70,7 @@ func (t Token) String() string {
 	return prefix + t.Session + ":" + encode(t.family[:]) + encode(t.secret[:])
 }
 
-// Parse decodes the result of String, and reports whether it has the right form.
+// Parse decodes the result of String, and reports whether it has the right format.
 func Parse(raw string) (t Token, ok bool) {
 	if len(raw) != Len || !strings.HasPrefix(raw, prefix) {
 		return Token{}, false
@@ -113,7 +115,7 @@ func (s State) Given(t Token) bool { return same(t.family.hash(), s.Family) }
 // Outcome is the result of using a token.
 type Outcome int
 
-// The outcomes.
+// Outcomes of using a token.
 const (
 	// Foreign is a token that was not issued for the session.
 	Foreign Outcome = iota
@@ -125,7 +127,8 @@ const (
 	Repeated
 	// TooSoon is the current token within Pause.
 	TooSoon
-	// Reused is any other token of the session. Two clients have tokens of the session, and one of them has stolen them.
+	// Reused is any other token of the session. Two clients have tokens of the session, and one of them must have
+	// stolen its token.
 	Reused
 )
 
@@ -148,7 +151,7 @@ func (s State) Use(t Token, now time.Time) (Token, State, Outcome) {
 	return Token{}, s, Reused
 }
 
-// same compares digests. An empty digest is equal to nothing.
+// same compares digests. An empty digest is not equal to any digest.
 func same(a, b []byte) bool {
 	return len(b) > 0 && subtle.ConstantTimeCompare(a, b) == 1
 }

@@ -34,23 +34,23 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Path is the path at which users create, list and revoke their tokens for scripts.
+// Path is the path on which users create, list and revoke their script tokens.
 const Path = "/v1/auth/tokens"
 
 const (
-	// maxTokens bounds the number of a user's tokens.
+	// maxTokens is the maximum number of a user's tokens.
 	maxTokens = 64
-	// maxDescription bounds a description, in bytes.
+	// maxDescription is the maximum length of a description, in bytes.
 	maxDescription = 256
 	// defaultTTL is the default lifetime of a token.
 	defaultTTL = 30 * 24 * time.Hour
 	// minTTL is the minimum lifetime of a token.
 	minTTL = time.Minute
-	// seen is how long the response for a new token waits for the cache to have the token.
+	// seen is how long the response for a new token waits for the token to appear in the cache.
 	seen = 5 * time.Second
 )
 
-// Request is a request for a token for scripts.
+// Request is a request for a script token.
 type Request struct {
 	Description string `json:"description,omitempty"`
 	// Cluster is the only cluster that the token is valid for, as <namespace>/<name>. Empty means all clusters.
@@ -59,20 +59,20 @@ type Request struct {
 	TTL metav1.Duration `json:"ttl,omitzero"`
 }
 
-// Info describes a token for scripts.
+// Info describes a script token.
 type Info struct {
 	ID          string    `json:"id"`
 	Description string    `json:"description,omitempty"`
 	Cluster     string    `json:"cluster,omitempty"`
 	Created     time.Time `json:"created"`
 	Expires     time.Time `json:"expires"`
-	// LastUsed may be an hour behind, or more if many tokens are in use.
+	// LastUsed may be up to an hour out of date, or more if many tokens are in use.
 	LastUsed *time.Time `json:"lastUsed,omitempty"`
 	// Token is the token itself. Only the response that creates the token has this field.
 	Token string `json:"token,omitempty"`
 }
 
-// List is a list of tokens for scripts.
+// List is a list of script tokens.
 type List struct {
 	Items []Info `json:"items"`
 }
@@ -84,7 +84,7 @@ func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("DELETE "+Path+"/{id}", s.owned(http.StatusOK, s.revoke))
 }
 
-// action is an operation of a user on the user's tokens. It returns the response.
+// action is an operation that a user performs on the user's own tokens. It returns the response.
 type action func(http.ResponseWriter, *http.Request, *v1.User) (any, error)
 
 // owned returns a handler for an action.
@@ -129,8 +129,8 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	return do(w, r, user)
 }
 
-// signedIn returns the user of a request with a session's token for all clusters. A token for scripts cannot create
-// other tokens.
+// signedIn returns the user of a request with a session token for all clusters. A script token cannot create other
+// tokens.
 func (s *Server) signedIn(r *http.Request) (identity.Identity, error) {
 	raw, err := identity.Token(r)
 	if err != nil {
@@ -180,8 +180,8 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (
 	return info, nil
 }
 
-// awaitSeen waits until the cache has a new token, so that it counts when the user creates the next one. It does not
-// fail if the cache does not get the token in time.
+// awaitSeen waits until a new token is in the cache, so that it counts when the user creates the next one. It does not
+// fail if the token does not appear in the cache in time.
 func (s *Server) awaitSeen(ctx context.Context, secret *corev1.Secret) {
 	_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, seen, true, func(ctx context.Context) (bool, error) {
 		return s.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil, nil
@@ -232,7 +232,7 @@ func (s *Server) list(_ http.ResponseWriter, r *http.Request, user *v1.User) (an
 	return list, nil
 }
 
-// tokensOf returns the tokens of a user, the oldest first. It omits tokens of an earlier user with the same name.
+// tokensOf returns the tokens of a user, with the oldest first. It omits tokens of an earlier user with the same name.
 func (s *Server) tokensOf(ctx context.Context, user *v1.User) ([]stored, error) {
 	var secrets corev1.SecretList
 	err := s.Client.List(ctx, &secrets, client.InNamespace(s.Namespace),
@@ -258,7 +258,7 @@ func (s *Server) revoke(_ http.ResponseWriter, r *http.Request, user *v1.User) (
 	}
 	secret, name := &corev1.Secret{}, s.name(id)
 	err := s.Client.Get(r.Context(), name, secret)
-	if apierrors.IsNotFound(err) { // another replica may have created it just now; the gate limits these lookups
+	if apierrors.IsNotFound(err) { // another replica may have just created the token; the gate limits these lookups
 		err = s.Live.Get(r.Context(), name, secret)
 	}
 	if err == nil {

@@ -19,17 +19,19 @@ import (
 
 const (
 	prefix = "token-"
-	// The bytes of an ID: the time in Unix seconds, random bytes, and a code that proves that the hub created the ID.
+	// Numbers of bytes in an ID. It consists of the time in Unix seconds, random bytes, and a code that proves that the
+	// hub created the ID.
 	timeBytes, randomBytes, codeBytes = 4, 8, 8
 	// idLength is the length of an ID in hexadecimal digits.
 	idLength = 2 * (timeBytes + randomBytes + codeBytes)
-	// secretBytes is 256 bits, which cannot be guessed. Therefore an unsalted SHA-256 of them may be stored.
+	// secretBytes is the length of a secret. Since 256 bits cannot be guessed, storing an unsalted SHA-256 is
+	// sufficient.
 	secretBytes = 32
 )
 
-// Token is a token for scripts, token-<id>:<secret>. The secret is never printed.
+// Token is a script token, token-<id>:<secret>. The secret is never printed.
 type Token struct {
-	// ID is not secret.
+	// ID is the ID of the token, which is not secret.
 	ID  string
 	sum [sha256.Size]byte
 }
@@ -60,7 +62,7 @@ func Is(raw string) bool {
 	return ok && len(rest) > idLength && IsID(rest[:idLength]) && rest[idLength] == ':'
 }
 
-// IsID reports whether a text has the form of an ID.
+// IsID reports whether a text has the format of an ID.
 func IsID(s string) bool {
 	if len(s) != idLength {
 		return false
@@ -79,7 +81,7 @@ func Parse(raw string) (Token, bool) {
 		return Token{}, false
 	}
 	id, secret := raw[len(prefix):len(prefix)+idLength], raw[len(prefix)+idLength+1:]
-	// The decoder would skip line breaks.
+	// Otherwise the decoder would skip line breaks.
 	if len(secret) != base64.RawURLEncoding.EncodedLen(secretBytes) || strings.ContainsAny(secret, "\r\n") {
 		return Token{}, false
 	}
@@ -93,13 +95,13 @@ func Parse(raw string) (Token, bool) {
 // not valid with another ID.
 func (t Token) Hash() []byte { return hex.AppendEncode(nil, t.sum[:]) }
 
-// Matches reports whether a token has the hash. It takes constant time.
+// Matches reports whether a token has the given hash. It takes constant time.
 func (t Token) Matches(hash []byte) bool { return subtle.ConstantTimeCompare(t.Hash(), hash) == 1 }
 
-// Made returns the time in the ID.
+// Made returns the creation time, which is part of the ID.
 func (t Token) Made() time.Time {
 	raw, err := hex.DecodeString(t.ID[:2*timeBytes])
-	if err != nil { // Parse has checked it
+	if err != nil { // Parse has already checked it
 		return time.Time{}
 	}
 	return time.Unix(int64(binary.BigEndian.Uint32(raw)), 0)

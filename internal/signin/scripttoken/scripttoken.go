@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scripttoken has the tokens that users create for scripts.
+// Package scripttoken implements the tokens that users create for scripts.
 package scripttoken
 
 import (
@@ -46,8 +46,8 @@ const (
 const (
 	// usedEvery is the resolution of a token's last use.
 	usedEvery = time.Hour
-	// usesPerSecond bounds the rate at which one replica writes last uses. maxUses bounds how many recent writes it
-	// remembers.
+	// usesPerSecond limits the rate at which one replica writes last uses. maxUses is the maximum number of recent
+	// writes that it remembers.
 	usesPerSecond, maxUses = 1, 4096
 	useTimeout             = 10 * time.Second
 )
@@ -58,7 +58,7 @@ const credentialID = "authentication.kubernetes.io/credential-id"
 
 // Options of a Server. All are required.
 type Options struct {
-	// Client reads from a cache, and Live from the API server.
+	// Client reads from a cache, and Live reads from the API server.
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
@@ -73,8 +73,7 @@ type Options struct {
 	Log          *quietlog.Log
 }
 
-// Server creates, lists and revokes tokens for scripts, and authenticates users with them. It is safe for concurrent
-// use.
+// Server creates, lists and revokes script tokens, and authenticates users with them. It is safe for concurrent use.
 type Server struct {
 	Options
 
@@ -83,7 +82,7 @@ type Server struct {
 	rate *rate.Limiter
 }
 
-// NewServer returns a Server. It serves one operation of a user at a time, because listing the tokens of a user scans
+// NewServer returns a Server. It serves one operation per user at a time, because listing the tokens of a user scans
 // all labels in the cache.
 func NewServer(o Options) *Server {
 	gate := limit.NewGate(limit.Bounds{User: 1, All: 4, Queue: 64, QueueUser: 4, Wait: seen}, limit.Observer{})
@@ -105,7 +104,7 @@ func (s *Server) name(id string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: Prefix + id}
 }
 
-// read decodes the Secret of a token. It returns false if the Secret does not have the right form.
+// read decodes the Secret of a token. It returns false if the Secret does not have the right format.
 func (s *Server) read(secret *corev1.Secret) (stored, bool) {
 	text := func(key string) string { return string(secret.Data[key]) }
 	t := stored{
@@ -117,7 +116,7 @@ func (s *Server) read(secret *corev1.Secret) (stored, bool) {
 	if len(secret.Name) > len(Prefix) {
 		t.id = secret.Name[len(Prefix):]
 	}
-	if longest := t.created.Add(s.MaxTTL); t.ends.After(longest) { // the limit in the configuration was reduced
+	if longest := t.created.Add(s.MaxTTL); t.ends.After(longest) { // the limit in the configuration may have been reduced
 		t.ends = longest
 	}
 	ok := secret.Labels[v1.LabelSecretKind] == v1.SecretKindToken && secret.Name == Prefix+t.id && IsID(t.id) &&
@@ -129,7 +128,7 @@ func refused() *refusal.Error {
 	return refusal.Unauthorized("the hub does not accept the token; it may be revoked or incomplete")
 }
 
-// Identify returns the user of a token for scripts. For an unknown token, it only looks into the cache.
+// Identify returns the user of a script token. For an unknown token, it only looks into the cache.
 func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error) {
 	given, ok := Parse(raw)
 	if !ok {
@@ -170,8 +169,9 @@ func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error
 	return id, nil
 }
 
-// secretOf returns the Secret of a token. The cache of this replica may lack it if another replica has just created it.
-// Only in that case, and only if the ID proves that the hub created it, secretOf reads the API server.
+// secretOf returns the Secret of a token. If another replica has just created the token, the cache of this replica may
+// not contain it yet. In that case, secretOf reads from the API server, but only if the ID proves that the hub created
+// the token.
 func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.Client.Get(ctx, s.name(given.ID), secret)
@@ -192,14 +192,14 @@ func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, err
 }
 
 // noteUse writes the time of a token's last use, at most once in usedEvery for each token and at most usesPerSecond for
-// all tokens at this replica. A use that exceeds the rate is recorded at a later use.
+// all tokens on this replica. A use that exceeds the rate is recorded with a later use.
 func (s *Server) noteUse(t stored) {
 	now := s.Now()
 	if now.Sub(t.used) < usedEvery {
 		return
 	}
 	at, known := s.uses.Get(t.id)
-	if known && now.Sub(at.(time.Time)) < session.Settle { // the cache may not have the write yet; only times are added
+	if known && now.Sub(at.(time.Time)) < session.Settle { // the write may not be in the cache yet; only times are added
 		return
 	}
 	if !s.rate.AllowN(now, 1) {

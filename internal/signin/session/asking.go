@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// AskLimit bounds how long a refresh waits for the provider of a session.
+	// AskLimit is the maximum time that a refresh waits for the provider of a session.
 	AskLimit = 6 * time.Second
 	// askedFor is how long one request has the exclusive right to query the provider of a session. The right expires by
 	// itself, so that a replica that stops in the meantime does not end the session.
@@ -22,8 +22,8 @@ const (
 var ErrAsking = errors.New("another replica is querying the provider of the session")
 
 // ClaimAsking gives this replica the exclusive right to query the provider of a session. A provider that rotates its
-// own refresh tokens would treat a token that is sent twice as stolen. The session must have been read from the API
-// server just before. If another replica writes it first, the error is a conflict.
+// own refresh tokens would treat a token that is sent twice as stolen. The session must have just been read from the
+// API server. If another replica writes it first, the error is a conflict.
 func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	now := s.now()
 	if since := now.Sub(TimeOf(session.Secret, KeyAsking)); since < askedFor && since > -askedFor {
@@ -36,8 +36,8 @@ func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	return nil
 }
 
-// EndAsking lets other replicas query the provider, after the provider did not answer. If the write fails, they wait
-// for askedFor.
+// EndAsking lets other replicas query the provider, after the provider has failed to respond. If the write fails, they
+// wait for askedFor.
 func (s *Store) EndAsking(ctx context.Context, session Session) {
 	delete(session.Data, KeyAsking)
 	if err := s.client.Update(ctx, session.Secret); err != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// directMargin is how much longer than its token a session is kept, so that repeated requests of a client cause few
-// writes.
+// directMargin is how long a session is kept after its token has expired, so that repeated requests from a client cause
+// few writes.
 const directMargin = 10 * time.Minute
 
-// NoteDirect records in a session that it has a token for direct access until the given time. From then on the Secret
+// NoteDirect records in a session that it has a token for direct access until the given time. From then on, the Secret
 // is no longer deleted with its User or AuthProvider.
 func (s *Store) NoteDirect(ctx context.Context, session Session, until time.Time) error {
 	if !session.Direct().Before(until) && len(session.OwnerReferences) == 0 && !session.Revoked() {
@@ -55,8 +55,8 @@ func (s *Store) IsDirect(o client.Object) bool {
 		len(secret.Data[KeyDirect]) > 0
 }
 
-// Restore recreates a deleted session as a revoked one. Members may accept its tokens. Without the Secret, they would
-// not be informed that the session was ended.
+// Restore recreates a deleted session as a revoked session. Members may accept its tokens. Without the Secret, they
+// would not be informed that the session was ended.
 func (s *Store) Restore(ctx context.Context, deleted Session) error {
 	data := map[string][]byte{KeyRevoked: []byte("true")}
 	for _, key := range []string{KeyUID, KeyBegun, KeyEnds, KeyPrincipal, KeyProvider, KeyProviderUID, KeyDirect} {

@@ -29,24 +29,24 @@ const Prefix = "drover-session-"
 // LabelUser is the label with the name of a session's User, or with a digest of the principal.
 const LabelUser = v1.Group + "/user"
 
-// Keys of a session's Secret. Secrets of tokens for scripts also have the exported keys.
+// Keys of a session's Secret. Secrets of script tokens also have the exported keys.
 const (
 	KeyUID     = "uid"
 	KeyBegun   = "begun"
 	KeyEnds    = "ends"
 	KeyRevoked = "revoked"
-	// KeyKeys has the UID of the Secret with the issuer's keys. Deleting that Secret ends all sessions. KeyPassword has
-	// the digest of the password hash that the user signed in with. KeyRefresh has the state of refresh tokens, if the
-	// session has any.
+	// KeyKeys holds the UID of the Secret with the issuer's keys. Deleting that Secret ends all sessions. KeyPassword
+	// holds the digest of the password hash with which the user signed in. KeyRefresh holds the state of refresh
+	// tokens, if the session has any.
 	KeyKeys     = "keys"
 	KeyPassword = "password"
 	KeyRefresh  = "refresh"
 	// KeyAwaited marks a session that a user has approved, but whose device has not fetched its tokens yet.
 	KeyAwaited = "awaited"
-	// KeyDirect has the time until which members may accept tokens of the session without the hub. The Secret stays until
-	// then, so that members can be informed that the session was ended.
+	// KeyDirect holds the time until which members may accept tokens of the session without the hub. The Secret is kept
+	// until then, so that members can be informed that the session has ended.
 	KeyDirect = "direct"
-	// KeyAsking has the time when a replica started to query the provider of the session.
+	// KeyAsking holds the time when a replica started to query the provider of the session.
 	KeyAsking = "asking"
 )
 
@@ -55,10 +55,10 @@ const (
 	KeyPrincipal   = "principal"
 	KeyProvider    = "provider"
 	KeyProviderUID = "providerUID"
-	// KeyGroups has the groups that are named in bindings, and KeyState has the state of the connector.
+	// KeyGroups holds the groups that are named in bindings, and KeyState holds the state of the connector.
 	KeyGroups = "groups"
 	KeyState  = "state"
-	// KeyNotice has the notice for the user about the login.
+	// KeyNotice holds the notice for the user about the login.
 	KeyNotice = "notice"
 )
 
@@ -94,7 +94,7 @@ func NewSecret(name types.NamespacedName, c account.Claims, begun, ends time.Tim
 
 func stamp(at time.Time) []byte { return []byte(at.UTC().Format(time.RFC3339)) }
 
-// TimeOf returns a time in a Secret, or the zero time.
+// TimeOf returns a time in a Secret, or the zero time if there is none.
 func TimeOf(secret *corev1.Secret, key string) time.Time {
 	at, err := time.Parse(time.RFC3339, string(secret.Data[key]))
 	if err != nil {
@@ -137,7 +137,7 @@ func (s Session) Claims() account.Claims {
 	}
 }
 
-// Upstream returns the last description of the user by the connector.
+// Upstream returns the connector's last description of the user.
 func (s Session) Upstream() connector.User {
 	return connector.User{ID: s.UID(), Name: s.Claims().User, State: s.Data[KeyState]}
 }
@@ -175,7 +175,8 @@ func (s Session) Direct() time.Time { return TimeOf(s.Secret, KeyDirect) }
 // session.
 func (s Session) Ends() time.Time { return Ends(s.Secret) }
 
-// Ends returns the time when a session or a token for scripts ends, or the zero time if its Secret does not have it.
+// Ends returns the time when a session or a script token ends, or the zero time if its Secret does not contain that
+// time.
 func Ends(secret *corev1.Secret) time.Time {
 	ends, direct := TimeOf(secret, KeyEnds), TimeOf(secret, KeyDirect)
 	if ends.Before(direct) {
@@ -190,7 +191,7 @@ func (s Session) Refresh() (state refresh.State, ok bool) {
 	return state, len(raw) > 0 && json.Unmarshal(raw, &state) == nil
 }
 
-// setRefresh stores the state of refresh tokens. From then on the session ends at until, or with its last token.
+// setRefresh stores the state of refresh tokens. From then on, the session ends at until, or with its last token.
 func (s Session) setRefresh(state refresh.State, until, now time.Time) error {
 	raw, err := json.Marshal(state)
 	if err != nil {

@@ -26,18 +26,19 @@ import (
 )
 
 const (
-	// maxSessions bounds the sessions of a user, for scripts that sign in repeatedly.
+	// maxSessions is the maximum number of sessions of a user, for scripts that sign in repeatedly.
 	maxSessions = 16
-	// Settle is how long the cache of a replica may lack a session that began at another replica.
+	// Settle is how long the cache of a replica may lack a session that started on another replica.
 	Settle = time.Minute
-	// WriteLimit bounds the time of the writes that begin or refresh a session.
+	// WriteLimit is the time limit for writes that start or refresh a session.
 	WriteLimit = 10 * time.Second
 	// CodeLifetime is how long a code can be redeemed.
 	CodeLifetime = time.Minute
-	// replay is how long a session must be kept to show that its code was redeemed, even if the clocks of replicas differ.
+	// replay is how long a session must be kept to show that its code has been redeemed, even if the clocks of replicas
+	// differ.
 	replay = 2 * CodeLifetime
-	// unseenPerSecond bounds the rate at which clients cause the API server to be read for sessions that are not in the
-	// cache.
+	// unseenPerSecond limits the rate at which clients can cause reads from the API server, for sessions that are not
+	// in the cache.
 	unseenPerSecond = 20
 )
 
@@ -59,7 +60,7 @@ type Code struct {
 	Offline bool `json:"o,omitempty"`
 }
 
-// Bounds are the bounds of a session whose client requested refresh tokens. All are required.
+// Bounds are the time limits of a session whose client requested refresh tokens. All are required.
 type Bounds struct {
 	// Idle is how long an unused refresh token is valid. Lifetime is how long a session lasts after the login.
 	Idle, Lifetime time.Duration
@@ -79,7 +80,7 @@ func (b Bounds) until(begun, used time.Time) time.Time {
 // Store reads and writes sessions. It is safe for concurrent use.
 type Store struct {
 	Bounds
-	// client reads from a cache, and live from the API server.
+	// client reads from a cache, and live reads from the API server.
 	client    client.Client
 	live      client.Reader
 	namespace string
@@ -120,11 +121,11 @@ func (s *Store) Live(ctx context.Context, id string) (Session, error) {
 	return session, s.live.Get(ctx, s.name(id), session.Secret)
 }
 
-// Given returns the session of a refresh token, or ErrRefresh. It reads the API server only if the cache does not have
-// the session.
+// Given returns the session of a refresh token, or ErrRefresh. It reads from the API server only if the session is not
+// in the cache.
 func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error) {
 	session, err := s.Cached(ctx, given.Session)
-	if apierrors.IsNotFound(err) { // another replica may have started it just now
+	if apierrors.IsNotFound(err) { // another replica may have just started the session
 		if !s.unseen.AllowN(s.now(), 1) {
 			return Session{}, errors.New("look up a session: too many clients ask for sessions that are in no cache")
 		}
@@ -172,7 +173,7 @@ func (s *Store) Refreshable(session Session, state refresh.State) bool {
 	return s.now().Before(s.until(session.Began(), state.Used))
 }
 
-// Revoke ends a session immediately. Its Secret stays until its tokens have expired, so that its code cannot begin
+// Revoke ends a session immediately. Its Secret is kept until its tokens have expired, so that its code cannot start
 // another session.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	name := s.name(id)
@@ -184,10 +185,10 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 	return nil
 }
 
-// makeRoom removes sessions of a user for a new one: first sessions that have ended, then sessions without refresh
-// tokens, then the session that was unused for the longest time. It keeps a session whose code could be redeemed again.
-// Therefore a user who signs in too often has to wait. A login that begins before the previous one is in the cache may
-// leave one session too many, which the next login removes.
+// makeRoom removes sessions of a user to make room for a new one. It first removes sessions that have ended, then
+// sessions without refresh tokens, and then the session that has been unused for the longest time. It keeps a session
+// whose code could be redeemed again. Therefore a user who signs in too often has to wait. A login that starts before
+// the previous session is in the cache may leave one session too many, which the next login removes.
 func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	var sessions corev1.SecretList
 	user := next.User()
@@ -215,7 +216,7 @@ func (s *Store) makeRoom(ctx context.Context, next Session) error {
 }
 
 // removable returns the sessions that a user no longer needs, in the order in which they are removed. It omits sessions
-// whose code could be redeemed again, and sessions whose end members have not been informed of.
+// whose code could be redeemed again, and sessions that have ended without members having been informed yet.
 func removable(all []corev1.Secret, now time.Time) []corev1.Secret {
 	class := func(secret *corev1.Secret) (int, time.Time) {
 		session := Session{secret}

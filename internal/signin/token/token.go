@@ -46,9 +46,10 @@ type Claims struct {
 	Authenticated *jwt.NumericDate `json:"auth_time,omitempty"`
 	// Session is the ID of the session that the token belongs to.
 	Session string `json:"sid"`
-	// UID is the UID of the User, which differs after a User was deleted and recreated, or the ID of a provider's user.
+	// UID is the UID of the User, which differs after a User has been deleted and recreated, or the ID of a provider's
+	// user.
 	UID string `json:"uid"`
-	// Groups are the groups of the user that are named in bindings, each with its provider.
+	// Groups are the groups of the user that are named in bindings, each with the prefix of its provider.
 	Groups []string `json:"groups,omitempty"`
 }
 
@@ -81,15 +82,15 @@ func IssuedBy(raw, issuer string) bool {
 	return untrusted.Claims(raw, &c, untrusted.Small()) == nil && c.Issuer == issuer
 }
 
-// Keys are the public keys that tokens may be signed with.
+// Keys are the public keys with which tokens may be signed.
 type Keys interface {
-	// Public returns the public key with an ID.
+	// Public returns the public key with the given ID.
 	Public(id string) (*ecdsa.PublicKey, bool)
 }
 
 // Verify returns the claims of a token that a key of the set has signed for the issuer and for one accepted audience.
-// It also returns the ID of the key. accepted returns the maximum lifetime of a token for an audience, or 0 if the
-// audience is not accepted.
+// It also returns the ID of the key. The function accepted returns the maximum lifetime of a token for an audience, or
+// 0 if the audience is not accepted.
 func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string,
 	err error) {
 	if len(raw) > Max {

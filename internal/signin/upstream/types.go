@@ -21,7 +21,7 @@ import (
 type Type struct {
 	// Name is the value of status.type.
 	Name string
-	// Is reports whether a provider has this type.
+	// Is reports whether a provider is of this type.
 	Is func(*v1.AuthProvider) bool
 	// Secret returns the reference to the Secret of a provider of this type, or nil if there is none.
 	Secret func(*v1.AuthProvider) *v1.ProviderSecret
@@ -32,7 +32,7 @@ type Type struct {
 	Build func(Parts) (connector.Connector, error)
 }
 
-// Parts has the inputs for a connector.
+// Parts holds the inputs for a connector.
 type Parts struct {
 	Provider *v1.AuthProvider
 	// Secret is the value that Type.Secret refers to.
@@ -133,7 +133,7 @@ func buildLDAP(parts Parts) (connector.Connector, error) {
 	})
 }
 
-// pool returns the certificate authorities in a bundle, or nil for an empty bundle.
+// pool returns the certificate authorities in a bundle, or nil if the bundle is empty.
 func pool(bundle string) (*x509.CertPool, error) {
 	var roots *x509.CertPool
 	if bundle == "" {

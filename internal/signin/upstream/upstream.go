@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream has the types of AuthProviders, and caches the connector of each AuthProvider.
+// Package upstream contains the types of AuthProviders, and caches the connector of each AuthProvider.
 package upstream
 
 import (
@@ -29,7 +29,7 @@ var (
 
 // Connectors caches the connector of each AuthProvider. It is safe for concurrent use.
 type Connectors struct {
-	// Reader reads Secrets of Namespace from a cache.
+	// Reader reads Secrets in Namespace from a cache.
 	Reader    client.Reader
 	Namespace string
 	// Now returns the time for connectors that check tokens. The default is time.Now.
@@ -113,14 +113,14 @@ func (c *Connectors) parts(p *v1.AuthProvider, secret []byte) Parts {
 	}
 }
 
-// Forget removes the connector of a provider that was deleted.
+// Forget removes the connector of a provider that has been deleted.
 func (c *Connectors) Forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.known, name)
 }
 
-// read returns a value of a Secret that administrators labelled for providers. Any other Secret, such as the Secret
+// read returns a value from a Secret that administrators labeled for providers. Any other Secret, such as the Secret
 // with the hub's keys, must not reach an upstream.
 func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Secret, []byte, error) {
 	secret := &corev1.Secret{}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usercode generates the codes that users type to let a program on another device act as them (RFC 8628), and
+// Package usercode generates the codes that users type to let a client on another device act as them (RFC 8628), and
 // recognizes the codes of this hub.
 package usercode
 
@@ -21,18 +21,18 @@ const (
 	// Lifetime is the minimum time for which a code is valid. A code may be valid for up to twice as long, depending on
 	// when it was generated.
 	Lifetime = 10 * time.Minute
-	// letters are the letters in codes. They have no vowels, so that a code spells no word, and no letters that look alike
-	// (RFC 8628, section 6.1).
+	// letters are the letters in codes. There are no vowels, so that a code does not spell a word, and no letters that
+	// look alike (RFC 8628, section 6.1).
 	letters = "BCDFGHJKLMNPQRSTVWXZ"
-	// random and checked are the numbers of letters in a code. The first letters are random and have 39 bits. The others
-	// prove that this hub generated the code recently, so that a wrong code is detected without storing an object for each
-	// code.
+	// random and checked are the numbers of letters in a code. The first letters are random and contain 39 bits. The
+	// others prove that this hub generated the code recently, so that a wrong code is detected without storing an
+	// object for each code.
 	random, checked = 9, 3
-	// maxTyped bounds the input of a user, in bytes.
+	// maxTyped is the maximum length of a user's input, in bytes.
 	maxTyped = 64
 )
 
-// New generates a code. The key is secret.
+// New generates a code with a secret key.
 func New(key []byte, now time.Time) (string, error) {
 	text := make([]byte, 0, random)
 	for len(text) < random {
@@ -71,7 +71,7 @@ func Parse(typed string, now time.Time, keys ...[]byte) (string, bool) {
 	return "", false
 }
 
-// Format formats a code for people.
+// Format formats a code for users.
 func Format(code string) string {
 	if len(code) != random+checked {
 		return code
@@ -95,7 +95,7 @@ func checkOf(key []byte, text string, slot int64) (string, error) {
 		return "", fmt.Errorf("derive key of user codes: %w", err)
 	}
 	mac := hmac.New(sha256.New, derived)
-	_ = binary.Write(mac, binary.BigEndian, slot) // a hash accepts all input
+	_ = binary.Write(mac, binary.BigEndian, slot) // writing to a hash never fails
 	mac.Write([]byte(text))
 	n := binary.BigEndian.Uint64(mac.Sum(nil))
 	check := make([]byte, checked)

@@ -27,11 +27,11 @@ import (
 )
 
 const (
-	// verifyLimit bounds how long a request waits for the issuer of its token.
+	// verifyLimit is the maximum time that a request waits for the issuer of its token.
 	verifyLimit = 5 * time.Second
-	// maxCredentialID bounds the ID of a token in audit logs.
+	// maxCredentialID is the maximum length of a token's ID in audit logs.
 	maxCredentialID = 256
-	// maxVerified bounds the cache of verified tokens.
+	// maxVerified is the maximum number of tokens in the cache of verified tokens.
 	maxVerified = 8192
 	// credentialID is the extra field in which API servers record the credential of a user.
 	credentialID = "authentication.kubernetes.io/credential-id"
@@ -51,7 +51,7 @@ type Authenticator struct {
 	verified *cache.LRUExpireCache // values of type verified, by the digest of the token
 }
 
-// NewAuthenticator returns an Authenticator with these settings.
+// NewAuthenticator returns an Authenticator with the given settings.
 func NewAuthenticator(a Authenticator) *Authenticator {
 	a.verified = cache.NewLRUExpireCache(maxVerified)
 	return &a
@@ -65,16 +65,16 @@ type verified struct {
 	generation int64
 }
 
-// unverified has the claims that select the provider of a token.
+// unverified holds the claims that select the provider of a token.
 type unverified struct {
 	Issuer   string           `json:"iss"`
 	Audience jwt.Audience     `json:"aud"`
 	Expiry   *jwt.NumericDate `json:"exp"`
 }
 
-// Identify returns the user of a token for an AuthProvider of workloads, and reports whether the token is for one. Such
-// a token is never sent to a TokenReview. The hub's API server may trust the same issuer, and would give the user
-// another name.
+// Identify returns the user of a token for a workload AuthProvider, and reports whether the token is for such a
+// provider. Such a token is never sent to a TokenReview. The hub's API server may trust the same issuer, and would give
+// the user another name.
 func (a *Authenticator) Identify(
 	r *http.Request, raw string, sum [sha256.Size]byte,
 ) (id identity.Identity, ours bool, err error) {
@@ -104,8 +104,8 @@ func (a *Authenticator) Identify(
 }
 
 // provider returns the name of the AuthProvider for the issuer and the audience of a token, or "" if there is none.
-// Tokens of the hub's own API server have an audience that no provider should accept. If a provider does accept such an
-// audience, it still refuses the token, because the issuer of the provider does not have its key.
+// Tokens of the hub's own API server have an audience that no provider should accept. Even if a provider accepts such
+// an audience, it refuses the token, because the provider's issuer does not publish the key that signed it.
 func (a *Authenticator) provider(ctx context.Context, claims unverified) (string, error) {
 	var all v1.AuthProviderList
 	if err := a.Cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -157,7 +157,7 @@ func (a *Authenticator) verify(
 		return identity.Identity{}, err
 	}
 	if claims.Expiry != nil && a.Now().After(claims.Expiry.Time().Add(v.Lifetime())) {
-		// No issuer is queried for the user again. Without ErrEnded, an open request would never end.
+		// The issuer is not queried again for this user. Without ErrEnded, an open request would never end.
 		return identity.Identity{}, refusal.Unauthorized("the token expired long ago").Because(identity.ErrEnded)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), verifyLimit)
@@ -201,7 +201,7 @@ func (a *Authenticator) admit(r *http.Request, provider string, u User) (identit
 		return unusable(err)
 	}
 	if u.ID != "" && len(u.ID) <= maxCredentialID && identity.HeaderSafe(u.ID) {
-		credential := []string{"JTI=" + u.ID} // in the format of API servers
+		credential := []string{"JTI=" + u.ID} // in the format that API servers use
 		id.Extra = map[string][]string{identity.HubPrefix + credentialID: credential}
 		id.Hub.Extra = map[string]authenticationv1.ExtraValue{credentialID: credential}
 	}

@@ -25,20 +25,20 @@ import (
 
 const (
 	// freshFor is how long keys are used without querying the issuer again. After that, the issuer is queried in the
-	// background while the keys are still used. After dueFor, the keys are used only after the issuer was queried, so that
-	// a removed key is refused even if the hub verified no token in the meantime. While the issuer does not answer, keys
-	// are used for up to keptFor.
+	// background while the keys are still used. After dueFor, the keys are used only after the issuer has been queried,
+	// so that a removed key is refused even if the hub has verified no token in the meantime. While the issuer does not
+	// respond, keys are used for up to keptFor.
 	freshFor, dueFor, keptFor = 5 * time.Minute, 10 * time.Minute, time.Hour
-	// askEvery bounds the rate of queries to the issuer, even if clients send tokens with unknown keys.
+	// askEvery limits the rate of queries to the issuer, even if clients send tokens with unknown keys.
 	askEvery = 10 * time.Second
-	// failedFor is how long an issuer that did not answer is not queried again.
+	// failedFor is how long an issuer that did not respond is not queried again.
 	failedFor = time.Minute
-	// askLimit bounds the time of one query.
+	// askLimit is the time limit of one query.
 	askLimit = 8 * time.Second
 )
 
-// keySet has the keys that an issuer publishes, by ID. Keys of different algorithms may share an ID (RFC 7517, section
-// 4.5).
+// keySet holds the keys that an issuer publishes, by ID. Keys of different algorithms may share an ID (RFC 7517,
+// section 4.5).
 type keySet struct {
 	keys map[string][]jose.JSONWebKey
 	at   time.Time
@@ -58,8 +58,8 @@ type issuer struct {
 	behind bool  // a query is running in the background
 }
 
-// withID returns the keys with an ID. It queries the issuer if there is none or if the keys are due. If the keys are no
-// longer fresh, it queries the issuer in the background.
+// withID returns the keys with the given ID. It queries the issuer if there are none or if the keys are due. If the
+// keys are no longer fresh, it queries the issuer in the background.
 func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
 	if keys, count := i.look(id); count {
 		return keys, nil
@@ -83,8 +83,8 @@ func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, erro
 	return nil, fmt.Errorf("%w: the token's key is not one of the issuer's keys", connector.ErrRefused)
 }
 
-// look returns the known keys with an ID, and reports whether they can be used. If they are no longer fresh, it starts
-// a query in the background.
+// look returns the known keys with the given ID, and reports whether they can be used. If they are no longer fresh, it
+// starts a query in the background.
 func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -143,7 +143,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 		return nil, errors.New("the issuer's configuration has a jwks_uri that is not an https URL")
 	}
 	var set struct {
-		Keys []json.RawMessage `json:"keys"` // the client bounds their number
+		Keys []json.RawMessage `json:"keys"` // the client limits their number
 	}
 	if err := i.get(ctx, document.Keys, &set); err != nil {
 		return nil, fmt.Errorf("ask the issuer for its keys: %w", err)

@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// costLimit bounds the cost of one expression. It allows about 10 ms of CPU time for anyone who can get a token
+	// costLimit is the maximum cost of one expression. It allows about 10 ms of CPU time for anyone who can get a token
 	// signed.
 	costLimit = 100_000
-	// rulesLimit bounds the time of all expressions for a token.
+	// rulesLimit is the time limit for all expressions for a token.
 	rulesLimit = time.Second
 	maxGroups  = 1000
 	maxUID     = 255
 )
 
-// compiler is the compiler of Kubernetes' structured authentication, with a lower limit for the cost of an expression.
+// compiler is the compiler from Kubernetes structured authentication, with a lower limit for the cost of an expression.
 var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), ProgramOptions: []cel.ProgramOption{cel.CostLimit(costLimit)},
@@ -245,7 +245,7 @@ func (v value) list(ctx context.Context, claims map[string]any) ([]string, error
 	return texts, nil
 }
 
-// native returns a result of CEL as a text, a list or nil. It returns other results unchanged.
+// native returns a CEL result as a text, a list or nil. It returns other results unchanged.
 func native(result ref.Val) any {
 	switch result := result.(type) {
 	case types.Null:

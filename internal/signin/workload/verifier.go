@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package workload verifies tokens of other issuers that identify workloads, such as the tokens of GitHub Actions,
+// Package workload verifies tokens from other issuers that identify workloads, such as the tokens of GitHub Actions,
 // GitLab CI, and another cluster's ServiceAccounts.
 package workload
 
@@ -27,7 +27,7 @@ const (
 	Max = 16 << 10
 	// skew is the maximum difference between the clocks of the issuer and the hub.
 	skew = 30 * time.Second
-	// defaultLifetime is the default of the maximum lifetime of a token.
+	// defaultLifetime is the default for the maximum lifetime of a token.
 	defaultLifetime = time.Hour
 	maxKeyID        = 256
 )
@@ -51,7 +51,7 @@ type User struct {
 	Groups    []string
 	// Audiences are the audiences of the token. At least one of them is an audience of the provider.
 	Audiences []string
-	// ID is the ID of the token, or empty if it has none.
+	// ID is the ID of the token, or empty if the token has none.
 	ID string
 	// Expiry is the time when the token expires.
 	Expiry time.Time
@@ -92,7 +92,7 @@ func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
 }
 
-// Holds reports whether the key that verified a token is still one of the issuer's keys, as far as is known.
+// Holds reports whether the key that verified a token is still one of the issuer's keys, as far as the hub knows.
 func (v *Verifier) Holds(u User) bool {
 	keys, count := v.keys.look(u.Key)
 	return count && slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return thumbprint(key) == u.Print })
@@ -152,7 +152,7 @@ func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims,
 		if key.Algorithm != "" && key.Algorithm != header.Algorithm {
 			continue
 		}
-		if parsed.Claims(key.Key, &standard, &claims) == nil { // names must have their only spelling and must not repeat
+		if parsed.Claims(key.Key, &standard, &claims) == nil { // names must have exactly one spelling and must not repeat
 			return standard, claims, User{Key: header.KeyID, Print: thumbprint(key)}, nil
 		}
 		why = "the token's signature does not verify, or its claims are malformed"

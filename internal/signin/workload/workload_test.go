@@ -535,7 +535,7 @@ func TestResponsesOfALyingIssuerAreRefused(t *testing.T) {
 			u.document = func() any { return map[string]string{"issuer": "https://evil.example", "jwks_uri": u.URL + "/keys"} }
 		},
 		"keys without TLS": func(u *upstream) {
-			plain := httptest.NewServer(http.HandlerFunc(u.serve)) // which has the right ones
+			plain := httptest.NewServer(http.HandlerFunc(u.serve)) // which holds the right ones
 			u.t.Cleanup(plain.Close)
 			u.document = func() any { return map[string]string{"issuer": u.URL, "jwks_uri": plain.URL + "/keys"} }
 		},
@@ -566,7 +566,7 @@ func TestResponsesOfALyingIssuerAreRefused(t *testing.T) {
 			u.set = func() any { return strings.Repeat(" ", 5<<20) + string(raw) }
 		},
 		"keys at another place": func(u *upstream) { // CVE-2019-14435: a redirect leads to internal addresses
-			inside := httptest.NewTLSServer(http.HandlerFunc(u.serve)) // which has the right ones, and the same certificate
+			inside := httptest.NewTLSServer(http.HandlerFunc(u.serve)) // which holds the right ones, and the same certificate
 			u.t.Cleanup(inside.Close)
 			u.redirect = inside.URL + "/keys"
 		},

@@ -21,7 +21,7 @@ import (
 
 const (
 	headerListBytes = 320       // in addition to Config.MaxHeaderBytes, as in net/http: the overhead of ten fields
-	connWindow      = 1 << 30   // not math.MaxInt32: the initial 65,535 are added, and the sum must not overflow
+	connWindow      = 1 << 30   // not math.MaxInt32, because the initial 65,535 are added, and the sum must not overflow
 	unlimited       = 100_000   // streams, if the other end announces no limit
 	lastStream      = 1<<31 - 1 // see RFC 9113, section 5.1.1
 	firstWindow     = 1<<16 - 1 // see RFC 9113, section 6.9.2
@@ -29,11 +29,11 @@ const (
 	firstStreams    = 100       // streams that may be open before the other end has sent its SETTINGS
 	firstFrameSize  = 16 << 10  // see RFC 9113, section 6.5.2
 	headerTable     = 4 << 10   // maximum size of each HPACK table, in bytes
-	reportRead      = 4 << 10   // bytes that are read before they are reported to the other end
-	bodyPiece       = 32 << 10  // bytes of a request body in one frame, which fits into a WebSocket frame
-	readBuffer      = 512       // bytes that each connection holds; longer reads bypass the buffer
+	reportRead      = 4 << 10   // number of bytes that are read before they are reported to the other end
+	bodyPiece       = 32 << 10  // number of bytes of a request body in one frame, which fits into a WebSocket frame
+	readBuffer      = 512       // size of each connection's read buffer, in bytes; longer reads bypass it
 
-	goodbyeTimeout = 250 * time.Millisecond // for telling the peer the reason, which it may not read
+	goodbyeTimeout = 250 * time.Millisecond // time for telling the peer the reason, which the peer may not read
 )
 
 var (
@@ -42,19 +42,19 @@ var (
 	errBodyClosed  = errors.New("read after the body was closed")
 )
 
-// Client sends requests over one connection. The goroutine of a request sends its header, and receives the response
-// from its stream. The only reader of the connection fills the streams. So a request without a body starts no
-// goroutine.
+// Client sends requests over one connection. The goroutine of a request sends the request's header, and receives the
+// response from its stream. A single reader of the connection fills the streams. Therefore a request without a body
+// starts no goroutine.
 type Client struct {
 	conn           net.Conn
 	cfg            Config
 	maxHeaderBytes int // limit for a response
 	out            writer
 	ended          chan struct{}
-	waking         *stream // the stream to wake after its data was read; only the reader uses it
+	waking         *stream // the stream to wake up after its data has been read; only the reader uses it
 
 	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // uses mu: signals changes of streams and windows, and the end
+	changed sync.Cond  // uses mu; signals changes of streams and windows, and the end of the connection
 	streams map[uint32]*stream
 	state   clientState
 	peer    peerSettings
@@ -85,10 +85,10 @@ type peerSettings struct {
 // inflow counts the bytes that may still arrive.
 type inflow struct {
 	credit int64
-	read   int64 // bytes that were read but have not been reported to the other end yet
+	read   int64 // bytes that have been read but not reported to the other end yet
 }
 
-// add counts bytes that were read, and returns how many of them to report now.
+// add counts bytes that have been read, and returns how many of them to report now.
 func (f *inflow) add(n int) uint32 {
 	f.read += int64(n)
 	if f.read < reportRead && f.read < f.credit {
@@ -243,7 +243,7 @@ func (c *Client) enter(s *stream, headerBytes uint64, err error) error {
 	return nil
 }
 
-// frame returns the largest frame that the other end accepts.
+// frame returns the size of the largest frame that the other end accepts.
 func (c *Client) frame() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,7 +266,7 @@ func (c *Client) forget(s *stream) {
 	}
 }
 
-// Ping waits until the other end has answered a PING.
+// Ping waits until the other end has responded to a PING.
 func (c *Client) Ping(ctx context.Context) error {
 	var content [8]byte
 	_, _ = rand.Read(content[:]) // never fails
@@ -304,7 +304,7 @@ func (c *Client) end() error {
 	return c.state.ended
 }
 
-// Shutdown sends GOAWAY and waits until no stream is left.
+// Shutdown sends GOAWAY and waits until no streams are left.
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	said := c.state.leaving
@@ -349,9 +349,9 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// fail ends everything for the given reason.
+// fail ends the connection and all requests for the given reason.
 func (c *Client) fail(err error) {
-	c.cfg.Ends() // comes first, so that a failed request can ask for the reason
+	c.cfg.Ends() // this comes first, so that a failed request can ask for the reason
 	c.mu.Lock()
 	if c.state.ended != nil {
 		c.mu.Unlock()

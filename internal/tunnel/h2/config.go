@@ -1,12 +1,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package h2 is the HTTP/2 client at the hub's end of a tunnel.
+// Package h2 is the HTTP/2 client on the hub's end of a tunnel.
 //
 // It exists because the client of golang.org/x/net/http2 starts a goroutine for each request. That goroutine starts
-// with a small stack and grows it in the calls of WebSocket and TLS. Without it, a GET through the hub takes 9 to 19 %
-// less of the manager's CPU, and 14 to 20 % less with 16 concurrent requests. Design note 22 has the figures and the
-// command that measures them again: "go test -run '^$' -bench Request/GET/hub ./internal/server".
+// with a small stack, which grows during the calls into WebSocket and TLS code. Without that goroutine, a GET through
+// the hub takes 9 to 19 % less of the manager's CPU, and 14 to 20 % less with 16 concurrent requests. Design note 22
+// contains the figures and the command to measure them again: "go test -run '^$' -bench Request/GET/hub
+// ./internal/server".
 //
 // The package uses the frames and the header compression of golang.org/x/net. It knows nothing about WebSockets, agents
 // or the tunnel's own headers. It does not support push, priorities, CONNECT, compression, informational responses or
@@ -19,7 +20,7 @@ package h2
 
 import "time"
 
-// Config has the settings of a client. All of them are required.
+// Config holds the settings of a client. All of them are required.
 type Config struct {
 	// MaxHeaderBytes limits the header of a response together with its trailer, counted as in HTTP/2.
 	MaxHeaderBytes int
@@ -30,10 +31,10 @@ type Config struct {
 	// MaxFrameSize is the maximum size of a frame from the other end, in bytes.
 	MaxFrameSize int
 
-	// WriteTimeout ends the connection if it accepts no byte for this long.
+	// WriteTimeout ends the connection if it accepts no data for this long.
 	WriteTimeout time.Duration
 
-	// Omit reports whether a request header must not be sent. The name may be in any case.
+	// Omit reports whether a request header must not be sent. The case of the name does not matter.
 	Omit func(name string) bool
 
 	// Ends is called before a request fails because the connection ends, so that the caller of the request can ask for

@@ -34,8 +34,8 @@ type requestFields struct {
 	size               uint64
 }
 
-// fieldsOf returns the header of a request, or an error if it is invalid. Nothing invalid may reach the encoder, which
-// all requests share.
+// fieldsOf returns the header of a request, or an error if it is invalid. Invalid headers must not reach the encoder,
+// which all requests share.
 func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error) {
 	f := &requestFields{
 		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header,
@@ -55,7 +55,7 @@ func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error)
 	if f.method == "" {
 		f.method = http.MethodGet
 	}
-	if !httpguts.ValidHeaderFieldName(f.method) || f.method == http.MethodConnect { // both are tokens
+	if !httpguts.ValidHeaderFieldName(f.method) || f.method == http.MethodConnect { // both must be tokens
 		return nil, fmt.Errorf("the method of the request is not valid: %q", f.method)
 	}
 	if f.path != "*" && !strings.HasPrefix(f.path, "/") {
@@ -130,7 +130,7 @@ func (f *requestFields) each(to func(name, value string)) {
 		to("user-agent", agent)
 	}
 	if httpguts.HeaderValuesContainsToken(f.header["Te"], "trailers") {
-		to("te", "trailers") // gRPC needs it, and HTTP/2 allows no other value
+		to("te", "trailers") // gRPC needs this header, and HTTP/2 allows no other value
 	}
 	for _, field := range f.more {
 		to(field.Name, field.Value)
@@ -168,6 +168,6 @@ func hasBody(r *http.Request) bool {
 // closeBody closes the request's body, which a RoundTripper must do even if it sends nothing.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // nothing was read from it, so an error says nothing
+		_ = r.Body.Close() // nothing was read from the body, so an error is meaningless
 	}
 }

@@ -17,7 +17,7 @@ import (
 // patience is how long a test waits for something that must happen. Only a failing test waits that long.
 const patience = 20 * time.Second
 
-// config has the settings that the tunnel uses for its client.
+// config holds the settings that the tunnel uses for its client.
 func config() Config {
 	return Config{
 		MaxHeaderBytes: 64 << 10, StreamWindow: 16 << 20, MaxFrameSize: 64 << 10, WriteTimeout: patience,

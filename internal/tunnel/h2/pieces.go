@@ -14,7 +14,7 @@ const (
 // no matter how small the frames were.
 type pieces struct {
 	list [][]byte // each piece is filled up to its length; the last one has room up to its capacity
-	from int      // bytes of the first piece that were read
+	from int      // number of bytes of the first piece that have been read
 	size int
 }
 

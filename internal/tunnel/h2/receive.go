@@ -49,7 +49,7 @@ func (c *Client) readFrames(framer *http2.Framer, in *bufio.Reader) error {
 	}
 }
 
-// wake wakes the goroutine that waits for a response.
+// wake wakes up the goroutine that waits for a response.
 func (c *Client) wake() {
 	if s := c.waking; s != nil {
 		c.waking = nil
@@ -57,8 +57,9 @@ func (c *Client) wake() {
 	}
 }
 
-// bringsMore reports whether the buffer holds the whole next frame and that frame has more of the stream's body. The
-// body of a small response arrives together with its header, so its reader is woken only once for both.
+// bringsMore reports whether the buffer contains the complete next frame, and whether that frame contains more of the
+// stream's body. The body of a small response arrives together with its header, so its reader is woken up only once for
+// both.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false
@@ -164,12 +165,12 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 		<-c.out.lock
 		return err
 	}
-	// as in answer, but no header may be sent between the change of the encoder and this frame
+	// as in answer, but no header may be sent between the change to the encoder and this frame
 	go func() { _ = c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)) }()
 	return nil
 }
 
-// announced stores the settings that the other end has announced. The caller holds the lock of the writer.
+// announced stores the settings that the other end has announced. The caller must hold the lock of the writer.
 func (c *Client) announced(f *http2.SettingsFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +231,7 @@ func (c *Client) headers(f *http2.MetaHeadersFrame) error {
 		if c.idle(f.StreamID) {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		return nil // the request was given up while the response was on its way
+		return nil // the request was abandoned while the response was on its way
 	}
 	if s.answered() {
 		return s.trailers(f)
@@ -292,7 +293,7 @@ func (s *stream) parse(f *http2.MetaHeadersFrame) (*http.Response, error) {
 	return response, nil
 }
 
-// announceTrailer moves the names of the trailer's fields to Response.Trailer, as net/http does.
+// announceTrailer moves the names of the trailer's fields to Response.Trailer, in the same way as net/http.
 func announceTrailer(response *http.Response) {
 	for _, list := range response.Header["Trailer"] {
 		for name := range strings.SplitSeq(list, ",") {
@@ -355,8 +356,8 @@ func (c *Client) data(f *http2.DataFrame) error {
 	return nil
 }
 
-// report counts bytes that were read, and tells the other end once there are enough of them. The stream is nil if it
-// has ended.
+// report counts bytes that have been read, and reports them to the other end once there are enough. The stream is nil
+// if it has ended.
 func (c *Client) report(s *stream, n int) error {
 	if frames := c.credit(s, n); frames != nil {
 		return c.control(frames)
@@ -364,7 +365,8 @@ func (c *Client) report(s *stream, n int) error {
 	return nil
 }
 
-// credit counts bytes that were read. Once there are enough of them, it returns the frames that tell the other end.
+// credit counts bytes that have been read. Once there are enough, it returns the frames that report them to the other
+// end.
 func (c *Client) credit(s *stream, n int) []byte {
 	if n == 0 {
 		return nil

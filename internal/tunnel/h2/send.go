@@ -20,12 +20,12 @@ type writer struct {
 	header  bytes.Buffer
 }
 
-// write writes frames. The caller holds the lock, and write releases it.
+// write writes frames. The caller must hold the lock, and write releases it.
 func (c *Client) write(frames []byte) error {
 	defer func() { <-c.out.lock }()
 	err := c.writeAll(frames)
 	if err != nil {
-		c.cfg.Ends() // called here, so that the request of this write can ask for the reason
+		c.cfg.Ends() // called at this point, so that the request behind this write can ask for the reason
 		go c.fail(err)
 	}
 	return err
@@ -55,9 +55,9 @@ func (c *Client) control(frames []byte) error {
 }
 
 // answer writes small frames for the reader of the connection. It waits for the lock, so the other end can cause only
-// one write at a time. But it writes on another goroutine, because a write through TLS and WebSocket needs a stack
-// of 8 KB. The reader's stack would keep that size as long as the tunnel lives: the garbage collector shrinks a stack
-// only if less than a quarter is in use, and the reader uses 3 KB while it waits.
+// one write at a time. However, it writes on another goroutine, because a write through TLS and WebSocket needs a stack
+// of 8 KB. Otherwise the reader's stack would keep that size for the lifetime of the tunnel, because the garbage
+// collector shrinks a stack only if less than a quarter of it is in use, and the reader uses 3 KB while it waits.
 func (c *Client) answer(frames []byte) error {
 	select {
 	case c.out.lock <- struct{}{}:
@@ -68,7 +68,7 @@ func (c *Client) answer(frames []byte) error {
 	}
 }
 
-// soon writes small frames. It uses a separate goroutine if another one is writing.
+// soon writes small frames. It uses a separate goroutine if another goroutine is writing.
 func (c *Client) soon(frames []byte) {
 	select {
 	case c.out.lock <- struct{}{}:
@@ -78,13 +78,13 @@ func (c *Client) soon(frames []byte) {
 	}
 }
 
-// lastWords tells the other end why this end closes, if that takes no more than goodbyeTimeout.
+// lastWords tells the other end why this end is closing the connection, if that takes no more than goodbyeTimeout.
 func (c *Client) lastWords(code http2.ErrCode) {
 	select {
 	case c.out.lock <- struct{}{}:
 		defer func() { <-c.out.lock }()
 		if c.conn.SetWriteDeadline(time.Now().Add(goodbyeTimeout)) == nil {
-			_, _ = c.conn.Write(goAway(code)) // best effort: the connection ends anyway
+			_, _ = c.conn.Write(goAway(code)) // best effort, because the connection ends anyway
 		}
 	default:
 	}
@@ -106,7 +106,7 @@ func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 	for kind := http2.FrameHeaders; len(block) > 0; kind, flags = http2.FrameContinuation, 0 {
 		piece := block[:min(len(block), most)]
 		if block = block[len(piece):]; len(block) == 0 {
-			flags |= http2.FlagHeadersEndHeaders // CONTINUATION uses the same value
+			flags |= http2.FlagHeadersEndHeaders // CONTINUATION frames use the same value
 		}
 		out = append(appendFrameHead(out, len(piece), kind, flags, id), piece...)
 	}

@@ -26,7 +26,7 @@ var (
 type stream struct {
 	client   *Client
 	id       uint32
-	head     bool            // the request is a HEAD
+	head     bool            // set if the method of the request is HEAD
 	body     *requestBody    // nil if the request has no body
 	canceled <-chan struct{} // closed when the context of the request ends
 	window   int64           // bytes that may be sent beyond the other end's initial window; guarded by client.mu
@@ -41,9 +41,9 @@ type stream struct {
 
 // streamState is the progress of a stream.
 type streamState struct {
-	sent bool        // the whole request was sent
-	over bool        // nothing is sent or received any more
-	stop func() bool // ends the watch of the request's context
+	sent bool        // the whole request has been sent
+	over bool        // nothing is sent or received anymore
+	stop func() bool // stops watching the request's context
 }
 
 // received is the part of a response that has arrived.
@@ -51,12 +51,12 @@ type received struct {
 	response *http.Response
 	trailer  http.Header
 	bytes    pieces
-	bounded  bool   // the response has a Content-Length
-	left     int64  // announced bytes of the body that have not been read
-	arriving inflow // counts the bytes that were read; windows checks how many may arrive
+	bounded  bool   // set if the response has a Content-Length
+	left     int64  // number of announced bytes of the body that have not been read
+	arriving inflow // counts the bytes that have been read; windows checks how many may arrive
 	ended    bool   // END_STREAM has arrived
 	closed   bool   // the reader has closed the body
-	err      error  // why no more can be read after the buffered data
+	err      error  // the reason why no more can be read after the buffered data
 }
 
 func newStream(c *Client, r *http.Request, method string) *stream {
@@ -111,7 +111,7 @@ func (s *stream) answered() bool {
 // answer sets the response when its header has arrived.
 func (s *stream) answer(response *http.Response, ended bool) {
 	s.mu.Lock()
-	if s.in.err != nil { // the request was given up
+	if s.in.err != nil { // the request was abandoned
 		s.mu.Unlock()
 		return
 	}
@@ -192,7 +192,7 @@ func (s *stream) overLocked() bool {
 	return true
 }
 
-// wholeSent records that the whole request was sent.
+// wholeSent records that the whole request has been sent.
 func (s *stream) wholeSent() {
 	s.mu.Lock()
 	s.state.sent = true
@@ -203,7 +203,7 @@ func (s *stream) wholeSent() {
 	}
 }
 
-// reads counts bytes of the body that were read, and returns how many of them to report now.
+// reads counts bytes of the body that have been read, and returns how many of them to report now.
 func (s *stream) reads(n int) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +238,7 @@ func (s *stream) abort(err error) bool {
 	s.changed.Broadcast()
 	s.mu.Unlock()
 	if s.body != nil {
-		go s.body.close() // may wait for a Read
+		go s.body.close() // this may wait for a Read
 	}
 	s.finish()
 	return true
@@ -273,8 +273,8 @@ func (b *streamBody) Read(p []byte) (int, error) {
 	return of, err // return a reader's error unchanged
 }
 
-// judge returns how many of the bytes that were read belong to the body. After the last byte it also returns the reason
-// for the end.
+// judge returns how many of the bytes that were read belong to the body. After the last byte, it also returns the
+// reason why the body has ended.
 func (in *received) judge(n int) (of int, err error) {
 	if in.bytes.size == 0 {
 		err = in.err
@@ -299,7 +299,7 @@ func (in *received) judge(n int) (of int, err error) {
 	return n, io.EOF
 }
 
-// Close discards unread data, and waits until nothing reads the body of the request any more.
+// Close discards unread data, and waits until nothing reads the body of the request anymore.
 func (b *streamBody) Close() error {
 	s := (*stream)(b)
 	s.mu.Lock()

@@ -18,17 +18,17 @@ var (
 	errShortBody = errors.New("the body of the request is shorter than its Content-Length")
 )
 
-// uploads has the buffers for request bodies. Each has room for a frame header and one piece.
+// uploads holds the buffers for request bodies. Each has room for a frame header and one piece.
 var uploads = sync.Pool{New: func() any { return new([frameHeadSize + bodyPiece]byte) }}
 
 // requestBody is the body of a request that is being sent.
 type requestBody struct {
 	stream  *stream
 	source  io.Reader
-	left    int64 // announced bytes that are left, or -1 if the length is unknown
+	left    int64 // number of announced bytes that are left, or -1 if the length is unknown
 	trailer func() http.Header
 	close   func()
-	ended   chan struct{} // closed when nothing reads the source any more
+	ended   chan struct{} // closed when nothing reads the source anymore
 }
 
 func newRequestBody(s *stream, r *http.Request) *requestBody {
@@ -36,7 +36,7 @@ func newRequestBody(s *stream, r *http.Request) *requestBody {
 	if b.left == 0 {
 		b.left = -1 // the length is unknown, since there is a body
 	}
-	b.trailer = func() http.Header { return r.Trailer } // filled while the body is read
+	b.trailer = func() http.Header { return r.Trailer } // filled while the body is being read
 	b.close = sync.OnceFunc(func() { _ = r.Body.Close() })
 	return b
 }
@@ -58,7 +58,7 @@ func (b *requestBody) copy() error {
 	defer uploads.Put(buffer)
 	for {
 		n, err := b.source.Read(buffer[frameHeadSize:])
-		ends := err == io.EOF // an error that wraps io.EOF is not the end
+		ends := err == io.EOF // an error that wraps io.EOF does not mean the end of the body
 		if err != nil && !ends {
 			return err // return the reader's error unchanged
 		}
@@ -95,7 +95,7 @@ func (b *requestBody) count(n int, ends bool) error {
 	return nil
 }
 
-// piece sends a piece of the body as fast as the other end allows. p starts with room for a frame header.
+// piece sends a piece of the body as fast as the other end allows. The slice p starts with room for a frame header.
 func (b *requestBody) piece(p []byte, ends bool) error {
 	for len(p) > frameHeadSize || ends {
 		n, err := b.take(len(p) - frameHeadSize)
@@ -116,7 +116,7 @@ func (b *requestBody) piece(p []byte, ends bool) error {
 	return nil
 }
 
-// take waits until at least some of the bytes may be sent, and returns how many.
+// take waits until at least some of the bytes may be sent, and returns their number.
 func (b *requestBody) take(wanted int) (int, error) {
 	c, s := b.stream.client, b.stream
 	c.mu.Lock()
