@@ -133,7 +133,7 @@ func (d *Store) unlock() {
 	}
 }
 
-// Expect sets the owners that exist. After Replace has been called for each of them, the store is complete and starts
+// Expect sets the owners that exist. Once Replace was called for each of them, the store is complete and starts
 // removing sets without an owner from members. A second call drops the owners that have gone since the first call.
 func (d *Store) Expect(keys []Key) {
 	d.mu.Lock()
@@ -152,7 +152,7 @@ func (d *Store) complete() {
 	}
 }
 
-// Complete reports whether Replace has been called for every expected owner.
+// Complete reports whether Replace was called for every expected owner.
 func (d *Store) Complete() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
