@@ -73,7 +73,7 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 type Hold struct {
 	reached    string              // the checkpoint that the agent reported, empty if there is none
 	lost       string              // the checkpoint that needs a confirmation, empty if the member is not waiting
-	difference *Difference         // nil while it is not known
+	difference *Difference         // nil while the difference is unknown
 	withdrawn  map[string]struct{} // IDs of the sets that their owners withdrew after the restore
 }
 
