@@ -51,8 +51,8 @@ type world struct {
 	settings  string    // more of the manager's configuration, as ", key: value"
 	// whether the controllers of the hub's CA and of Clusters also run; agents have no keys here, so the controller that
 	// revokes them does not run
-	clusters  bool
-	stop      func()
+	clusters bool
+	stop     func()
 }
 
 // newWorld returns a world with two workspaces on a shared API server.
