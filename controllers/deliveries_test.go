@@ -10,11 +10,11 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// fakeDeliveries replaces the delivery store in tests that call Reconcile themselves. It keeps the sets, by the kind of
+// fakeDeliveries replaces the delivery store in tests that call Reconcile directly. It keeps the sets, by the kind of
 // their owner, and reports the outcomes that the test sets for members.
 type fakeDeliveries struct {
 	outcomes   []delivery.Outcome
-	guards     []delivery.Outcome // of the guards of members; nil if they have the outcomes of all other sets
+	guards     []delivery.Outcome // outcomes of the guards in members; nil if they are the same as for all other sets
 	kept       map[types.NamespacedName]*set.Set
 	held, away int
 	sets       map[string]map[types.NamespacedName]*set.Set

@@ -39,7 +39,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is a workspace of a hub with the controllers that deliver, and members in memory.
+// world is a workspace of a hub with the controllers that deliver sets, and in-memory members.
 type world struct {
 	*testkit.Env
 	t         *testing.T
@@ -47,10 +47,12 @@ type world struct {
 	other     string // a second workspace; empty if the manager watches all workspaces
 	registry  *members.Registry
 	manager   ctrl.Manager
-	started   time.Time // when the manager says that it began to accept tunnels
+	started   time.Time // when the manager claims to have started to accept tunnels
 	settings  string    // more of the manager's configuration, as ", key: value"
-	clusters  bool      // whether the controllers of the hub's CA and of Clusters run too, but for the one that revokes agents, which have no keys here
-	stop      func()
+	// whether the controllers of the hub's CA and of Clusters also run; agents have no keys here, so the controller that
+	// revokes them does not run
+	clusters bool
+	stop     func()
 }
 
 // newWorld returns a world with two workspaces on a shared API server.
@@ -194,7 +196,7 @@ func (w *world) eventually(check func(context.Context) error) {
 	testkit.Eventually(w.t, 15*time.Second, check)
 }
 
-// holds waits until an agent has exactly these sets besides the guards.
+// holds waits until an agent has exactly these sets in addition to the guards.
 func (w *world) holds(agent *testkit.Agent, ids ...string) {
 	w.t.Helper()
 	w.eventually(func(context.Context) error {
@@ -442,8 +444,8 @@ func digest(agent *testkit.Agent, id string) string {
 func testProblems(w *world) {
 	agent := w.member("prod", nil)
 	projectRole := w.role("p", v1.RoleTemplateSpec{Context: v1.ContextProject})
-	// The API server cannot detect a cycle. A template that leads into a cycle grants nothing, and the message has the
-	// path.
+	// The API server cannot detect a cycle. A template that inherits from a cycle grants nothing, and the message
+	// contains the path.
 	loop := w.role("loop", v1.RoleTemplateSpec{Inherits: []string{w.workspace + "-back"}})
 	back := w.role("back", v1.RoleTemplateSpec{Inherits: []string{loop}})
 	into := w.role("into", v1.RoleTemplateSpec{Inherits: []string{loop}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}})
@@ -641,7 +643,7 @@ func testNoSecretInStatus(w *world) {
 	w.showsNo("hunter2", &v1.ProjectList{}, &v1.ClusterList{}, &corev1.EventList{}, &corev1.ConfigMapList{})
 }
 
-// showsNo looks for a secret in all objects of some kinds.
+// showsNo checks that a secret appears in none of the objects of some kinds.
 func (w *world) showsNo(secret string, lists ...client.ObjectList) {
 	w.t.Helper()
 	for _, list := range lists {

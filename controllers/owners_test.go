@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// A kind without owners would be removed from members when a manager begins to lead, before its controller has handed
-// over its sets.
+// The sets of a kind without owners would be removed from members when a manager becomes the leader, before the kind's
+// controller has handed over its sets.
 func TestEveryKindOfSetHasOwners(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../internal/set/set.go", nil, parser.ParseComments)
 	if err != nil {

@@ -109,11 +109,11 @@ func testTooManyFailures(t *testing.T, w *world) {
 		t.Errorf("status %+v", s)
 	}
 	w.has(b, "k3s", true)
-	w.has(a, "k3s", false) // its own agent begins no further node, so that its failures can be repaired there
+	w.has(a, "k3s", false) // its own agent starts no further node, so that its failures can be repaired in the member
 	w.lacks(c, "k3s")
 	w.change("k3s", func(s *v1.PlanSpec) { s.Rollout.MaxFailedClusters = 1 })
 	w.has(b, "k3s", false)
-	w.has(c, "k3s", false) // a failed one takes no place
+	w.has(c, "k3s", false) // a failed member does not occupy a slot
 	w.change("k3s", func(s *v1.PlanSpec) { s.Version = "v1.36.4+k3s1" })
 	w.eventually(func(context.Context) error {
 		if p := delivered(a, "k3s"); p.Spec.Version != "v1.36.4+k3s1" || !p.Spec.Paused {

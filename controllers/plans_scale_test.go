@@ -33,7 +33,7 @@ const (
 	planNodes = 10
 )
 
-// works makes an agent in memory run each plan that it is given, node by node, as fast as it can report.
+// works makes an agent in memory run each plan that it receives, node by node, as fast as it can report.
 func works(sets *testkit.Sets, running *sync.WaitGroup, atWork *atomic.Int32, most *atomic.Int32) {
 	sets.Become(func(content set.Content) protocol.SetState {
 		state := protocol.SetState{Phase: protocol.SetApplied}
@@ -94,7 +94,7 @@ func (w *world) writes(list client.ObjectList) *atomic.Int32 {
 	return &n
 }
 
-// TestAPlanInManyMembers rolls a plan out in five waves, and counts the writes at the hub's API server.
+// TestAPlanInManyMembers rolls out a plan in five waves, and counts the writes to the hub's API server.
 func TestAPlanInManyMembers(t *testing.T) {
 	w := newWholeWorld(t)
 	var running sync.WaitGroup
@@ -135,7 +135,7 @@ func TestAPlanInManyMembers(t *testing.T) {
 	if most.Load() > 5 {
 		t.Errorf("%d members at work at once, 5 are allowed", most.Load())
 	}
-	// At most one a second, and one for each change of the condition.
+	// At most one write per second, plus one for each change of the condition.
 	if got, limit := int(plans.Load()), int(took.Seconds())+2+2*planWaves; got > limit {
 		t.Errorf("%d writes of the status within %s, want at most %d", got, took, limit)
 	}

@@ -45,7 +45,7 @@ func (w *world) change(name string, change func(*v1.PlanSpec)) {
 	})
 }
 
-// relabel gives a Cluster other labels.
+// relabel changes the labels of a Cluster.
 func (w *world) relabel(name string, labels map[string]string) {
 	w.t.Helper()
 	w.eventually(func(ctx context.Context) error {
@@ -58,7 +58,7 @@ func (w *world) relabel(name string, labels map[string]string) {
 	})
 }
 
-// delivered returns the Plan that a member was given, or nil if there is none.
+// delivered returns the Plan that a member has received, or nil if there is none.
 func delivered(a *testkit.Agent, name string) *v1.Plan {
 	set, there := a.Sets.Get("plan/" + name)
 	if !there {
@@ -76,7 +76,7 @@ func delivered(a *testkit.Agent, name string) *v1.Plan {
 	return nil
 }
 
-// says makes a member report progress of the plan that it was given last.
+// says makes a member report progress of the plan that it most recently received.
 func says(a *testkit.Agent, name, reason string, counts ...int) {
 	p := delivered(a, name)
 	n := append(counts, make([]int, 6)...)

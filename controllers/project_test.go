@@ -44,7 +44,7 @@ func TestProjectIsReconciled(t *testing.T) {
 		stalled          bool
 		members, secrets int
 		guards           []delivery.Outcome
-		held             []string // Clusters whose copies of Secrets stay as they are
+		held             []string // Clusters whose copies of Secrets are not changed
 		events           []string
 	}{
 		"every namespace has its share": {
@@ -153,8 +153,8 @@ func TestProjectIsReconciled(t *testing.T) {
 	}
 }
 
-// A Secret that is taken out of a project is removed from all members. From members that do not guard projects, it is
-// removed without anything else being sent.
+// A Secret that is taken out of a project is removed from all members. In members that do not guard projects, it is
+// removed but nothing else is sent.
 func TestWithdrawnSecretIsRemovedFromUnguardedMembers(t *testing.T) {
 	env := testkit.Shared(t)
 	p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "web"}}

@@ -17,7 +17,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// state is what a hub wants in the member "prod", with the namespaces that users there have put into projects.
+// state is the state that a hub requires in the member "prod", with the namespaces that users in the member have
+// assigned to projects.
 type state struct {
 	templates       map[string]v1.RoleTemplateSpec
 	clusterBindings map[string]v1.ClusterRoleTemplateBindingSpec
@@ -45,8 +46,8 @@ func (s state) clone() state {
 }
 
 // model decides who may do what according to the documented rules; it shares no code with the implementation that it is
-// compared with. With one state, it decides what is right. With several states, it decides what may be seen between the
-// first and the last: the member has one version of each binding, role and namespace.
+// compared with. With one state, it decides which rights are correct. With several states, it decides which rights may
+// be observed between the first and the last: the member has one version of each binding, role and namespace.
 type model []state
 
 // person is a user whose rights are checked.
@@ -121,7 +122,7 @@ func (s state) here(project string) bool {
 	return exists && s.targeted(p.Spec.ClusterTarget)
 }
 
-// projectOf returns the project of a namespace: the one in its label, or else the oldest project here that lists it.
+// projectOf returns the project of a namespace: the project in its label, or otherwise the oldest listed project.
 func (s state) projectOf(namespace string) string {
 	if project, labelled := s.labelled[namespace]; labelled {
 		return project
@@ -176,7 +177,7 @@ func (s state) rules(name string, heirs []string) ([]rbacv1.PolicyRule, bool) {
 	return all, true
 }
 
-// answers reports whether a rule of Kubernetes' RBAC allows an action.
+// answers reports whether a Kubernetes RBAC rule allows an action.
 func answers(r rbacv1.PolicyRule, q question) bool {
 	has := func(list []string, value string) bool {
 		return slices.Contains(list, value) || slices.Contains(list, "*")

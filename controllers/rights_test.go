@@ -44,12 +44,12 @@ var (
 	rounds = flag.Int("rounds", 40, "of the random test of rights: changes on the hub or in the member")
 )
 
-// clockSlack is how long after its end a binding may still be in force, on a busy machine.
+// clockSlack is how long a binding may still be in force after it has expired, on a busy machine.
 const clockSlack = 5 * time.Second
 
 // TestRights makes random changes to templates, bindings, projects, namespaces, the Cluster's labels, the agent and its
-// tunnel. After each change, the member's own access reviews must agree with the model. In between, no person may do
-// anything that is allowed neither before nor after the change.
+// tunnel. After each change, the member's own access reviews must agree with the model. In between, no user may have a
+// right that is allowed neither before nor after the change.
 func TestRights(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(rand.Uint32())
@@ -85,7 +85,7 @@ func (r *rightsWorld) begin() {
 			act()
 		}
 	}
-	r.disturbed = true // the order in which objects are made does not matter
+	r.disturbed = true // objects may be created in any order
 	r.agree(model{r.now})
 }
 
@@ -98,17 +98,17 @@ type rightsWorld struct {
 	agent  *agent
 	tunnel *testkit.Agent
 
-	now state // on the hub, and in the member where people label namespaces
+	now state // on the hub, and in the member, where users label namespaces
 	cut *cut  // nil while the tunnel exists
-	// disturbed reports whether a user has changed delivered objects; for a moment, anything may be allowed then.
+	// disturbed reports whether a user has changed delivered objects; in that case, anything may be allowed briefly.
 	disturbed bool
-	granted   int // positive answers when the state was last as it should be
+	granted   int // positive answers when the state was last correct
 }
 
 // cut is a time without a tunnel.
 type cut struct {
-	delivered state   // what the member has from the hub
-	since     []state // what the hub has wanted since then
+	delivered state   // the state that the member has received from the hub
+	since     []state // the states that the hub has required since then
 }
 
 // agent is the part of a member's agent that applies sets. It can be restarted while the tunnel stays.
@@ -173,8 +173,8 @@ func (r *rightsWorld) makeNamespace(name, project string) {
 	r.now.labelled[name] = project
 }
 
-// elsewhere creates a Cluster of the same name in another workspace, in which everybody may do everything. It must make
-// no difference here.
+// elsewhere creates a Cluster of the same name in another workspace, in which all users have all rights. It must not
+// make any difference in this workspace.
 func (r *rightsWorld) elsewhere() {
 	r.t.Helper()
 	other := metav1.ObjectMeta{Namespace: r.Workspace(r.t), Name: "prod"}
@@ -192,7 +192,7 @@ func (r *rightsWorld) elsewhere() {
 	}
 }
 
-// lead starts the agent, also after it was stopped.
+// lead starts the agent, even after it was stopped.
 func (r *rightsWorld) lead() {
 	r.t.Helper()
 	c, err := kube.New(r.member.Agent)
@@ -231,7 +231,8 @@ func (r *rightsWorld) round() string {
 	return done
 }
 
-// inMember returns the wanted state of the member: the present one, or the one at the time when the tunnel was cut.
+// inMember returns the desired state of the member, which is the current state, or the state at the time when the
+// tunnel was cut.
 func (r *rightsWorld) inMember() state {
 	if r.cut == nil {
 		return r.now.clone()
@@ -263,7 +264,7 @@ func (r *rightsWorld) heal() string {
 	return fmt.Sprintf("healed after %d changes on the hub", len(since)-1)
 }
 
-// agree waits until nothing is in progress and the member's answers match the present state. On the way, the member
+// agree waits until nothing is in progress and the member's answers match the current state. On the way, the member
 // must grant no more than the model of all possible states.
 func (r *rightsWorld) agree(way model) {
 	r.t.Helper()

@@ -17,8 +17,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Agents wait up to 30 s between two attempts, the hub gives up an attempt after 10 s, and it admits 400 agents per
-// second.
+// Agents wait up to 30 s between attempts, the hub gives up an attempt after 10 s, and it admits 400 agents per second.
 func TestManagerWaitsForTheSlowestAgent(t *testing.T) {
 	t.Parallel()
 	for clusters, least := range map[int]time.Duration{0: 40 * time.Second, 400: 41 * time.Second, 10_000: 65 * time.Second} {
@@ -28,8 +27,8 @@ func TestManagerWaitsForTheSlowestAgent(t *testing.T) {
 	}
 }
 
-// A front that is opened minutes after the manager has started lets no agent in before that. So no agent has had time
-// to come back.
+// If a front proxy opens minutes after the manager has started, no agent can connect before that, so no agent has had
+// time to reconnect.
 func TestReturnTimeBeginsWithTheFirstAgent(t *testing.T) {
 	t.Parallel()
 	s := shared{client: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).Build()}

@@ -41,7 +41,7 @@ import (
 
 const patience = 20 * time.Second
 
-// fixture is a real API server with the agent's manifest applied, and with agents that have the rights of that
+// fixture is a real API server with the agent's manifest applied, and with agents that have the rights from that
 // manifest.
 type fixture struct {
 	*testkit.Env
@@ -54,7 +54,7 @@ func newMember(t *testing.T) *fixture {
 	return &fixture{Env: m.Env, config: m.Agent}
 }
 
-// agent is one process of the agent, which leads.
+// agent is one process of the agent, which is the leader.
 type agent struct {
 	*apply.Applier
 	stream *stream.Stream
@@ -164,7 +164,7 @@ func (a *agent) remove(t testing.TB, id string) {
 	}
 }
 
-// await reads the stream of states until the set has the wanted phase.
+// await reads the stream of states until the set has the expected phase.
 func (a *agent) await(t testing.TB, id string, phase protocol.SetPhase) protocol.SetState {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -449,7 +449,7 @@ func TestSets(t *testing.T) {
 	})
 }
 
-// versions returns all objects of Drover with their resource versions.
+// versions returns all Drover objects with their resource versions.
 func (m *fixture) versions(t testing.TB) string {
 	t.Helper()
 	var out strings.Builder

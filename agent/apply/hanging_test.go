@@ -29,10 +29,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// hangLabel marks the namespaces for which the webhook does not answer.
+// hangLabel marks the namespaces for which the webhook does not respond.
 const hangLabel = "hangs"
 
-// webhook is an admission webhook that answers no request about RoleBindings until it is released.
+// webhook is an admission webhook that does not respond to requests about RoleBindings until it is released.
 type webhook struct {
 	mu       sync.Mutex // guards the fields below
 	waiting  int
@@ -64,8 +64,7 @@ func (w *webhook) wait(n int) {
 	w.most = max(w.most, w.waiting)
 }
 
-// hang registers a webhook for RoleBindings in namespaces with hangLabel. It has the timeout that API servers set by
-// default.
+// hang registers a webhook for RoleBindings in namespaces with hangLabel. It uses the default timeout of API servers.
 func (m *fixture) hang(t *testing.T) *webhook {
 	t.Helper()
 	w := &webhook{released: make(chan struct{})}
@@ -92,7 +91,7 @@ func (m *fixture) hang(t *testing.T) *webhook {
 	return w
 }
 
-// awaitHanging waits until the API server asks the webhook about a RoleBinding in a namespace.
+// awaitHanging waits until the API server calls the webhook for a RoleBinding in a namespace.
 func (m *fixture) awaitHanging(t *testing.T, w *webhook, namespace string) {
 	t.Helper()
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
@@ -120,8 +119,8 @@ func bindingIn(project, name string) set.Content {
 	return set.Content{PerNamespace: &set.PerNamespace{Project: project, Templates: []set.Template{{Object: o}}}}
 }
 
-// within fails the test if an operation took longer than a hanging webhook elsewhere may delay a set. It returns the
-// time that it took.
+// within fails the test if an operation took longer than a set may be delayed by a webhook that hangs for another set.
+// It returns the time that it took.
 func within(t *testing.T, what string, began time.Time) time.Duration {
 	t.Helper()
 	took := time.Since(began)
@@ -174,7 +173,7 @@ func TestLong_HangingAdmissionDelaysNoOtherSet(t *testing.T) {
 		putting.Go(func() { a.ask(t, http.MethodPut, protocol.SetPath(s.ID), s.JSON()) })
 	}
 	var longest, repair time.Duration
-	for i := range 20 { // some while the first writes hang, some once the agent knows that they hang
+	for i := range 20 { // some sets while the first writes hang, and some once the agent knows that they hang
 		began := time.Now()
 		if one := fmt.Sprintf("crtb/free-%d", i); i%2 == 0 {
 			a.applied(t, newSet(t, one, objectsOf(one, binding("drover:"+set.Label(one), "view", "alice"))))

@@ -194,8 +194,8 @@ func (l *leadership) adopt(one saved) {
 	l.queue.Add(id)
 }
 
-// set returns the set with an ID, and creates it if it does not exist. Only the goroutine that reconciles the ID may
-// call it.
+// set returns the set with the given ID, and creates it if it does not exist. Only the goroutine that reconciles the ID
+// may call it.
 func (l *leadership) set(id string) *localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

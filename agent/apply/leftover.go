@@ -14,7 +14,7 @@ import (
 // the real ID.
 const leftPrefix = "left/"
 
-// labelOf returns the label of the set with an ID.
+// labelOf returns the label of the set with the given ID.
 func labelOf(id string) string {
 	if label, left := strings.CutPrefix(id, leftPrefix); left {
 		return label

@@ -92,7 +92,7 @@ func (b lateBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// behind changes and removes a set whose object a user has replaced, before the watch shows that.
+// behind changes and removes a set whose object a user has replaced, before the watch reports that.
 func (m *fixture) behind(t *testing.T) {
 	const id, name = "role/behind", "drover:behind"
 	var gate sync.RWMutex
@@ -254,7 +254,7 @@ func (m *fixture) leftBehind(t *testing.T) {
 	}
 	b.await(t, "left/"+set.Label(long), protocol.SetPending)
 	for _, id := range ids {
-		m.there(t, left(id)) // they stay until the hub has sent the sets that it wants
+		m.there(t, left(id)) // they are kept until the hub has sent its sets
 	}
 	b.applied(t, newSet(t, ids[0], objectsOf(ids[0], binding("drover:"+set.Label(ids[0]), "view", "x"))))
 	for _, id := range ids[1:3] {
@@ -366,7 +366,7 @@ func (m *fixture) refuses(t *testing.T) {
 }
 
 // random changes sets at random, with agents that end at any time, and compares the objects that exist in the end with
-// the wanted ones.
+// the expected ones.
 func (m *fixture) random(t *testing.T, r *rand.Rand) {
 	a := m.lead(t)
 	last := map[string]*set.Set{}

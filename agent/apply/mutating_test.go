@@ -145,7 +145,7 @@ func TestChangesByTheMembersAdmissionAreReported(t *testing.T) {
 	})
 }
 
-// TestDefaultsOfTheAPIServerAreNoConflict applies all kinds of sets, as the hub makes them.
+// TestDefaultsOfTheAPIServerAreNoConflict applies all kinds of sets in the form in which the hub creates them.
 func TestDefaultsOfTheAPIServerAreNoConflict(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

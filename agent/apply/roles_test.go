@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// may waits until the API server allows a user to do something with pods, or forbids it, as wanted.
+// may waits until the API server allows a user to do something with pods, or forbids it, whichever is expected.
 func (m *fixture) may(t *testing.T, user, verb string, want bool) {
 	t.Helper()
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
@@ -39,7 +39,7 @@ func (m *fixture) may(t *testing.T, user, verb string, want bool) {
 	})
 }
 
-// foreignRole creates a ClusterRole as a user does.
+// foreignRole creates a ClusterRole in the same way as a user.
 func (m *fixture) foreignRole(t *testing.T, name, verb string) *rbacv1.ClusterRole {
 	t.Helper()
 	o := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -158,7 +158,7 @@ func TestForeignRoles(t *testing.T) {
 	})
 }
 
-// replaced replaces our role by an administrator's role of the same name, and checks that the binding is removed.
+// replaced replaces our role with an administrator's role of the same name, and checks that the binding is removed.
 func replaced(t *testing.T, m *fixture, a *agent, roles, bindings *set.Set, bound client.Object) {
 	t.Helper()
 	a.applied(t, roles)

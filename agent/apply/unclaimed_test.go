@@ -53,7 +53,7 @@ func TestBackupBringsBackObjectsOfRemovedSets(t *testing.T) {
 	m.applyAs(t, "velero", objectsOf(other, inNamespace("drover:other")).Objects[0].Object)
 	m.applyAs(t, "velero", objectsOf(known, inNamespace("drover:copy")).Objects[0].Object)
 
-	a.await(t, ghost, protocol.SetPending) // the hub does not know the set, and has it removed
+	a.await(t, ghost, protocol.SetPending) // the hub does not know the set, and makes the agent remove it
 	a.remove(t, ghost)
 	m.gone(t, restored("drover:ghost"))
 	// The set of this object is known, so the agent removes the object without the hub.

@@ -228,7 +228,7 @@ func TestAgent(t *testing.T) {
 		start := time.Now()
 		w.start(t)
 		s := w.session(t)
-		w.probe(t, "/readyz", http.StatusServiceUnavailable) // the hub does not know yet how it is
+		w.probe(t, "/readyz", http.StatusServiceUnavailable) // the hub does not know its state yet
 		stream := reports(t, s)
 		report := nextReport(t, stream)
 		t.Logf("start to first report: %s", time.Since(start))

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// claimed returns the claims of the connect token of the hub's last tunnel, as JSON.
+// claimed returns the claims in the connect token of the hub's last tunnel, as JSON.
 func (w *world) claimed(t *testing.T) string {
 	t.Helper()
 	claims := ""

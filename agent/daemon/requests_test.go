@@ -28,7 +28,7 @@ func TestJoinReadsAndWritesSecretsFewTimes(t *testing.T) {
 	})
 	want := map[string]int{
 		"GET " + registration: 1,
-		// once before there is one, and once before the agent stores the Cluster that it joined as
+		// once before it exists, and once before the agent stores the Cluster that it has joined as
 		"GET " + identity:                          2,
 		"PUT " + identity:                          1,
 		"POST " + secretsPath[:len(secretsPath)-1]: 1,

@@ -36,7 +36,7 @@ func TestAgentStartsOverWhenItsClusterIsRestored(t *testing.T) {
 				Reason: metav1.StatusReasonConflict})
 			return true
 		}
-		restored.Store(false) // from now on this is the state that the agent finds when it starts over
+		restored.Store(false) // from now on, the agent finds this state when it starts over
 		_ = json.NewEncoder(rw).Encode(coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1",
 			Kind: "Lease"}, ObjectMeta: metav1.ObjectMeta{Name: protocol.LeaderLease, ResourceVersion: "1"}})
 		return true

@@ -21,7 +21,7 @@ import (
 // full is the setup of an agent that is installed with the defaults.
 var full = Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileFull}
 
-// fromHub returns the Deployment that the hub makes from spec.agent.
+// fromHub returns the Deployment that the hub builds from spec.agent.
 func fromHub(t testing.TB, image string, agent v1.Agent) registration.Deployment {
 	t.Helper()
 	var m registration.Manifests
@@ -212,8 +212,8 @@ func setVariable(d *appsv1.Deployment, name, value string) {
 }
 
 // TestTheAgentRefusesAnotherProfileThroughTheTunnel covers CVE-2021-36782. An agent that became ReadOnly through its
-// tunnel would keep the rights of a Full agent. The rights are in its ClusterRole, which the manifest brings, so only
-// the manifest sets the profile.
+// tunnel would keep the rights of a Full agent. The rights are in its ClusterRole, which is part of the manifest, so
+// only the manifest can set the profile.
 func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 	t.Parallel()
 	for _, installed := range []v1.AgentProfile{v1.ProfileFull, v1.ProfileReadOnly} {
@@ -234,8 +234,8 @@ func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 	}
 }
 
-// TestAgentRefusesVariablesThatDecideWhoItTrusts tries variables that decide which program the agent takes for the hub
-// or the API server, or whether its token leaks.
+// TestAgentRefusesVariablesThatDecideWhoItTrusts tries variables that determine which server the agent takes for the
+// hub or the API server, or whether its token leaks.
 func TestAgentRefusesVariablesThatDecideWhoItTrusts(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{

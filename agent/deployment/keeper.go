@@ -47,7 +47,7 @@ const (
 type Options struct {
 	Deployment *kube.Deployment // the agent's own Deployment
 	DaemonSet  *kube.DaemonSet  // DaemonSet of the node agents
-	NodeLease  *kube.Lease      // the Lease with which node agents elect a leader
+	NodeLease  *kube.Lease      // the Lease that node agents use to elect a leader
 	Direct     *kube.DaemonSet  // DaemonSet of the pods that review users' tokens for API servers
 	Secrets    *kube.Secrets    // Secrets in the agent's namespace
 	// Nodes returns the number of nodes in the member, and whether it is known. Call Keeper.Wake when the number

@@ -141,7 +141,7 @@ func (m *fixture) put(t *testing.T, body []byte) *httptest.ResponseRecorder {
 	return answer
 }
 
-// hand sends the Deployment that the hub makes from an input, and returns its digest.
+// hand sends the Deployment that the hub builds from an input, and returns its digest.
 func (m *fixture) hand(t *testing.T, in registration.ManifestInput) string {
 	t.Helper()
 	d, err := m.manifests.Deployment(in)
@@ -164,7 +164,7 @@ func (m *fixture) live(t *testing.T) *appsv1.Deployment {
 	return d
 }
 
-// await waits until the Keeper's report is as wanted.
+// await waits until the Keeper's report is as expected.
 func (m *fixture) await(t *testing.T, what string, wanted func(protocol.Deployment) bool) protocol.Deployment {
 	t.Helper()
 	var last *protocol.Deployment
@@ -177,7 +177,8 @@ func (m *fixture) await(t *testing.T, what string, wanted func(protocol.Deployme
 	return *last
 }
 
-// play writes the status as the Deployment controller does: either the rollout succeeded, or the deadline was exceeded.
+// play writes the status in the same way as the Deployment controller: either the rollout succeeded, or the deadline
+// was exceeded.
 func (m *fixture) play(t *testing.T, well bool) {
 	t.Helper()
 	d := m.live(t)
@@ -200,7 +201,7 @@ func TestKeeper(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	plain := input("drover:v1", v1.Agent{})
-	whole := t // a Keeper runs on after its subtest
+	whole := t // a Keeper keeps running after its subtest
 	t.Run("a missing Deployment is reported", func(t *testing.T) {
 		m.lead(t)
 		m.await(t, "unmanaged", func(d protocol.Deployment) bool { return d.Unmanaged && d.Message != "" })

@@ -95,7 +95,7 @@ type daemonSetKeeper struct {
 	// wanted returns the DaemonSet that should accompany a Deployment, or nil if there should be none.
 	wanted func(*appsv1.Deployment) *appsv1.DaemonSet
 	client *kube.DaemonSet
-	lease  *kube.Lease // the Lease with which its pods elect a leader; nil if they elect none
+	lease  *kube.Lease // the Lease that its pods use to elect a leader; nil if they elect none
 	// nowhere is the problem to report if no node matches the DaemonSet, or "" if that is not a problem.
 	nowhere string
 
@@ -182,10 +182,10 @@ func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 		s.DesiredNumberScheduled)
 }
 
-// remove removes the DaemonSet, once each time that this replica becomes the leader, and then the Lease with which its
-// pods elect a leader. The order matters, because pods that are still running would create the Lease again. It returns
-// when to check again, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet. In that
-// case, neither the DaemonSet nor the Lease exists.
+// remove removes the DaemonSet, once each time that this replica becomes the leader, and then the Lease that its pods
+// use to elect a leader. The order matters, because pods that are still running would create the Lease again. It
+// returns when to check again, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet.
+// In that case, neither the DaemonSet nor the Lease exists.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil

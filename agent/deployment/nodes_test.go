@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// nodeAgentsOf returns the Deployment that the hub makes from spec.agent, and the DaemonSet beside it.
+// nodeAgentsOf returns the Deployment that the hub builds from spec.agent, and the DaemonSet that accompanies it.
 func nodeAgentsOf(t *testing.T, agent v1.Agent) (*appsv1.Deployment, *appsv1.DaemonSet) {
 	t.Helper()
 	agent.NodeAgent = true
@@ -175,7 +175,7 @@ func TestDeploymentIsReportedEvenIfNodeAgentsFail(t *testing.T) {
 	}
 }
 
-// TestNodeAgentsLeaveNoLease runs against an API server that has the DaemonSet and the Lease of node agents.
+// TestNodeAgentsLeaveNoLease runs against an API server that contains the DaemonSet and the Lease of node agents.
 func TestNodeAgentsLeaveNoLease(t *testing.T) {
 	t.Parallel()
 	var requests []string

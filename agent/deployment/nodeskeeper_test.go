@@ -66,7 +66,7 @@ func testNodeAgents(t *testing.T, m *fixture, leadAgain func()) {
 	}
 
 	give("drover:v5", true)
-	m.awaitNodeAgents(t, "drover:v4") // the new image has not shown yet that it connects
+	m.awaitNodeAgents(t, "drover:v4") // the new image has not proved yet that it can connect
 	m.play(t, true)
 	m.awaitNodeAgents(t, "drover:v5")
 

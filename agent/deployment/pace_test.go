@@ -30,7 +30,7 @@ type revertingServer struct {
 	secret     *corev1.Secret
 	refusal    error
 	patches    int
-	most       int // patches after which enough is called, because a loop without a pause would never end
+	most       int // number of patches after which enough is called, because a loop without a pause would never end
 	enough     func()
 	events     chan struct{}
 }
@@ -91,7 +91,7 @@ func TestKeeperBacksOffWhenItsWritesHaveNoEffect(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "deployments"}, "drover-agent", errors.New("changed"))
 	for name, tc := range map[string]struct {
 		refusal error
-		most    int // writes in an hour
+		most    int // number of writes in an hour
 	}{
 		"a write that changes nothing": {nil, writesAtOnce + int(time.Hour/writeEvery)},
 		"a write that meets conflicts": {conflict, writesAtOnce + int(time.Hour/writeEvery)},

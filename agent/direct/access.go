@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// maxAccess bounds the hub's delivery, in bytes.
+	// maxAccess is the maximum size of the hub's delivery, in bytes.
 	maxAccess = 1 << 20
 	// maxVerified is the maximum number of tokens whose verified signature is remembered.
 	maxVerified = 1024

@@ -69,7 +69,7 @@ func TestOneClientCannotHoldAllConnections(t *testing.T) {
 		}
 		return nil
 	})
-	shake := func(conn net.Conn) error { // only a client with a place gets this far
+	shake := func(conn net.Conn) error { // only a client within the limit gets this far
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM([]byte(r.Authority()))
 		return tls.Client(conn,
@@ -103,7 +103,7 @@ func TestOneClientCannotHoldAllConnections(t *testing.T) {
 	for _, conn := range held {
 		_ = conn.Close()
 	}
-	testkit.Eventually(t, time.Minute, func(context.Context) error { // the place of a closed connection is free
+	testkit.Eventually(t, time.Minute, func(context.Context) error { // a closed connection no longer counts
 		if n := m.metrics.connections.Load(); n > 1 {
 			return fmt.Errorf("%d connections are open", n)
 		}
@@ -160,8 +160,8 @@ func TestAddressesOfOneIPv6NetworkAreOneClient(t *testing.T) {
 	}
 }
 
-// TestConnectionStaysOpenOnlyWithAnAcceptedToken checks that a connection without an accepted token is closed, and
-// that one with an accepted token stays open.
+// TestConnectionStaysOpenOnlyWithAnAcceptedToken checks that a connection without an accepted token is closed, and that
+// a connection with an accepted token stays open.
 func TestConnectionStaysOpenOnlyWithAnAcceptedToken(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

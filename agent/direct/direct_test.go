@@ -111,7 +111,7 @@ func (m *member) now() time.Time {
 	return m.clock
 }
 
-// serveAPI is the API server. A watch begins with an event and continues until its client disconnects.
+// serveAPI is the API server. A watch starts with an event and continues until its client disconnects.
 func (m *member) serveAPI(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	m.asked = append(m.asked, r)
@@ -319,8 +319,8 @@ func TestAcceptedTokenIsRefusedWhenItExpiresOrTheListIsTooOld(t *testing.T) {
 	}
 }
 
-// TestUnreadableDeliveryEndsDirectAccess checks that a delivery is used as a whole or not at all: a list that cannot be
-// read could contain the session.
+// TestUnreadableDeliveryEndsDirectAccess checks that a delivery is used completely or not at all, because a list that
+// cannot be read could contain the session.
 func TestUnreadableDeliveryEndsDirectAccess(t *testing.T) {
 	m := newMember(t)
 	for name, change := range map[string]func(*corev1.Secret){
@@ -635,7 +635,7 @@ func TestCertificateIsSignedByTheCAThatTheMemberStores(t *testing.T) {
 		t.Errorf("got %s by %s, want 200 by HTTP/2", resp.Status, resp.Proto)
 	}
 	first.stop()
-	m.Endpoint = m.endpoint(m.api.URL) // another replica, or this one after a restart
+	m.Endpoint = m.endpoint(m.api.URL) // another replica, or this replica after a restart
 	again := run(t, m)
 	again.client(t)
 	if again.Authority() != authority {

@@ -57,7 +57,7 @@ func TestReviewTellsAnAPIServerTheUserOfAToken(t *testing.T) {
 		delivered func(*protocol.DirectAccess)
 		raw       string
 		accepted  bool
-		told      string // error that the API server gets for a token that cannot be judged
+		told      string // the error that the API server gets for a token that cannot be checked
 	}{
 		"a good token":      {byAPIServer, good, true, ""},
 		"a revoked session": {func(a *protocol.DirectAccess) { a.Denied = []string{"s-0", "s-1"} }, good, false, ""},
@@ -200,7 +200,7 @@ func TestAPIServerReadsTheKeysOfTheEndpointBesideIt(t *testing.T) {
 			t.Errorf("%s: the endpoint is ready (%v), want it not ready", name, err)
 		}
 	}
-	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged)) // from now on the agent serves users
+	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged)) // from now on, the agent serves users
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if beside.address.Load() != nil || agent.address.Load() == nil {
 			return fmt.Errorf("the agent does not serve, or an API server still gets keys")

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// reviewing is an API server that handles reviews, and records as which user it got other requests.
+// reviewing is an API server that handles reviews, and records the users of all other requests.
 type reviewing struct {
 	answer http.HandlerFunc
 

@@ -57,7 +57,7 @@ func serve(t *testing.T, cfg *rest.Config) *httptest.Server {
 	return serveBy(t, cfg, New)
 }
 
-// serveBy does the same as serve, for a Handler that a function makes.
+// serveBy does the same as serve, for a Handler that a function creates.
 func serveBy(t *testing.T, cfg *rest.Config,
 	handler func(context.Context, *url.URL, http.RoundTripper, logr.Logger) *Handler) *httptest.Server {
 	t.Helper()
@@ -106,7 +106,7 @@ func send(t *testing.T, server *httptest.Server, target string, header http.Head
 	return resp, string(body)
 }
 
-// watch starts a watch as alice, which ends with ctx, and returns its body.
+// watch starts a watch as alice, which ends when ctx ends, and returns its body.
 func watch(ctx context.Context, t *testing.T, url string) io.Reader {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -127,7 +127,7 @@ func alice() http.Header { return http.Header{"Impersonate-User": {"hub:alice"}}
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		base, target, want string // want is the target at the API server; empty means 400
+		base, target, want string // want is the target on the API server; empty means 400
 	}{
 		"an ordinary path":                       {"", "/v1/k8s/api/v1/pods?limit=5", "/api/v1/pods?limit=5"},
 		"the root":                               {"", "/v1/k8s/", "/"},
@@ -299,7 +299,7 @@ func TestStreams(t *testing.T) {
 		})
 		body := watch(t.Context(), t, front.URL+"/v1/k8s/api/v1/pods?watch=1")
 		lines := bufio.NewReader(body)
-		for i := range 3 { // the server sends the next event only after this one was read
+		for i := range 3 { // the server sends the next event only after this one has been read
 			line, err := lines.ReadString('\n')
 			if err != nil || line != fmt.Sprintf("event %d\n", i) {
 				t.Fatalf("got %q, %v, want the event as soon as the API server has sent it", line, err)

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host implements the agent on a machine. The agent joins the hub as a Host, keeps a tunnel to it, accepts
-// instructions and reports their progress.
+// Package host implements the agent on a machine.
+//
+// The agent joins the hub as a Host, keeps a tunnel to it, accepts instructions and reports their progress.
 package host
 
 import (

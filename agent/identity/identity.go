@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity maintains the agent's identity as one Cluster of one hub. It manages the agent's key, joins the hub,
-// and decides which hub the agent connects to and trusts.
+// Package identity maintains the agent's identity as one Cluster of one hub.
+//
+// It manages the agent's key, joins the hub, and decides which hub the agent connects to and trusts.
 //
 // The key, the Cluster and the hub's settings are in one Secret that all replicas share. The hub's announced settings
 // stay in force as long as the manifest does not change. When a user applies a manifest with other servers or

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/agent/kube"
 )
 
-// leaseAt returns a Lease at an API server that gives every request the same code and object.
+// leaseAt returns a Lease on an API server that responds to every request with the same code and object.
 func leaseAt(t *testing.T, code int, answer any) *kube.Lease {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

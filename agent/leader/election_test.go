@@ -109,13 +109,13 @@ func (c client) put(spec coordinationv1.LeaseSpec) *coordinationv1.Lease {
 // replica takes part until it is stopped.
 type replica struct {
 	name  string
-	leads chan bool // true when it begins to lead, false when it stops
+	leads chan bool // true when it becomes the leader, false when it stops leading
 	stop  context.CancelFunc
 	cut   *bool
 	s     *server
 }
 
-// isolate cuts the replica off, which looks to the others as if it was killed, or reconnects it.
+// isolate cuts the replica off, which looks to the other replicas as if it had been killed, or reconnects it.
 func (r *replica) isolate(cut bool) {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()

@@ -38,8 +38,8 @@ type StandbyOptions struct {
 	// Leases elects one of the node agents. Name is the name of this node agent.
 	Leases Leases
 	Name   string
-	// Serve serves the hub until its context ends, and returns when requests in progress have ended. By then, it may
-	// have been called again. Connected reports whether the hub can reach the member through the latest call.
+	// Serve serves the hub until its context ends, and returns when requests in progress have ended. By then, the
+	// next call may have started. Connected reports whether the hub can reach the member through the latest call.
 	Serve     func(ctx context.Context)
 	Connected func() bool
 	Log       logr.Logger

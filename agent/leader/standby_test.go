@@ -279,7 +279,7 @@ func testStandbyLeaseLost(t *testing.T, m *standbyMember) {
 	pass(15 * time.Second)
 	m.expectServing(t, 0, "without the Lease")
 	set(false)
-	pass(time.Minute) // the node agent looks again within 36 s, and then watches for a replica for 20 s
+	pass(time.Minute) // the node agent checks again within 36 s, and then watches for a replica for 20 s
 	m.expectServing(t, 1, "a minute after the API server is back")
 }
 

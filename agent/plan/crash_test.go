@@ -30,9 +30,9 @@ import (
 const accidents = 14
 
 // TestAccidents runs many plans of the same shape in parallel. For the plan accident-k, the runner dies right after the
-// k-th write for the plan and after every 14th write from there, and loses the response halfway in between. So each
-// write that a plan takes is followed by both accidents in one plan or another. The n-th runner also dies after its
-// n-th write for what all plans need.
+// k-th write for the plan and after every 14th write from there, and loses the response halfway in between. Therefore,
+// for each write that a plan needs, both accidents happen after it in some plan. The n-th runner also dies after its
+// n-th write to objects that all plans need.
 func TestAccidents(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -127,7 +127,7 @@ var errDead = errors.New("the process is dead")
 
 var accidentForm = regexp.MustCompile(`accident-(\d\d)`)
 
-// RoundTrip sends a request. After it the process may be dead, or the response may be lost. It fails the test if the
+// RoundTrip sends a request. After that, the process may be dead, or the response may be lost. It fails the test if the
 // API server rejects an object as invalid.
 func (l *agentRun) RoundTrip(r *http.Request) (*http.Response, error) {
 	if l.ctx.Err() != nil {
@@ -157,8 +157,8 @@ func (l *agentRun) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errDead
 }
 
-// crashesAt counts a write for the k-th plan, or for what all plans need if plan is empty. It reports what happens
-// after the write.
+// crashesAt counts a write for the k-th plan, or for objects that all plans need if plan is empty. It reports what
+// happens after the write.
 func (l *agentRun) crashesAt(plan string, k int) (dies, lost bool) {
 	if plan == "" {
 		return l.count(fmt.Sprintf("life %d", l.number)) == l.number, false

@@ -167,8 +167,8 @@ func (s *env) nodes(t *testing.T, plan string, names ...string) {
 	}
 }
 
-// newPlan returns a Plan for the nodes with its name as a label. Failures are final after that many retries, which
-// happen at once.
+// newPlan returns a Plan for the nodes with its name as a label. Failures are final after the given number of retries,
+// which happen immediately.
 func newPlan(name string, retries int32) *v1.Plan {
 	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: v1.PlansNamespace}}
 	p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"for": name}}
@@ -186,7 +186,7 @@ func (s *env) create(t *testing.T, object client.Object) {
 	})
 }
 
-// eventually waits longer than the garbage collector needs to notice a new kind, which is 30 s.
+// eventually waits longer than the 30 s that the garbage collector needs to notice a new kind.
 func eventually(t *testing.T, check func(context.Context) error) {
 	t.Helper()
 	testkit.Eventually(t, 90*time.Second, check)

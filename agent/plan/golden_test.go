@@ -51,7 +51,7 @@ var differences = []difference{
 		"what the API server sets where nothing is said"},
 }
 
-// prepared are the differences of the Job of prepare from the init container prepare, which is in the same pod in
+// prepared are the differences between the Job of prepare and the init container prepare, which is in the same pod in
 // system-upgrade-controller.
 var prepared = append([]difference{
 	{`^spec/template/spec/(containers|volumes/var)/`, "there the pod is that of the upgrade too, with its volumes"},

@@ -106,7 +106,7 @@ func listen(t *testing.T, r *runner) <-chan protocol.PlanEvent {
 	return events
 }
 
-// awaitEvent reads events until one is as wanted.
+// awaitEvent reads events until one is as expected.
 func awaitEvent(t *testing.T, events <-chan protocol.PlanEvent, what string, wanted func(protocol.PlanEvent) bool) {
 	t.Helper()
 	for e := range events {

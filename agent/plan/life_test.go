@@ -584,7 +584,7 @@ func (r *runner) streamed(t *testing.T) string {
 	return all.String()
 }
 
-// testElsewhere checks that a user who may write Plans in some namespace of a member cannot fake the status of the
+// testElsewhere checks that a user who can write Plans in some namespace of a member cannot fake the status of the
 // hub's Plans.
 func testElsewhere(t *testing.T, s *env, r *runner) {
 	s.nodes(t, "fleet", "fleet-a")

@@ -42,8 +42,8 @@ func TestClaimThatDroverCannotHaveWrittenIsIgnored(t *testing.T) {
 	}
 }
 
-// FuzzClaim checks that a kubelet, which may write the claims of its own node, cannot write one with which the status
-// of the plan becomes invalid.
+// FuzzClaim checks that a kubelet, which may write the claims of its own node, cannot write a claim that makes the
+// status of the plan invalid.
 func FuzzClaim(f *testing.F) {
 	for _, text := range []string{
 		`{"uid":"u","hash":"h","since":"2026-11-21T00:00:00Z","attempt":1,"cordoned":true}`,

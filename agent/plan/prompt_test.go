@@ -10,7 +10,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// testPrompt stops the clock, so nothing becomes due that has to wait.
+// testPrompt stops the clock, so that nothing that has to wait becomes due.
 func testPrompt(t *testing.T, s *env) {
 	now := time.Now()
 	s.run(t, options{now: func() time.Time { return now }})

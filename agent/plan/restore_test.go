@@ -99,7 +99,7 @@ func (s *env) completes(t *testing.T, name string) {
 	s.await(t, name, v1.ReasonComplete)
 }
 
-// replaced deletes an object and waits until another one exists in its place.
+// replaced deletes an object and waits until another object exists instead.
 func (s *env) replaced(t *testing.T, object client.Object) {
 	t.Helper()
 	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {

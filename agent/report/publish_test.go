@@ -61,7 +61,7 @@ func (p *pace) Flush()              {}
 // pass advances the bubble's time.
 func pass(d time.Duration) { <-time.After(d) }
 
-// know makes everything but pods known.
+// know makes everything except pods known.
 func (p *pace) know() {
 	p.begin()
 	p.setVersion("v1.36.3", nil)

@@ -60,8 +60,8 @@ type world struct {
 	mu       *sync.Mutex
 	stop     context.CancelFunc
 	end      func()             // stops the Reporter, and returns when nothing is running
-	leading  context.CancelFunc // ends the leadership that start or lead began
-	lead     func()             // begins another leadership
+	leading  context.CancelFunc // ends the leadership that start or lead started
+	lead     func()             // starts another leadership
 }
 
 func prepare(t *testing.T) *world {
@@ -141,8 +141,8 @@ func (w *world) next(t *testing.T) protocol.Report {
 	return r
 }
 
-// await returns the first report that is as wanted. Earlier reports may lack data that a busy machine has not read yet.
-// TestPace checks the exact times.
+// await returns the first report that is as expected. Earlier reports may lack data that a busy machine has not read
+// yet. TestPace checks the exact times.
 func (w *world) await(t *testing.T, wanted func(protocol.Report) bool) protocol.Report {
 	t.Helper()
 	for {
@@ -252,7 +252,7 @@ func TestReporter(t *testing.T) {
 		if r := w.await(t, versioned); r.Nodes != nil || r.Version != "v1.36.3" || !r.Health.Healthy {
 			t.Errorf("got %+v", r)
 		}
-		w.end() // the report does not wait until the error is logged
+		w.end() // the report does not wait until the error has been logged
 		if n := strings.Count(w.logged.String(), `"resource"="nodes"`); n != 1 {
 			t.Errorf("logged %d times, want once:\n%s", n, w.logged)
 		}

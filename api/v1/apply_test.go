@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fullSpecs has a spec of each kind in which every optional struct, map and list is filled.
+// fullSpecs contains a spec for each kind in which every optional struct, map and list is set.
 var fullSpecs = map[string]string{
 	"Cluster": `
 registration: {tokenSecretRef: {name: a}}
@@ -92,7 +92,7 @@ oidc:
 	"User": `{disabled: true, principal: "github:alice"}`,
 }
 
-// otherSpecs are those of kinds of which no one spec can have every part.
+// otherSpecs contains further specs for kinds whose parts cannot all be set in a single spec.
 var otherSpecs = map[string][]string{"AuthProvider": {`
 ldap:
   servers: ["ldaps://a"]
@@ -108,13 +108,13 @@ jwt:
   userValidationRules: [{expression: "true", message: a}]
   maxTokenLifetime: 1h`}}
 
-// theirs are structs of Kubernetes' own, which are emptied as a whole.
+// theirs are Kubernetes structs, which are only emptied as a whole.
 var theirs = []string{
 	"agent.affinity", "agent.tolerations", "tolerations", "prepare.envs", "prepare.envFrom", "prepare.securityContext",
 	"upgrade.envs", "upgrade.envFrom", "upgrade.securityContext",
 }
 
-// optionals are the paths of all structs, maps and lists in a schema. An element of a list has the index 0.
+// optionals returns the paths of all structs, maps and lists in a schema. An element of a list has the index 0.
 func optionals(schema apiextensionsv1.JSONSchemaProps, path []string) [][]string {
 	var all [][]string
 	if len(path) > 0 && (schema.Type == "object" || schema.Type == "array") && path[len(path)-1] != "0" {
@@ -132,7 +132,7 @@ func optionals(schema apiextensionsv1.JSONSchemaProps, path []string) [][]string
 	return all
 }
 
-// emptied is a copy of the spec in which what is at the path is empty, and whether there was something.
+// emptied returns a copy of the spec in which the value at the path is empty, and reports whether there was a value.
 func emptied(value any, path []string) (any, bool) {
 	if len(path) == 0 {
 		switch value.(type) {
@@ -159,16 +159,16 @@ func emptied(value any, path []string) (any, bool) {
 	return value, false
 }
 
-// applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The
-// specs has the spec of a new object of each kind.
+// applied is one object that is applied repeatedly, alternately with everything that its kind can have and with some
+// parts empty. The field specs contains the specs of new objects of each kind.
 type applied struct {
-	of                  *unstructured.Unstructured // the spec of the test
+	of                  *unstructured.Unstructured // the spec that the test uses
 	full, empty         *unstructured.Unstructured
 	fullSpec, emptySpec any
-	parts               []string // paths of what is empty; none holds another
+	parts               []string // paths of the empty parts; none contains another
 }
 
-// objectsOf makes objects in which every part of each kind that may be empty at all is so in one of them.
+// objectsOf returns objects in which every part of each kind that may be empty is empty at least once.
 func objectsOf(t *testing.T, env *testkit.Env, namespace string) []*applied {
 	t.Helper()
 	crds := customResources(t)
@@ -193,7 +193,7 @@ func objectsOf(t *testing.T, env *testkit.Env, namespace string) []*applied {
 			}
 			alone := &applied{of: full, full: full.DeepCopy(), empty: full, fullSpec: fullSpec}
 			if !alone.clear(t, env, path) || slices.ContainsFunc(ofKind, func(a *applied) bool { return a.of == full && a.clear(t, env, path) }) {
-				continue // it must not be empty, or is so beside others
+				continue // this part must not be empty, or not in combination with other empty parts
 			}
 			name := fmt.Sprintf("a%d", len(ofKind))
 			alone.full.SetName(name)
@@ -205,7 +205,8 @@ func objectsOf(t *testing.T, env *testkit.Env, namespace string) []*applied {
 	return all
 }
 
-// clear empties one more part, and reports whether the API server takes the object so. If not, it stays as it is.
+// clear empties one more part, and reports whether the API server accepts the object. If it does not, the object is not
+// changed.
 func (a *applied) clear(t *testing.T, env *testkit.Env, path []string) bool {
 	t.Helper()
 	part := strings.Join(path, ".")
@@ -227,7 +228,7 @@ func (a *applied) clear(t *testing.T, env *testkit.Env, path []string) bool {
 	return true
 }
 
-// taken returns the spec of a new object as the API server stores it; nil if it is refused.
+// taken returns the spec of a new object as the API server stores it, or nil if the API server refuses it.
 func taken(t *testing.T, env *testkit.Env, o *unstructured.Unstructured) any {
 	t.Helper()
 	o = o.DeepCopy()
@@ -240,8 +241,8 @@ func taken(t *testing.T, env *testkit.Env, o *unstructured.Unstructured) any {
 	return o.Object["spec"]
 }
 
-// TestLong_EveryKindIsAppliedOnEitherSide applies every kind, with every part empty and full, on the client's side and
-// on the server's in turn.
+// TestLong_EveryKindIsAppliedOnEitherSide applies every kind, with every part empty and full, alternately with
+// client-side and server-side apply.
 func TestLong_EveryKindIsAppliedOnEitherSide(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
@@ -268,7 +269,8 @@ func TestLong_EveryKindIsAppliedOnEitherSide(t *testing.T) {
 					args = append(args, "--server-side", "--force-conflicts")
 				}
 				for complaint := range strings.SplitSeq(apply(bytes.Join(documents, []byte("\n---\n")), args...), "\n") {
-					if complaint != "" && !strings.Contains(complaint, "last-applied-configuration annotation which is required") { // it is added
+					if complaint != "" && !strings.Contains(complaint, "last-applied-configuration annotation which is required") {
+						// the part is added
 						t.Errorf("%s: %s, want no complaint of kubectl", step, complaint)
 					}
 				}
@@ -298,7 +300,8 @@ func wantSpecs(t *testing.T, env *testkit.Env, step string, objects []*applied) 
 	}
 }
 
-// withoutEmptyLists leaves out lists without elements, which server-side apply removes. They mean the same as none.
+// withoutEmptyLists leaves out lists without elements, which server-side apply removes. Empty and missing lists mean
+// the same.
 func withoutEmptyLists(value any) any {
 	if fields, is := value.(map[string]any); is {
 		kept := map[string]any{}
@@ -319,7 +322,7 @@ func withoutEmptyLists(value any) any {
 	return value
 }
 
-// kubectl runs the real one, and returns what it complains of.
+// kubectl runs the real kubectl and returns its error output.
 func kubectl(t *testing.T, config *rest.Config) func(stdin []byte, args ...string) string {
 	t.Helper()
 	assets, err := lab.Binaries(t.Context(), os.Stderr, lab.Kubectl)

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Specs of AuthProviders that are taken; bad ones differ from them in one thing.
+// Valid specs of AuthProviders. Each of the bad specs differs from a valid one in one detail.
 const (
 	goodOIDC   = `{oidc: {url: "https://login.example.com/realms/a", clientID: drover, clientSecret: {name: okta, key: clientSecret}}}`
 	goodGitHub = `{github: {clientID: drover, clientSecret: {name: github, key: clientSecret}, organizations: [acme]}}`
@@ -94,7 +94,7 @@ func goodProviders() map[string]string {
 	}
 }
 
-// badProviders are specs, or names, that are refused.
+// badProviders are specs or names that are refused.
 func badProviders() map[string]struct{ name, spec, want string } {
 	type bad = struct{ name, spec, want string }
 	without := func(spec, old, replacement string) string {
@@ -167,7 +167,7 @@ func badProviders() map[string]struct{ name, spec, want string } {
 	return all
 }
 
-// providerTypes returns a good spec of each type of provider, by the type's field in the spec.
+// providerTypes returns a valid spec for each type of provider, by the type's field in the spec.
 func providerTypes() map[string]string {
 	return map[string]string{"oidc": goodOIDC, "github": goodGitHub, "ldap": goodLDAP, "jwt": goodJWT}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// The names of users and groups begin with the name of their provider, also where clusters bind such names to rights of
+// The names of users and groups start with the name of their provider, even if clusters bind such names to rights of
 // their own.
 func TestNamesOfProvidersThatPrecedeOtherUsersAreRefused(t *testing.T) {
 	env := testkit.Shared(t)

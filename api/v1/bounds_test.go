@@ -17,13 +17,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// unbounded are the fields of specs that hold what the schema does not know, each with what bounds it instead.
+// unbounded lists the fields of specs whose content the schema does not know, with what limits them instead.
 var unbounded = map[string]string{
 	"ClusterInstallation.spec.config":       "installation.CheckConfig takes 64 KiB, by untrusted.Small",
 	"ClusterInstallation.spec.serverConfig": "installation.CheckConfig takes 64 KiB, by untrusted.Small",
 }
 
-// A spec whose size nothing but etcd bounds costs the manager as much memory as its tenant likes, in each replica.
+// If only etcd limits the size of a spec, a tenant can use any amount of the manager's memory, in each replica.
 func TestEveryFieldOfASpecIsBounded(t *testing.T) {
 	used := map[string]bool{}
 	for _, folder := range []string{"config/crd/bases", "config/clusterapi/bases", "config/provision/bases"} {
@@ -56,10 +56,10 @@ func TestEveryFieldOfASpecIsBounded(t *testing.T) {
 	}
 }
 
-// lack is a field without a bound.
+// lack is a field without a limit.
 type lack struct{ path, bound string }
 
-// lacking returns the fields of a schema that have no bound.
+// lacking returns the fields of a schema that have no limit.
 func lacking(path string, s apiextensionsv1.JSONSchemaProps) (found []lack) {
 	add := func(bound string, missing bool) {
 		if missing {

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// What a Cluster may say is in its schema: each case is a spec that the API server takes, or refuses in words that say
-// what to do.
+// The schema defines which specs of a Cluster are valid. Each case is a spec that the API server either accepts or
+// refuses with advice.
 func TestClusterSpec(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
@@ -86,7 +86,7 @@ func TestClusterSpec(t *testing.T) {
 		"huge pages for the agent": {
 			`{"agent": {"resources": {"requests": {"hugepages-2Mi": "2Mi"}}}}`, "only cpu, memory and ephemeral-storage",
 		},
-		// Whoever reads it would compute for hours: the manager with it, for all.
+		// Anyone who parses this value would compute for hours, including the manager, on behalf of all users.
 		"resources with an exponent": {
 			`{"agent": {"resources": {"limits": {"memory": "1e-100000000"}}}}`, "spec.agent.resources.limits",
 		},

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// customResources returns the CRDs of config/crd by kind.
+// customResources returns the CRDs in config/crd, by kind.
 func customResources(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	files, err := filepath.Glob(testkit.Path(t, "config/crd/bases/*.yaml"))
@@ -46,8 +46,8 @@ func condition(kind string, is metav1.ConditionStatus, reason string) metav1.Con
 	return metav1.Condition{Type: kind, Status: is, Reason: reason, Message: "the cause of " + reason}
 }
 
-// row returns what "kubectl get" shows of an object, but for its name and age: "<column>=<value>", without columns that
-// are empty.
+// row returns what "kubectl get" shows for an object, without its name and age, as "<column>=<value>". Empty columns
+// are left out.
 func row(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, o any) []string {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)

@@ -26,8 +26,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// written has values of each type that has a syntax of its own: a good value, and several that an API server may
-// take for the type while Go does not.
+// written contains values for each type that has its own syntax. Each entry has one valid value and several values that
+// an API server may accept for the type although Go does not.
 var written = map[reflect.Type]struct {
 	good string
 	odd  []string
@@ -53,7 +53,7 @@ const (
 	memory = "[{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: %s}}}]}}"
 )
 
-// whole are specs that are good when the value of the field in the key takes the place of %s.
+// whole contains specs that are valid if %s is replaced by the value of the field in the key.
 var whole = map[string]string{
 	"AuthProvider.spec.jwt.maxTokenLifetime": `{jwt: {issuer: {url: "https://a.example.com", audiences: [drover]},
 		claimMappings: {username: {claim: sub}}, maxTokenLifetime: %s}}`,
@@ -173,7 +173,7 @@ func TestManagerParsesEveryTextThatTheAPIServerAccepts(t *testing.T) {
 	}
 }
 
-// leaves are the fields of all specs whose type has a syntax of its own.
+// leaves returns the fields of all specs whose type has its own syntax.
 func leaves(scheme *runtime.Scheme) map[string]reflect.Type {
 	found := map[string]reflect.Type{}
 	for kind, typ := range scheme.AllKnownTypes() {

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestTheReferencesShowObjectsThatTheAPIServerAccepts creates each object of docs/spec without storing it. An unknown
+// TestTheReferencesShowObjectsThatTheAPIServerAccepts creates each object in docs/spec without storing it. An unknown
 // field is an error.
 func TestTheReferencesShowObjectsThatTheAPIServerAccepts(t *testing.T) {
 	env := testkit.Shared(t)

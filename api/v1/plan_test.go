@@ -131,7 +131,7 @@ func TestPlanSpec(t *testing.T) {
 	})
 }
 
-// shown are the objects in the YAML blocks of a document.
+// shown returns the objects in the YAML blocks of a document.
 func shown(t *testing.T, file string) []*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(file)

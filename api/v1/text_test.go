@@ -16,15 +16,15 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// plainText is the rule of texts that are shown, or become names in members.
+// plainText is the validation rule for texts that are shown or become names in members.
 const plainText = `!self.matches(r'[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]')`
 
-// freeText are texts that may hold anything: what a program is given, certificates in PEM, and structs of Kubernetes'
-// own, which Kubernetes checks.
+// freeText matches texts with arbitrary content: the input of programs, certificates in PEM, and Kubernetes structs,
+// which Kubernetes itself validates.
 var freeText = regexp.MustCompile(`^Plan\.(prepare|upgrade)\.(command|args|envs|envFrom|securityContext)\b|^Plan\.tolerations\b|` +
 	`^Cluster\.agent\.(tolerations|affinity|nodeSelector)\b|^RoleTemplate\.rules\b|[sS]elector\.(matchLabels|matchExpressions)\b|^AuthProvider\.(oidc|ldap|github)\.caBundle$|^Cluster\.authorizedEndpoint\.caBundle$|^AuthProvider\.jwt\.issuer\.certificateAuthority$`)
 
-// texts are the paths of all strings in a schema that may have a line break or another control character.
+// texts returns the paths of all strings in a schema that may contain a line break or another control character.
 func texts(path string, schema apiextensionsv1.JSONSchemaProps) []string {
 	var all []string
 	for name, property := range schema.Properties {
@@ -62,8 +62,7 @@ func TestNoNameHasControlCharacters(t *testing.T) {
 	}
 }
 
-// What would write lines of its own into an error, or turn the text of a terminal round, is refused where it is
-// written.
+// Text that could add lines to an error message, or reverse the text in a terminal, is refused when it is written.
 func testControlCharacters(t *testing.T, env *testkit.Env, namespace string) {
 	const want = "must not contain line breaks or other control characters"
 	for what, bad := range map[string]string{"a line break": "a\nb", "an escape code": "a\x1b[2Kb", "a C1 control": "a\u009bb", "a turn of direction": "a\u202eb", "an invisible character": "a\u200bb", "a line separator": "a\u2028b"} {

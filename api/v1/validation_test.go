@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// object is one of kind with the spec, as a user writes it.
+// object returns an object of the given kind with the spec, as a user would write it.
 func object(t *testing.T, namespace, kind, spec string) *unstructured.Unstructured {
 	t.Helper()
 	var content map[string]any
@@ -68,7 +68,7 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 			}
 		})
 	}
-	t.Run("each wrong key of a quota is named, in any order", func(t *testing.T) { // a map has none in CEL
+	t.Run("each wrong key of a quota is named, in any order", func(t *testing.T) { // in CEL, a map has no such field
 		for spec, want := range map[string]struct{ text, one, other string }{
 			"{resourceQuota: {cpus: 1, pods: 1, gpus: 1}, namespaceDefaultResourceQuota: {cpus: 1, pods: 1, gpus: 1}}": {
 				"a ResourceQuota does not support", "cpus", "gpus",
@@ -127,7 +127,8 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 		func(t *testing.T) { testControlCharacters(t, env, namespace) },
 	)
 	t.Run("a role template that inherits itself", func(t *testing.T) {
-		err := dryRun(object(t, namespace, roleTemplate, "{context: Cluster, inherits: [a, sample]}")) // sample is its name
+		// sample is the name of the sample
+		err := dryRun(object(t, namespace, roleTemplate, "{context: Cluster, inherits: [a, sample]}"))
 		if err == nil || !strings.Contains(err.Error(), "a role template cannot inherit itself") {
 			t.Error(err)
 		}
@@ -148,7 +149,7 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 	})
 }
 
-// testChanges updates an object from one spec to another in which every field differs.
+// testChanges updates an object from one spec to another one in which every field differs.
 func testChanges(t *testing.T, env *testkit.Env, namespace string) {
 	changes := []struct{ kind, from, to string }{
 		{
@@ -364,7 +365,7 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 			project, in("containerDefaults: {requests: {pods: 2}}"), "keys must be cpu, memory",
 		},
 		"a negative container default": {project, in("containerDefaults: {limits: {cpu: -1}}"), "must not be negative"},
-		// What can never be the name of anything is refused, rather than waited for.
+		// A value that can never be a valid name is refused instead of being waited for.
 		"a provider without a name": {
 			clusterBinding, binding("subject: {kind: User, name: 'hub:'}"), "missing after the colon",
 		},
@@ -375,7 +376,7 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 			projectBinding, "{projectName: a, roleTemplateName: a/b, " + subject + "}", "spec.roleTemplateName",
 		},
 		"a parent that is no name": {roleTemplate, "{context: Cluster, inherits: [Viewer]}", "spec.inherits[0]"},
-		// Whoever reads such an amount computes for hours: the API server in its rules, the manager, and agents.
+		// Anyone who parses such an amount computes for hours: the API server in its rules, the manager, and agents.
 		"a quota of too many digits": {
 			project, in("namespaceDefaultResourceQuota: {count/a.b: '1e-100000000'}"),
 			"spec.namespaceDefaultResourceQuota.count/a.b",

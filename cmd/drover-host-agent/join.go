@@ -21,12 +21,11 @@ import (
 
 const (
 	unitName = "drover-host-agent.service"
-	// maxToken bounds the first line of the input, in bytes.
+	// maxToken is the maximum length of the first line of the input, in bytes.
 	maxToken = 4 << 10
 )
 
-// unit is the systemd unit of the agent. With KillMode=process, a running instruction continues while the agent
-// restarts.
+// unit is the agent's systemd unit. With KillMode=process, a running instruction continues while the agent restarts.
 const unit = `[Unit]
 Description=Drover host agent
 Wants=network-online.target
@@ -81,7 +80,7 @@ func joinCommand() *cobra.Command {
 	return join
 }
 
-// install writes the unit and starts it.
+// install writes the unit and starts the agent.
 func install(cmd *cobra.Command, units, dir string) error {
 	self, err := os.Executable()
 	if err != nil {

@@ -92,7 +92,7 @@ func (w *world) load() {
 	}
 }
 
-// keep calls the keeper and then the loader, as the write would.
+// keep calls the keeper and then the loader, as the event for the write would.
 func (w *world) keep() ctrl.Result {
 	w.t.Helper()
 	result, err := w.keeper.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.keeper.Secret})
@@ -139,7 +139,7 @@ func (w *world) member(name string, spec v1.ClusterSpec) types.NamespacedName {
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: name}
 }
 
-// join writes the identity of a Cluster's agent, as the registration does.
+// join writes the identity of a Cluster's agent, in the same way as the registration server.
 func join(t *testing.T, env *testkit.Env, cluster *v1.Cluster) members.Peer {
 	t.Helper()
 	key := testkit.Key(t).Public().(ed25519.PublicKey)
@@ -164,7 +164,7 @@ func (w *world) changed(value string) (before, after trust.KeyPair) {
 	return before, after
 }
 
-// verifies checks whether a client that trusts one authority verifies the hub.
+// verifies checks whether a client that trusts a given authority can verify the hub.
 func (w *world) verifies(authority trust.KeyPair, want bool) {
 	w.t.Helper()
 	if got := signedBy(w.t, w.trust, authority); got != want {
@@ -260,7 +260,7 @@ func testAway(w *world) {
 	}
 }
 
-// testHosts: a change ends only when the agents of machines also trust the new authority.
+// testHosts: a rotation ends only when the agents of machines also trust the new authority.
 func testHosts(w *world) {
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.keeper.Secret.Namespace, Name: "rack1"}}
 	w.Apply(w.t, host)
@@ -406,7 +406,7 @@ func testTwoKeepers(w *world) {
 				w.t.Error(err)
 			}
 		}
-		// The second keeper saw the first one's write or got a conflict: one step was taken.
+		// The second keeper saw the write of the first keeper or got a conflict, so only one step was taken.
 		w.load()
 		if old := w.state().Old; string(old) != string(before.Cert) {
 			w.t.Fatalf("round %d: not one change was made", round)

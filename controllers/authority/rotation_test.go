@@ -32,7 +32,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fixture is a manager with the controllers for a change of the authority, started as main starts them.
+// fixture is a manager with the controllers for a rotation of the authority, started in the same way as in main.
 type fixture struct {
 	*testkit.Env
 	t        *testing.T
@@ -97,7 +97,7 @@ type trustingAgent struct {
 
 	mu     sync.Mutex // guards the fields below
 	agent  *testkit.Agent
-	bundle string // the last announced bundle; the manifest's before
+	bundle string // the last announced bundle; before that, the manifest's bundle
 }
 
 // pinned returns the bundle that the agent has stored.
@@ -227,7 +227,7 @@ func (h *fixture) signs(authority trust.KeyPair) bool {
 	return signedBy(h.t, h.trust, authority)
 }
 
-// handshake connects to the hub like an agent that trusts only this bundle.
+// handshake connects to the hub like an agent that trusts only the given bundle.
 func (h *fixture) handshake(ctx context.Context, bundle string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(bundle))
@@ -244,7 +244,7 @@ func (h *fixture) handshake(ctx context.Context, bundle string) error {
 	return err
 }
 
-// reconnecting makes an agent connect again and again until it is stopped, and fails the test if the hub refuses the
+// reconnecting makes an agent reconnect repeatedly until it is stopped, and fails the test if the hub refuses the
 // agent's latest bundle.
 func (h *fixture) reconnecting(m *trustingAgent) (stop func()) {
 	h.t.Helper()

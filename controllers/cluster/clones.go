@@ -70,7 +70,7 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous reports that the member was restored to an earlier state, and the consequences. An agent that has
+// writeContinuous reports that the member was restored to an earlier state, and what this means. An agent that has
 // restarted since then no longer knows about this.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxCause bounds the text of an external error in a condition, in bytes.
+// maxCause is the maximum length of an external error's text in a condition, in bytes.
 const maxCause = 1024
 
 // lastChecked tells users where to find the time until which a condition is known to be true. The time is not part of

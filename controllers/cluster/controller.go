@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster reconciles Cluster. It follows a member from registration, through connections, reports and outages,
-// to removal.
+// Package cluster reconciles Cluster.
+//
+// It follows a member from registration, through connections, reports and outages, to removal.
 package cluster
 
 import (
@@ -28,7 +29,7 @@ import (
 // former leader's agents connect to it.
 const takeoverTime = 15 * time.Second
 
-// settleTime is how long a manager waits after its start before it considers agents that have not come back lost. After
+// settleTime is how long a manager waits after its start before agents that have not reconnected count as lost. After
 // an outage of a minute, an agent may have just started its longest wait, and its next attempt also takes a moment.
 const settleTime = protocol.LongestWait + 2*time.Second
 

@@ -301,7 +301,7 @@ func testLost(w *world) {
 
 func testSettling(w *world) {
 	w.joined()
-	restarted := newWorld(w.t, w.Env) // another manager, which has seen no tunnel yet
+	restarted := newWorld(w.t, w.Env) // another manager, which has not seen any tunnel yet
 	restarted.name, restarted.clock, restarted.r.Now, restarted.r.Started = w.name, w.clock, w.clock.Now, w.clock.Now()
 	restarted.settings = w.settings
 	result := restarted.reconcile()
@@ -365,7 +365,7 @@ func testKilledWhileSettling(w *world) {
 	restarted.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 }
 
-// testFoundJoined: a hub that starts with ten thousand members must not write all their statuses.
+// testFoundJoined: a hub that starts with ten thousand members must not write all of their statuses.
 func testFoundJoined(w *world) {
 	w.create(v1.ClusterSpec{})
 	w.r.Started = w.clock.Now()
@@ -675,7 +675,7 @@ func testRefusalShows(w *world) {
 	}
 }
 
-// testRefusalIsToldOnce: the replica that refused the agent has written an event, which this fake replica has not.
+// testRefusalIsToldOnce: the replica that refused the agent has written an event, but this fake replica has not.
 func testRefusalIsToldOnce(w *world) {
 	w.create(v1.ClusterSpec{})
 	w.reconcile()

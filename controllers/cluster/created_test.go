@@ -23,7 +23,7 @@ import (
 // requests counts a reconciler's requests to the API server about Secrets.
 type requests struct{ reads, creates, applies int }
 
-// count makes the reconciler's requests counted. Its cache has no registration Secret while lags is true.
+// count makes the reconciler count its requests. Its cache does not contain the registration Secret while lags is true.
 func (w *world) count(lags *bool) *requests {
 	n := &requests{}
 	w.r.Live = interceptor.NewClient(w.Client, interceptor.Funcs{

@@ -40,7 +40,7 @@ func (w *world) digest() string {
 	return digest
 }
 
-// leading makes an agent the leader with a Deployment of the present spec, rolled out.
+// leading makes an agent the leader with a rolled-out Deployment for the current spec.
 func (w *world) leading(agent *testkit.Agent) {
 	w.t.Helper()
 	w.says(agent, protocol.Deployment{Digest: w.digest(), RolledOut: true})
@@ -54,7 +54,7 @@ func (w *world) says(agent *testkit.Agent, d protocol.Deployment) {
 	w.reconcile()
 }
 
-// setAgent changes spec.agent, and reconciles until the agent was given the new Deployment.
+// setAgent changes spec.agent, and reconciles until the agent has received the new Deployment.
 func (w *world) setAgent(agent *testkit.Agent, image string) string {
 	w.t.Helper()
 	c := w.cluster()
@@ -137,8 +137,9 @@ func testDeployRefused(w *world) {
 	}
 }
 
-// testOtherProfile: an agent that was installed with one profile is never handed the Deployment of the other, because
-// its rights would not match its profile. The condition says what to do, and other changes wait for that.
+// testOtherProfile: an agent that was installed with one profile is never sent the Deployment of the other profile,
+// because its rights would not match its profile. The condition says what to do, and other changes wait until this is
+// done.
 func testOtherProfile(w *world) {
 	agent, _ := w.joined()
 	w.leading(agent)
@@ -168,7 +169,7 @@ func testOtherProfile(w *world) {
 			w.t.Errorf("the agent was handed %s", <-agent.Deployments)
 		}
 	}
-	agent.Report(func(r *protocol.Report) { r.Profile = "" }) // the manifest was applied
+	agent.Report(func(r *protocol.Report) { r.Profile = "" }) // the manifest has been applied
 	w.until(func(s members.State) bool { return s.Report.Profile == "" })
 	w.reconcile()
 	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentUpdating)

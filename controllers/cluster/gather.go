@@ -141,7 +141,7 @@ func (in *input) settling() bool {
 	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady)
 }
 
-// movingTime is how long a disconnected agent may take to appear at another replica. Agents open the new tunnel first,
+// movingTime is how long a disconnected agent may take to appear on another replica. Agents open the new tunnel first,
 // but this manager may learn that the old tunnel has closed before it learns about the new one.
 const movingTime = time.Second
 

@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// upgraded runs an upgrade of agents in workspaces of four Clusters each until no other begins. It returns the Clusters
-// that have started, in order, and the events. fails decides whose upgrade fails.
+// upgraded runs an upgrade of agents in workspaces of four Clusters each until no other upgrade starts. It returns the
+// Clusters whose upgrade has started, in order, and the events. The function fails decides whose upgrade fails.
 func upgraded(t *testing.T, workspaces int, fails func(begun []types.NamespacedName) bool) (begun []types.NamespacedName, told []string) {
 	t.Helper()
 	hub := fake.NewClientBuilder().WithScheme(testkit.Scheme(t))
@@ -62,8 +62,8 @@ func upgraded(t *testing.T, workspaces int, fails func(begun []types.NamespacedN
 	return begun, told
 }
 
-// The attacker runs the Cluster whose turn is first. A share of one in a hundred is one Cluster here, and names can be
-// chosen.
+// The attacker runs the Cluster whose turn is first. A share of one percent is one Cluster in this test, and names can
+// be chosen.
 func TestFailingAgentsHoldBackOnlyTheirWorkspace(t *testing.T) {
 	begun, told := upgraded(t, 6, func(begun []types.NamespacedName) bool { return begun[len(begun)-1].Namespace == begun[0].Namespace })
 	others, own := map[types.NamespacedName]bool{}, 0

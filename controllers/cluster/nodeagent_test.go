@@ -23,7 +23,7 @@ func testByNodeAgent(w *world) {
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 	report := testkit.HealthyReport()
 	report.Nodes, report.SettingsDigest = nil, w.settings.Digest()
-	report.Deployment = &protocol.Deployment{Unmanaged: true} // which only a leader knows
+	report.Deployment = &protocol.Deployment{Unmanaged: true} // only a leader knows this
 	node := w.connectAs(members.Peer{Key: registration.KeyID(key), Instance: "node-1", NodeAgent: true}, report)
 	w.reconcile()
 	w.ready(metav1.ConditionTrue, v1.ReasonConnected)
@@ -52,7 +52,8 @@ func testByNodeAgent(w *world) {
 	if s.Agent.Replicas != 0 || s.Nodes == nil || s.Nodes.Summary != "2/3" {
 		w.t.Errorf("%d replicas, nodes %v, want none, and what was known before", s.Agent.Replicas, s.Nodes)
 	}
-	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated) // as it was, whatever a node agent reports about the Deployment
+	// unchanged, regardless of what a node agent reports about the Deployment
+	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 	if len(node.Deployments) > 0 {
 		w.t.Error("the node agent was given a Deployment")
 	}

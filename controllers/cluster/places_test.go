@@ -23,7 +23,7 @@ func TestPlaces(t *testing.T) {
 		return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: fmt.Sprintf("c%d", i), CreationTimestamp: metav1.NewTime(at.Add(time.Duration(i/2) * time.Second))}}
 	}
 	p := &Places{most: 3}
-	for _, i := range rand.Perm(6) { // a manager that starts sees them in any order
+	for _, i := range rand.Perm(6) { // a manager that has just started sees them in any order
 		p.add(object("a", i))
 		p.add(object("a", i))
 	}
@@ -60,7 +60,7 @@ func TestClusterBeyondTheLimitGetsNoToken(t *testing.T) {
 	if got.ok || got.reason != v1.ReasonTooManyClusters || !got.stalled || !strings.Contains(got.message, "limits.workspace.clusters") || !strings.Contains(got.message, "1000") {
 		t.Errorf("got %+v, want TooManyClusters, stalled, with the name and value of the limit", got)
 	}
-	// without a client: it must not even try
+	// there is no client, because it must not even try
 	if err := (&Reconciler{}).register(t.Context(), in, nil, false); err != nil || in.token.Value != "" {
 		t.Errorf("token %q, %v", in.token.Value, err)
 	}

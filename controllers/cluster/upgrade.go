@@ -74,7 +74,7 @@ func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	agent := in.cluster.Status.Agent
 	said := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	if agent.ObservedGeneration == 0 && said != nil && said.Status == metav1.ConditionTrue {
-		agent.ObservedGeneration = said.ObservedGeneration // from a manager that did not write the field
+		agent.ObservedGeneration = said.ObservedGeneration // the status is from a manager that did not write this field
 	}
 	if in.deployed.want, err = r.manifests.Deployment(r.manifestInput(in)); err != nil {
 		return err

@@ -23,8 +23,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fleet is a workspace of three Clusters, a, b and c, with an agent each. The agent of a is in the first wave, the
-// others are in the last.
+// fleet is a workspace of three Clusters, a, b and c, with one agent each. The agent of a is in the first wave, and the
+// others are in the last wave.
 type fleet struct {
 	*world
 	of     map[string]*world
@@ -70,7 +70,7 @@ func (f *fleet) connects(name string) {
 	one.reconcile()
 }
 
-// lead begins the leadership of a manager with a default image.
+// lead starts the leadership of a manager with a default image.
 func (f *fleet) lead(image string) {
 	f.t.Helper()
 	f.r.Agent.Image = image
@@ -84,7 +84,7 @@ func (f *fleet) lead(image string) {
 	}
 }
 
-// settle lets the time pass in which no agent begins.
+// settle lets the time pass during which no upgrade starts.
 func (f *fleet) settle() {
 	f.t.Helper()
 	f.pass()
@@ -92,7 +92,7 @@ func (f *fleet) settle() {
 	f.clock.Advance(time.Minute)
 }
 
-// pass makes the turns decided, and all Clusters reconciled.
+// pass decides on turns, and reconciles all Clusters.
 func (f *fleet) pass() {
 	f.t.Helper()
 	if _, err := f.r.Upgrades.Reconcile(f.t.Context(), ctrl.Request{}); err != nil {
@@ -103,8 +103,8 @@ func (f *fleet) pass() {
 	}
 }
 
-// given checks that only one agent was given a Deployment, with this image, and returns its digest. An empty name means
-// that no agent was given one.
+// given checks that only one agent has received a Deployment with the given image, and returns the digest of that
+// Deployment. An empty name means that no agent has received one.
 func (f *fleet) given(to, image string) (digest string) {
 	f.t.Helper()
 	for name, agent := range f.agents {
@@ -138,7 +138,7 @@ func (f *fleet) runs(name, digest string) {
 	f.of[name].says(f.agents[name], protocol.Deployment{Digest: digest, RolledOut: true})
 }
 
-// restores makes an agent report that it put its Deployment back.
+// restores makes an agent report that it has restored its previous Deployment.
 func (f *fleet) restores(name, failed string) {
 	f.t.Helper()
 	f.of[name].says(f.agents[name], protocol.Deployment{Digest: f.has[name], RolledOut: true, Failed: failed, Message: "ImagePullBackOff"})
@@ -171,7 +171,7 @@ func TestNewImageReachesAgentsInStages(t *testing.T) {
 	f.pass()
 	f.given("", "")
 
-	c := f.of["b"].cluster() // a change of the spec does not wait, and brings no other image
+	c := f.of["b"].cluster() // a change to the spec does not wait, and does not change the image
 	c.Spec.Agent.Replicas = new(int32(3))
 	if err := f.Client.Update(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestNewImageReachesAgentsInStages(t *testing.T) {
 	f.given("", "")
 	f.of["c"].agentIs(metav1.ConditionFalse, v1.ReasonAgentWaiting)
 
-	f.lead("drover:one") // the hub goes back: only upgraded agents are restarted, and only once
+	f.lead("drover:one") // the hub is downgraded again; only upgraded agents are restarted, and only once
 	f.settle()
 	f.of["c"].agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 	f.of["b"].agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)

@@ -37,7 +37,7 @@ const (
 	later                   = 20 * time.Millisecond
 )
 
-// fleet is a hub with Clusters and sessions that counts the reads and the woken Clusters.
+// fleet is a hub with Clusters and sessions that counts reads and the Clusters that are woken.
 type fleet struct {
 	*Reconciler
 	t        *testing.T
@@ -128,7 +128,7 @@ func (f *fleet) change(i int, with func(*corev1.Secret)) {
 
 func revoke(s *corev1.Secret) { s.Data["revoked"] = []byte("true") }
 
-// reconcileAll waits until this many Clusters are woken, and reconciles them.
+// reconcileAll waits until the given number of Clusters have been woken, and reconciles them.
 func (f *fleet) reconcileAll(want int) {
 	f.t.Helper()
 	testkit.Eventually(f.t, time.Minute, func(context.Context) error {
@@ -160,8 +160,8 @@ func (f *fleet) told(cluster string) []string {
 	return access.Denied
 }
 
-// Users get tokens all day. That costs nothing for Clusters. When sessions end, they are read once, and not once for
-// each Cluster.
+// Users get tokens all day. This causes no work for Clusters. When sessions end, they are read only once rather than
+// once for each Cluster.
 func TestCostDoesNotGrowWithClustersTimesSessions(t *testing.T) {
 	const clusters, sessions = 60, 300
 	f := newFleet(t, clusters, sessions)
@@ -209,7 +209,7 @@ func TestEventsThatMayEndASessionWakeAllClusters(t *testing.T) {
 	noted := func(s *corev1.Secret) { s.Data["direct"] = []byte(f.now.Add(2 * time.Hour).Format(time.RFC3339)) }
 	f.change(0, revoke)
 	f.reconcileAll(3)
-	f.change(0, noted) // of a session in the list, which now stays longer
+	f.change(0, noted) // of a session in the list, which now stays in it for longer
 	f.reconcileAll(3)
 	f.change(0, func(s *corev1.Secret) { delete(s.Data, "revoked") })
 	f.reconcileAll(3)
@@ -224,7 +224,7 @@ func TestEventsThatMayEndASessionWakeAllClusters(t *testing.T) {
 	if err := f.hub.Update(t.Context(), provider); err != nil {
 		t.Fatal(err)
 	}
-	f.change(1, noted) // the note of a session whose provider was just disabled, before that event
+	f.change(1, noted) // recorded in a session whose provider has just been disabled, before the event for that
 	f.reconcileAll(3)
 	f.handler.Update(t.Context(), event.UpdateEvent{ObjectOld: provider, ObjectNew: provider}, f.queue)
 	f.reconcileAll(3)
@@ -238,7 +238,7 @@ func TestEventsThatMayEndASessionWakeAllClusters(t *testing.T) {
 		t.Errorf("%v are denied although their tokens have ended, without an event", denied)
 	}
 	f.handler.Delete(t.Context(), event.DeleteEvent{Object: f.session(-1)}, f.queue)
-	f.reconcileAll(3) // it still has an hour
+	f.reconcileAll(3) // the session still has an hour left
 	ended := f.session(3)
 	ended.Data["direct"] = []byte(f.now.Format(time.RFC3339))
 	f.handler.Delete(t.Context(), event.DeleteEvent{Object: ended}, f.queue)

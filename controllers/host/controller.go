@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host reconciles Host. A machine joins, gets its instructions, reports its progress, is cleaned and is
-// released.
+// Package host reconciles Host.
+//
+// A machine joins, gets its instructions, reports its progress, is cleaned and is released.
 package host
 
 import (

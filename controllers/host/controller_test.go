@@ -106,7 +106,7 @@ func (w *world) secret() *corev1.Secret {
 	return s
 }
 
-// join lets an agent with a key join, as the hub's server does.
+// join lets an agent with a key join, in the same way as the hub's server.
 func (w *world) join(key ed25519.PrivateKey) *v1.Host {
 	w.t.Helper()
 	h := w.want(v1.HostWaitingToRegister, v1.ReasonAwaitingAgent)
@@ -137,7 +137,7 @@ func (w *world) give() *corev1.Secret {
 	return given
 }
 
-// connect opens a tunnel of an agent with a key, which reports progress.
+// connect opens a tunnel for an agent with the given key, and the agent reports progress.
 func (w *world) connect(h *v1.Host, key ed25519.PrivateKey, progress protocol.HostProgress) *testkit.Agent {
 	w.t.Helper()
 	changed := make(chan struct{}, 100)
@@ -398,8 +398,8 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// asked reports whether a reconcile has just asked the agent something about its instructions. This agent refuses, so a
-// reconcile after its answer waits before it asks again.
+// asked reports whether a reconcile has just sent the agent a request about its instructions. This agent refuses
+// requests, so a reconcile after its response waits before it sends the next one.
 func (w *world) asked() bool {
 	w.t.Helper()
 	result, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name})
@@ -409,7 +409,7 @@ func (w *world) asked() bool {
 	return result.RequeueAfter != 0
 }
 
-// leavesAlone checks that the agent is not asked. An answer would come within milliseconds.
+// leavesAlone checks that no request is sent to the agent. A response would arrive within milliseconds.
 func (w *world) leavesAlone() {
 	w.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

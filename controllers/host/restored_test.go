@@ -21,10 +21,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// lost is the checkpoint of hosts in these tests, which the restored hub does not remember.
+// lost is the checkpoint of hosts in these tests, which the restored hub has no record of.
 const lost = "lease/1/a/9"
 
-// createInstructions creates instructions of an owner.
+// createInstructions creates instructions that belong to an owner.
 func (w *world) createInstructions(owner string) (version string) {
 	w.t.Helper()
 	given := &corev1.Secret{

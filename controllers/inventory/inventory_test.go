@@ -111,7 +111,7 @@ func TestProfileOfACluster(t *testing.T) {
 	})
 }
 
-// fixture is an API server with the upstream CRD, and a Reconciler that writes there.
+// fixture is an API server with the upstream CRD, and a Reconciler that writes to it.
 type fixture struct {
 	*v1.Cluster
 	env        *testkit.Env
@@ -269,8 +269,8 @@ func TestUpstreamAPIAcceptsTheProfile(t *testing.T) {
 	})
 }
 
-// Tools come and go with their kinds. A hub with many Clusters must not retry for each of them endlessly, and log each
-// time that a kind is gone.
+// Tools can be installed and removed together with their kinds. A hub with many Clusters must not retry endlessly for
+// each of them and log each time that a kind is gone.
 func TestProfilesAreWrittenAgainWhenARemovedKindReturns(t *testing.T) {
 	env := testkit.Start(t)
 	install(t, env)
@@ -381,7 +381,7 @@ func TestProfilesAreWrittenOnceTheKindIsInstalled(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	// a deleted profile comes back through its own event
+	// a deleted profile is created again because of its own event
 	testkit.Eventually(t, 30*time.Second, func(c context.Context) error {
 		again, err := profile(c)
 		if err == nil && again.UID == p.UID {

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan reconciles Plan. Members run a plan in the specified order and number, and the plan's status shows their
-// progress.
+// Package plan reconciles Plan.
+//
+// Members run a plan in the specified order and number, and the plan's status shows their progress.
 package plan
 
 import (

@@ -80,7 +80,7 @@ func TestReconcile(t *testing.T) {
 		},
 		"a plan that is too large to be sent hands over that members keep what they have": func(t *testing.T, s *fixture) {
 			s.plan(func(spec *v1.PlanSpec) {
-				for i := range 24 { // as many as a plan can name, each of the maximum size
+				for i := range 24 { // as many Secrets as a plan can refer to, each of the maximum size
 					secret := &corev1.Secret{ObjectMeta: s.meta(fmt.Sprintf("secret%d", i))}
 					secret.Labels = map[string]string{v1.LabelPlansUse: "true"}
 					secret.Data = map[string][]byte{"a": make([]byte, index.MaxSecretData-100)}
@@ -195,7 +195,7 @@ func testGates(t *testing.T, env *testkit.Env) {
 		change  func(*v1.PlanSpec)
 		reason  string
 		message string
-		goesOn  bool // without a person
+		goesOn  bool // without a user's action
 	}{
 		"a selector of clusters": {change: func(s *v1.PlanSpec) { s.ClusterSelector = unusable }, reason: v1.ReasonInvalidSelector, message: "change the plan"},
 		"a selector of a wave": {

@@ -38,7 +38,7 @@ type fixture struct {
 	recorder *events.FakeRecorder
 	r        *plan.Reconciler
 	name     types.NamespacedName
-	// members that are not here are connected, and have reported nothing about the plan
+	// members that are not listed are connected, and have reported nothing about the plan
 	members   map[string]plan.MemberState
 	answer    release.Result
 	delivered map[types.NamespacedName]*set.Set
@@ -176,7 +176,7 @@ func (s *fixture) cluster(name string) *v1.Cluster {
 	return c
 }
 
-// edit changes a Cluster as a person does.
+// edit changes a Cluster in the same way as a user.
 func (s *fixture) edit(name string, f func(*v1.Cluster)) {
 	s.t.Helper()
 	c := s.cluster(name)
@@ -218,7 +218,7 @@ func (s *fixture) given(name string) *v1.Plan {
 	return p
 }
 
-// says makes a member report progress of the plan that it was given last.
+// says makes a member report progress of the plan that it most recently received.
 func (s *fixture) says(name, reason string, nodes v1.PlanCount, applying ...string) {
 	s.t.Helper()
 	status := &v1.PlanStatus{Revision: s.given(name).Annotations[v1.AnnotationRevision], LatestHash: s.read().Status.LatestHash, Nodes: &nodes,
@@ -229,7 +229,7 @@ func (s *fixture) says(name, reason string, nodes v1.PlanCount, applying ...stri
 	s.members[name] = plan.MemberState{Connected: true, Reported: true, Status: status}
 }
 
-// leaves disconnects a member, and writes that into its Cluster.
+// leaves disconnects a member, and writes this into its Cluster.
 func (s *fixture) leaves(name string) {
 	s.t.Helper()
 	state := s.State(s.name.Name, types.NamespacedName{Name: name})
@@ -266,5 +266,5 @@ func (s *fixture) events() []string {
 	}
 }
 
-// fullStop is long enough for the next status to be written immediately.
+// fullStop is long enough that the next status is written immediately.
 const fullStop = 2 * time.Second

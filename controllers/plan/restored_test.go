@@ -49,8 +49,8 @@ func restored(t *testing.T, env *testkit.Env) *fixture {
 	return s
 }
 
-// A plan from a backup may have been deleted or changed since. It begins nowhere while a member waits for a
-// confirmation.
+// A plan from a backup may have been deleted or changed since. It does not start anywhere while a member is waiting for
+// a confirmation.
 func TestPlanBeginsNowhereWhileAMemberAwaitsConfirmation(t *testing.T) {
 	env := testkit.Shared(t)
 	s := newFixture(t, env, "a", "b")
@@ -79,7 +79,7 @@ func TestPlanBeginsNowhereWhileAMemberAwaitsConfirmation(t *testing.T) {
 	known, waiting = false, nil
 	s.leaves("b")
 	begun(false)
-	s.expect(v1.ReasonHubRestored) // a member that is disconnected still waits
+	s.expect(v1.ReasonHubRestored) // a disconnected member is still waiting
 	known = true
 	c = s.cluster("b")
 	c.Status.Restore = nil
@@ -89,7 +89,7 @@ func TestPlanBeginsNowhereWhileAMemberAwaitsConfirmation(t *testing.T) {
 	s.members["a"], s.members["b"] = plan.MemberState{Connected: true, Reported: true}, plan.MemberState{Connected: true, Reported: true}
 	known = false
 	begun(false)
-	s.expect(v1.ReasonApplying) // an agent is about to say what it has
+	s.expect(v1.ReasonApplying) // an agent is about to report its state
 	known = true
 	begun(true)
 	waiting = map[string]*checkpoint.Difference{"b": {}}
@@ -100,8 +100,8 @@ func TestPlanBeginsNowhereWhileAMemberAwaitsConfirmation(t *testing.T) {
 	}
 }
 
-// Agents that cannot reach the hub yet, because its front is not open, may know better about the plan. Without their
-// reports, nothing counts as consent.
+// Agents that cannot reach the hub yet, because its front is not open, may have newer information about the plan.
+// Without their reports, the plan must not start.
 func TestPlanBeginsNowhereBeforeAgentsHadTimeToReturn(t *testing.T) {
 	env := testkit.Shared(t)
 	s := newFixture(t, env, "a", "b")

@@ -119,7 +119,7 @@ func (s *scope) conclusion() conclusion {
 }
 
 // completeSomewhere reports whether a member has completed the plan, in this revision or an earlier one. A plan that no
-// member has ever carried out is not Ready, however many members are disconnected.
+// member has ever carried out is not Ready, no matter how many members are disconnected.
 func (s *scope) completeSomewhere() bool {
 	return slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Complete != nil })
 }

@@ -108,7 +108,7 @@ func testUnstableMembers(t *testing.T, env *testkit.Env) {
 		since := s.clock.Now().Format(time.RFC3339)
 		again := s.reconcile()
 		s.expect(v1.ReasonApplying)
-		s.clock.Advance(again.RequeueAfter) // nothing happens to a member that is disconnected
+		s.clock.Advance(again.RequeueAfter) // nothing is done with a disconnected member
 		again = s.reconcile()
 		if s.clock.Advance(again.RequeueAfter); again.RequeueAfter != 0 {
 			s.reconcile()

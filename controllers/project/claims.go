@@ -26,7 +26,7 @@ func (r *Reconciler) decideProject(ctx context.Context, project *v1.Project, d *
 	if err != nil {
 		return err
 	}
-	made := map[string]*set.Set{} // by the namespaces that other projects own
+	made := map[string]*set.Set{} // sets, by the namespaces that other projects own
 	told := map[string]bool{}
 	for _, member := range d.members {
 		taken, err := r.taken(ctx, project, rivals, member)

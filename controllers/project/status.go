@@ -126,7 +126,7 @@ func messages(problems []index.Problem) []string {
 	return texts
 }
 
-// named joins the first texts, and says whether there are more. It does not say how many, because an agent names only
+// named joins the first texts. If there are more, it says so, but it does not say how many, because an agent names only
 // the first few.
 func named(texts []string, separator string) string {
 	if len(texts) < maxNamed {

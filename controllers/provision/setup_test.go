@@ -52,7 +52,7 @@ const (
 )
 
 // TestEveryControllerWorksWithTheRightsOfItsRole runs all controllers of the provisioner with its account, which has
-// only the generated roles, and under the policies that narrow them. The provisioner is ready once it has its rights.
+// only the generated roles, and under the policies that restrict them. The provisioner is ready once it has its rights.
 func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
@@ -177,7 +177,7 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	t.Run("a hub whose etcd was restored", func(t *testing.T) { testRestored(t, env, ended) })
 }
 
-// testRestored takes renewals out of the manager's Lease, one at a time, until the provisioner has noticed, and ends.
+// testRestored removes renewals from the manager's Lease, one at a time, until the provisioner has noticed, and ends.
 func testRestored(t *testing.T, env *testkit.Env, ended <-chan error) {
 	renewals := 10_000
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
@@ -201,7 +201,7 @@ func testRestored(t *testing.T, env *testkit.Env, ended <-chan error) {
 	})
 }
 
-// answers returns an error if a URL does not answer with this status.
+// answers returns an error if a URL does not respond with the given status.
 func answers(ctx context.Context, url string, want int) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package role reconciles RoleTemplate. It delivers a template's ClusterRole only to members in which the template is
-// bound.
+// Package role reconciles RoleTemplate.
+//
+// It delivers a template's ClusterRole only to members in which the template is bound.
 package role
 
 import (

@@ -34,7 +34,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// asked is an AuthProvider, with the controller that asks it.
+// asked is an AuthProvider together with the controller that checks it.
 type asked struct {
 	*Providers
 	env      *testkit.Env
@@ -44,7 +44,7 @@ type asked struct {
 	clock    time.Time
 }
 
-// ask adds an AuthProvider whose Secret has the value at the key "secret".
+// ask adds an AuthProvider whose Secret contains the value under the key "secret".
 func ask(t *testing.T, value string, spec v1.AuthProviderSpec) *asked {
 	t.Helper()
 	env := testkit.Shared(t)
@@ -60,7 +60,7 @@ func ask(t *testing.T, value string, spec v1.AuthProviderSpec) *asked {
 	return a
 }
 
-// ready reconciles, and returns the condition and the time until the provider is asked again.
+// ready reconciles, and returns the condition and the time until the provider is checked again.
 func (a *asked) ready() (metav1.Condition, time.Duration) {
 	a.t.Helper()
 	result, err := a.Reconcile(a.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: a.provider.Name}})
@@ -237,8 +237,8 @@ func TestSecretWakesTheProvidersThatNameIt(t *testing.T) {
 	}
 }
 
-// A deleted provider leaves no connector with its secret, and a provider that was created again is asked with its
-// present spec.
+// A deleted provider leaves no connector with its secret, and a provider that was created again is checked with its
+// current spec.
 func TestConnectorIsRemovedWithItsProviderOrSecret(t *testing.T) {
 	a := ask(t, "s", openIDProvider(t, itself))
 	of := func() connector.Connector {

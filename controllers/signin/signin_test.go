@@ -68,7 +68,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A provider can say anything, and it appears on the terminal of anyone who lists providers.
+// A provider can send any text, and it appears on the terminal of anyone who lists providers.
 func TestMessageOfAProviderIsPrintableAndBounded(t *testing.T) {
 	said := errors.New("502: \x1b]0;forged\x07\nReady=True \u202e" + strings.Repeat("ä", 2000))
 	got := ready(&v1.AuthProvider{}, said).Message

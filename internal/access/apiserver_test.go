@@ -20,7 +20,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// For random principals, bindings and templates, a member's API server must decide random actions as the templates say.
+// For random principals, bindings and templates, a member's API server must decide random actions in accordance with
+// the templates.
 func TestMemberAPIServerDecidesAsTheTemplatesSay(t *testing.T) {
 	env := testkit.Shared(t)
 	web := env.Workspace(t)
@@ -59,7 +60,7 @@ func rename(templates access.Templates, prefix string) access.Templates {
 
 func bind(t *testing.T, env *testkit.Env, templates access.Templates, name, who, namespace string, in v1.RoleContext) {
 	t.Helper()
-	// This extra rule shows when the API server has learned of the binding.
+	// This extra rule shows when the API server has noticed the binding.
 	templates[name].Spec.Rules = append(templates[name].Spec.Rules, rule("probe.example.com", "probes", "get"))
 	role, err := access.Role(templates, name)
 	if err != nil {

@@ -191,7 +191,7 @@ func model(templates access.Templates, name string, a access.Action) bool {
 	return false
 }
 
-// permits implements Kubernetes' documentation of RBAC independently of the package.
+// permits implements RBAC as documented by Kubernetes, independently of the package.
 func permits(r rbacv1.PolicyRule, a access.Action) bool {
 	some := func(list []string, ok func(string) bool) bool { return slices.ContainsFunc(list, ok) }
 	if !some(r.Verbs, func(v string) bool { return v == "*" || v == a.Verb }) {

@@ -260,7 +260,7 @@ func TestLog(t *testing.T) {
 		go func() { l.write(ctx, line); close(left) }()
 		synctest.Wait()
 		leave()
-		<-left // a caller that goes away waits no longer
+		<-left // a caller that disconnects stops waiting
 		close(s.hold)
 		all.Wait()
 		if err := l.Close(); err != nil {

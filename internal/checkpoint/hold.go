@@ -17,7 +17,7 @@ type Policy struct {
 	// none.
 	Current func() string
 	// Lost returns the checkpoint that the hub does not remember and that no administrator has confirmed for a member.
-	// The argument has is the checkpoint of the member's agent, or empty if it has none. The result is empty if the
+	// The argument "has" is the checkpoint of the member's agent, or empty if it has none. The result is empty if the
 	// member is not waiting. If Lost is nil, no member is waiting. Lost must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
 	// Rules holds the rules for sets, by kind of set.
@@ -73,7 +73,7 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 type Hold struct {
 	reached    string              // the checkpoint that the agent reported, empty if there is none
 	lost       string              // the checkpoint that needs a confirmation, empty if the member is not waiting
-	difference *Difference         // nil while it is not known
+	difference *Difference         // nil while the difference is unknown
 	withdrawn  map[string]struct{} // IDs of the sets that their owners withdrew after the restore
 }
 

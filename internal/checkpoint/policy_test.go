@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// The history here has forgotten nothing, like a history whose oldest term is younger than the checkpoint.
+// The history in this test has forgotten nothing, like a history whose oldest term is younger than the checkpoint.
 func TestMemberWaitsAsLongAsItsStatusSaysSo(t *testing.T) {
 	t.Parallel()
 	const has = "lease/1/a/2"

@@ -29,9 +29,10 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 }
 
 // Lost returns the checkpoint of a Cluster or Host that the hub does not remember, or an empty string if there is none.
-// confirmed reports whether an administrator has confirmed the hub's changes there. The argument waits comes from the
-// status of the object, and has is the checkpoint that its agent reports. An object that has started to wait continues
-// to wait when the history no longer reaches back to that checkpoint, and even when the agent has lost the checkpoint.
+// confirmed reports whether an administrator has confirmed the hub's changes there. The argument "waits" comes from the
+// status of the object, and "has" is the checkpoint that its agent reports. An object that has started to wait
+// continues to wait when the history no longer reaches back to that checkpoint, and even when the agent has lost the
+// checkpoint.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
 ) (lost string, confirmed bool) {

@@ -85,7 +85,7 @@ func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	return c, nil
 }
 
-// Parse is Load for the content of a file. It reports all errors at the same time.
+// Parse does the same as Load for the content of a file. It reports all errors together.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {

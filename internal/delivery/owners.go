@@ -15,9 +15,9 @@ type owners struct {
 	all map[Key]*owner
 	// expected contains the owners for which Replace has not been called yet. It is nil before Expect is called.
 	expected map[Key]struct{}
-	// early contains the owners for which Replace was called before Expect. It is nil once Expect has been called.
+	// early contains the owners for which Replace was called before Expect. It is nil after Expect.
 	early map[Key]struct{}
-	// complete reports whether Replace has been called for every expected owner.
+	// complete reports whether Replace was called for every expected owner.
 	complete bool
 }
 

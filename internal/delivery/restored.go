@@ -29,7 +29,7 @@ const unusedID = "checkpoint"
 
 // rule contains the facts that, in addition to the member's state, determine whether a set is due.
 type rule struct {
-	revocable bool // set if sets of its kind are revoked at once
+	revocable bool // set if sets of its kind are revoked immediately
 	complete  bool // set if all owners have declared their sets
 }
 
@@ -103,7 +103,7 @@ func (g *guarded) holdChanged(m *member) {
 }
 
 // compareLater schedules compare for a member that is waiting for a confirmation. It delays the comparison a little,
-// because an agent may report many changes at once.
+// because an agent may report many changes at the same time.
 func (g *guarded) compareLater(m *member) {
 	if m.hold.Waits() && !m.comparing && g.queue != nil {
 		m.comparing = true
@@ -140,8 +140,8 @@ func (g *guarded) endHold(m *member) {
 	g.holdChanged(m)
 }
 
-// outdated reports whether a member that is waiting for a confirmation has an outdated set of a kind that is revoked at
-// once. Such a set is removed, and is sent again after the confirmation.
+// outdated reports whether a member that is waiting for a confirmation has an outdated set of a kind that is revoked
+// immediately. Such a set is removed, and is sent again after the confirmation.
 func (m *member) outdated(id string, r rule) bool {
 	if !r.revocable || !m.hold.Waits() || !r.complete || m.has[id] == nil {
 		return false

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// swift stands for members that are all connected and accept each set at once.
+// swift stands for members that are all connected and accept each set immediately.
 type swift struct{ taken atomic.Int64 }
 
 func (f *swift) State(types.NamespacedName) members.State {

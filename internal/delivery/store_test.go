@@ -41,8 +41,8 @@ type fixture struct {
 	leavingCalled atomic.Bool                          // whether the store has called Leaving for it
 
 	readOnly  atomic.Pointer[types.NamespacedName] // the member whose spec says ReadOnly
-	confirmed atomic.Pointer[string]               // the confirmed checkpoint, which the hub does not remember
-	// the checkpoint that waits for a confirmation, according to the status of Clusters
+	confirmed atomic.Pointer[string]               // the confirmed checkpoint, which the hub has no record of
+	// the checkpoint that is waiting for a confirmation, according to the status of Clusters
 	waits atomic.Pointer[string]
 
 	mu       sync.Mutex // guards notified
@@ -56,7 +56,7 @@ func open(t *testing.T) *fixture {
 	return o.replace()
 }
 
-// replace starts a new store, like a manager that begins to lead.
+// replace starts a new store, like a manager that becomes the leader.
 func (o *fixture) replace() *fixture {
 	next := &fixture{t: o.t, registry: o.registry}
 	next.readOnly.Store(o.readOnly.Load())
@@ -466,7 +466,7 @@ func TestStore(t *testing.T) {
 		},
 		"large sets of a workspace are kept up to a bound, and the rest when there is room": func(t *testing.T, o *fixture) {
 			const most = 128 / 7                                     // sets of 7 MiB
-			large := newSet(t, "plan/p", strings.Repeat("x", 7<<20)) // each owner wants it in another member
+			large := newSet(t, "plan/p", strings.Repeat("x", 7<<20)) // each owner requires it in another member
 			refused := func(id string, m types.NamespacedName) bool {
 				return o.Outcomes(id, []types.NamespacedName{m})[0].Stage == delivery.Failed
 			}

@@ -225,7 +225,7 @@ func TestSummary(t *testing.T) {
 		} {
 			var conditions []metav1.Condition
 			tt.before.Write(&conditions, 1, now)
-			for generation := range int64(3) { // the result is stable, also when the spec changes
+			for generation := range int64(3) { // the result is stable even when the spec changes
 				away.Write(&conditions, 1+generation, now)
 				if got := meta.FindStatusCondition(conditions, v1.ConditionReady); got.Status != tt.want ||
 					got.Reason != v1.ReasonMembersAway {

@@ -77,7 +77,7 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 }
 
 // Principal returns the identity of a user of the hub's own issuer, such as "local:alice". The user has the same name
-// on the hub and in members, and so do the user's groups. They must belong to the same provider.
+// on the hub and in members, and so do the user's groups. The user and the groups must belong to the same provider.
 func Principal(name, uid string, groups ...string) (Identity, error) {
 	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{
 		Username: name, UID: uid, Groups: append([]string{authenticated}, groups...),

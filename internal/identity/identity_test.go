@@ -59,7 +59,7 @@ func TestPrincipal(t *testing.T) {
 	}
 }
 
-// CVE-2026-23990: a user without a name is taken for the user that forwards the request.
+// CVE-2026-23990: a user without a name is mistaken for the user that forwards the request.
 func TestNew(t *testing.T) {
 	t.Run("names of the hub get its prefix, so that its system:masters has no rights in a member", func(t *testing.T) {
 		info := authenticationv1.UserInfo{

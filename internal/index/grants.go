@@ -235,7 +235,7 @@ func inTurn(named map[string][]string) []string {
 	return all
 }
 
-// Disabled reports whether a User disables a principal. The reader is a cache with the indexes of Index.
+// Disabled reports whether a User disables a principal. The reader must be a cache with the indexes that Index adds.
 func Disabled(ctx context.Context, reader client.Reader, principal string) (bool, error) {
 	var users v1.UserList
 	if err := reader.List(ctx, &users, client.MatchingFields{byPrincipal: principal},

@@ -157,7 +157,7 @@ func TestReader(t *testing.T) {
 }
 
 // The cache lags behind the API server. So a Secret that was chosen in the cache may have been replaced by another
-// Secret, which no person gave to a project or a plan.
+// Secret, which no user has assigned to a project or a plan.
 func TestSecretThatIsNoLongerTheChosenOneIsNotRead(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(*corev1.Secret){

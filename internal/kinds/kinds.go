@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the registry of the kinds in api/v1. It defines which kinds users may watch, which metadata caches
-// keep, and which sets are delivered to members.
+// Package kinds is the registry of the kinds in api/v1.
+//
+// It defines which kinds users may watch, which metadata caches keep, and which sets are delivered to members.
 //
 // The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, and the delivery
 // store read it.

@@ -14,8 +14,8 @@ type BacklogBounds struct {
 	// Member limits the bytes of responses from one member. All limits the bytes of responses from all members. Zero means
 	// no limit.
 	Member, All int64
-	// Grace is how long a write to a user may take before it can be ended because of a limit. Above twice a limit, it is
-	// ended at once.
+	// Grace is how long a write to a user may take before it can be ended because of a limit. Above twice a limit, it
+	// is ended immediately.
 	Grace time.Duration
 }
 

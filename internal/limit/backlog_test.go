@@ -25,7 +25,7 @@ func newStage(member, all int64) *stage {
 	return &stage{Backlog: limit.NewBacklog(limit.BacklogBounds{Member: member, All: all, Grace: time.Second}, nil)}
 }
 
-// stall begins a response that its user does not read.
+// stall starts a response that its user does not read.
 func (s *stage) stall(workspace, member, name string) *limit.Flow {
 	f := s.Flow(limit.Origin{Workspace: workspace, Member: member, Window: 1}, func() {
 		s.mu.Lock()

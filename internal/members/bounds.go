@@ -94,7 +94,7 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend closes the member's tunnels to this replica because its agent is sending too much. The argument what names
+// suspend closes the member's tunnels to this replica because its agent is sending too much. The argument "what" names
 // the excess, for example "reports". The member cannot open another tunnel for a minute.
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()

@@ -63,8 +63,8 @@ type sighting struct {
 }
 
 // proveClones returns two processes that cannot belong to the same cluster, given the sightings in chronological order.
-// A term that has ended never returns. So if a process saw another term between two sightings of the same term, that
-// process belongs to another cluster. This holds regardless of clocks and pauses.
+// A term that has ended never returns. Therefore, if a process saw another term between two sightings of the same term,
+// that process belongs to another cluster. This holds regardless of clocks and pauses.
 func proveClones(seen []sighting) (a, b string, proven bool) {
 	for i, first := range seen {
 		for j := i + 1; j < len(seen); j++ {

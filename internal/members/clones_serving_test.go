@@ -19,10 +19,10 @@ import (
 
 // lease is the Lease of the agents in one cluster.
 type lease struct {
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the fields below
 	term  string
 	asked int
-	hangs bool // whether the agent does not answer
+	hangs bool // set if the agent does not respond
 }
 
 func (l *lease) set(change func(*lease)) {
@@ -44,7 +44,7 @@ func (l *lease) questions() int {
 	return l.asked
 }
 
-// leading connects a process of the agent that says that it leads, in the cluster with this Lease.
+// leading connects a process of the agent that claims to be the leader, in the cluster with this Lease.
 func (w *world) leading(instance string, l *lease) agent {
 	w.t.Helper()
 	answer := func(rw http.ResponseWriter, r *http.Request) {
@@ -66,7 +66,7 @@ func (w *world) leading(instance string, l *lease) agent {
 	return a
 }
 
-// served returns why the member is not served, or nil if it is.
+// served returns the reason why the member is not served, or nil if it is.
 func (w *world) served() error {
 	_, users := w.Transport(name("member"))
 	_, sets := w.Leading(name("member"))
@@ -189,7 +189,7 @@ func (w *world) sendSet() error {
 	return err
 }
 
-// A busy agent may answer late. Until then, the copy, which connected last, must not get any sets.
+// A busy agent may respond late. Until then, the copy, which connected last, must not get any sets.
 func testUndecided(w *world) {
 	one := &lease{term: "1/a", hangs: true}
 	w.leading("a", one)
@@ -231,7 +231,7 @@ func TestMissingLeaderIsReported(t *testing.T) {
 	}
 }
 
-// following connects a process of the agent that does not lead.
+// following connects a process of the agent that is not the leader.
 func (w *world) following(nodeAgent bool) agent {
 	w.t.Helper()
 	a := newAgent(w.t, reporting(http.NotFound, `{"protocol":1,"features":["sets/2"]}`+"\n"))

@@ -123,14 +123,14 @@ func (t *table) recordLocked(name types.NamespacedName) Record {
 	return record
 }
 
-// Replicas sends the state of the members at this replica to each of the hub's other replicas through a Feed. It also
+// Replicas sends the state of the members of this replica to each of the hub's other replicas through a Feed. It also
 // holds the state of their members, in a Mirror for each replica.
 type Replicas struct {
 	table   *table
 	notices *Notices
 }
 
-// Feed reports the changes at this replica. It holds each member's name at most once, even if the reader is slow.
+// Feed reports the changes on this replica. It holds each member's name at most once, even if the reader is slow.
 type Feed struct {
 	notices *Notices
 	wake    chan struct{}
@@ -177,7 +177,7 @@ func (f *Feed) Close() {
 	delete(f.notices.feeds, f)
 }
 
-// notifyFeedsLocked records that a member has changed at this replica. When the registry closes, it does not report
+// notifyFeedsLocked records that a member has changed on this replica. When the registry closes, it does not report
 // that the tunnels have ended, because agents connect to another replica before the other replicas notice that this one
 // is gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {

@@ -145,7 +145,7 @@ func (r *Record) recent(now time.Time) bool {
 	return r.Loss != nil && now.Sub(r.Loss.At) < ReturnTime
 }
 
-// replayedLocked returns the tunnels to this replica whose tokens were used earlier at another replica.
+// replayedLocked returns the tunnels to this replica whose tokens were used earlier with another replica.
 func (t *table) replayedLocked(opened []Peer) []*session {
 	var replayed []*session
 	for _, p := range opened {

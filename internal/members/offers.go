@@ -49,7 +49,7 @@ func (o *reportBytes) take(bytes int) bool {
 	return true
 }
 
-// give records that this many bytes are no longer held.
+// give records that the given number of bytes are no longer held.
 func (o *reportBytes) give(bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -30,7 +30,7 @@ var (
 	ErrReportEnded = errors.New("the agent ended its report")
 	// ErrReportMalformed closes a tunnel whose agent has sent an undecodable report.
 	ErrReportMalformed = errors.New("the agent's report cannot be decoded")
-	// ErrReplayed closes a tunnel whose connect token had already been used at another replica.
+	// ErrReplayed closes a tunnel whose connect token had already been used with another replica.
 	ErrReplayed = errors.New("the connect token was already used at another replica of the hub")
 )
 

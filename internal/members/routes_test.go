@@ -416,7 +416,7 @@ func TestBoundLimitsARecord(t *testing.T) {
 	}
 }
 
-// tunnelStub is a tunnel through which no request gets.
+// tunnelStub is a tunnel that carries no requests.
 type tunnelStub struct {
 	carrier
 	done chan struct{}
@@ -436,7 +436,7 @@ func (s *tunnelStub) Close() error {
 	return nil
 }
 
-// silent returns a tunnel whose agent never begins its report.
+// silent returns a tunnel whose agent never starts its report.
 func silent() *tunnelStub {
 	s := newTunnelStub()
 	s.carrier = func(*http.Request) (*http.Response, error) {

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 )
 
-// silent is a session whose agent begins its report but sends nothing.
+// silent is a session whose agent starts its report but sends nothing.
 type silent struct {
 	ended   chan struct{}
 	reading *sync.WaitGroup

@@ -82,7 +82,7 @@ type streamRequest struct {
 	subjects []string
 }
 
-// read reads lines until the stream ends, and reopens the stream whenever it is restarted. The function what returns
+// read reads lines until the stream ends, and reopens the stream whenever it is restarted. The function "what" returns
 // the request to send. The error is ErrReportEnded when the agent ended the stream normally, ErrReportMalformed,
 // ErrTooFast, errNoReport, or an error of the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {

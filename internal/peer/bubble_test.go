@@ -82,7 +82,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	}
 }
 
-// offerTo links two replicas as if n had dialled to.
+// offerTo links two replicas as if n had dialed to.
 func (n *node) offerTo(t *bubble, to *node) *wire {
 	t.Helper()
 	near, far := net.Pipe()

@@ -63,7 +63,7 @@ type Options struct {
 	Memory *tunnel.Memory
 	// Calls, if set, wraps the handler of requests that other replicas send to members through this replica.
 	Calls func(http.Handler) http.Handler
-	// Limiter bounds these requests by member; users have separate seats. It defaults to a Limiter with the default
+	// Limiter limits these requests by member. Users have separate seats. It defaults to a Limiter with the default
 	// settings.
 	Limiter *limit.Limiter
 	// Forwarded is called with the result of each request that was sent to another replica: "answered", "misdirected"

@@ -137,7 +137,7 @@ func TestMissingPoliciesAreReported(t *testing.T) {
 	}
 }
 
-// An installer may apply the policies a moment after the Deployment.
+// An installer may apply the policies shortly after the Deployment.
 func TestPoliciesMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *testing.T) {
 	all := readAllPolicies(t)
 	for name, tt := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 )
 
 // Limits for a report. An agent is only as trustworthy as the user who imported its cluster, and the hub keeps the
-// report in its memory and database. So the report is trimmed before anything reads it.
+// report in its memory and database. Therefore the report is trimmed before anything reads it.
 const (
 	maxResources = 64
 	maxFeatures  = 32

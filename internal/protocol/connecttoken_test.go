@@ -228,7 +228,7 @@ func FuzzPeekConnectToken(f *testing.F) {
 	})
 }
 
-// A hub that does not know its identity yet accepts no token, not even a token with an empty audience.
+// A hub that does not know its identity yet accepts no tokens, not even a token with an empty audience.
 func TestHubWithoutAnIdentityAcceptsNoToken(t *testing.T) {
 	public, private := key(t)
 	for _, named := range []string{"", audience} {

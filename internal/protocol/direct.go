@@ -38,7 +38,7 @@ const (
 // DirectAccess configures how an agent serves users who do not connect through the hub. They present tokens from the
 // hub's issuer.
 type DirectAccess struct {
-	// Issuer and Audience are required in tokens. The audience is the URL of the cluster at the hub.
+	// Issuer and Audience are required in tokens. The audience is the URL of the cluster on the hub.
 	Issuer   string `json:"issuer"`
 	Audience string `json:"audience"`
 	// Keys are the issuer's keys, as a JSON Web Key Set.

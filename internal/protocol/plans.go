@@ -18,7 +18,7 @@ import (
 // Plan. Older agents have the feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
-// PlanEvent is the part of a Line about plans. Exactly one of its fields is set.
+// PlanEvent is an event about plans in a Line. Exactly one of its fields is set.
 type PlanEvent struct {
 	// Hold reports whether the member takes part in plans. It is the first event, and is sent again after each change.
 	Hold *PlanHold `json:"hold,omitempty"`

@@ -53,7 +53,7 @@ func ValidCheckpoint(checkpoint string) bool {
 }
 
 // OlderCheckpoint reports whether a checkpoint belongs to the same term as another one and comes before it. The hub
-// sends several sets at once, and a delayed set brings an older checkpoint.
+// sends several sets at the same time, and a delayed set brings an older checkpoint.
 func OlderCheckpoint(checkpoint, than string) bool {
 	term := than[:strings.LastIndexByte(than, '/')+1]
 	text, same := strings.CutPrefix(checkpoint, term)
@@ -97,9 +97,9 @@ const (
 	SetFailed SetPhase = "Failed"
 	// SetExpired means that the set has expired, and none of its objects are left in the member.
 	SetExpired SetPhase = "Expired"
-	// SetDeleted means that the set has been removed. It occurs only in the answer to DELETE.
+	// SetDeleted means that the set has been removed. It occurs only in the response to DELETE.
 	SetDeleted SetPhase = "Deleted"
-	// SetReadOnly means that the agent has the ReadOnly profile and accepts no sets. It occurs only in the answer to
+	// SetReadOnly means that the agent has the ReadOnly profile and accepts no sets. It occurs only in the response to
 	// PUT.
 	SetReadOnly SetPhase = "ReadOnly"
 )
@@ -134,7 +134,7 @@ type SetObject struct {
 	Message string `json:"message"`
 }
 
-// SetEvent is the part of a Line about sets. Exactly one of its fields is set.
+// SetEvent is an event about sets in a Line. Exactly one of its fields is set.
 type SetEvent struct {
 	// State is the state of a new or changed set.
 	State *SetState `json:"state,omitempty"`

@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// standing is what the hub and the member answer about alice, who has an open request.
+// standing describes the hub's and the member's decisions about alice, who has an open request.
 type standing struct {
 	user   atomic.Pointer[authenticationv1.UserInfo]
 	token  atomic.Pointer[error] // why the token is not accepted
@@ -275,7 +275,8 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// wantLooks waits until a request was checked the given number of times more, and checks that it has not ended.
+// wantLooks waits until a request has been checked the given number of additional times, and verifies that it has not
+// ended.
 func (s *standing) wantLooks(t *testing.T, ended <-chan struct{}, more int32) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)

@@ -86,7 +86,7 @@ func (h *Handler) newForwarder() *httputil.ReverseProxy {
 		ModifyResponse: modifyAnswer,
 		ErrorHandler:   h.forwardingFailed,
 		BufferPool:     &request.Buffers{},
-		// The interval stays zero: ReverseProxy always flushes streams (watch, logs -f) at once.
+		// The interval stays zero: ReverseProxy always flushes streams (watch, logs -f) immediately.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(h.log.V(1)), slog.LevelInfo),
 	}
 }

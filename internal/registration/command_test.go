@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// The test runs the command as a person would, against a server that it must trust and against servers that it must not
-// trust.
+// The test runs the command as an administrator would, against a server that it must trust and against servers that it
+// must not trust.
 func TestCommandTrustsOnlyTheHubsCA(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed, so this test cannot show that it refuses another CA")

@@ -119,8 +119,8 @@ func TestHostRegistration(t *testing.T) {
 	}
 }
 
-// The test runs the command as a person would, first against a server with the hub's CA, and then
-// against a server with another CA.
+// The test runs the command as an administrator would, first against a server with the hub's CA, and then against a
+// server with another CA.
 func TestHostCommandTrustsOnlyTheHubsCA(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed, so this test cannot show that it refuses another CA")

@@ -4,9 +4,9 @@
 // Package release queries release channels for the version that they point to.
 //
 // Any user who can create a Plan chooses the URL, but the hub or the agent of a member sends the request from its own
-// network. So a Client sends only a GET without credentials, follows no redirects, returns nothing from a body, and by
-// default connects only to public addresses. It checks the address that it actually dials, so a name that resolves to a
-// different address the second time (DNS rebinding) is no way around the check.
+// network. Therefore a Client sends only a GET without credentials, follows no redirects, returns nothing from a body,
+// and by default connects only to public addresses. It checks the address that it actually dials, so a name that
+// resolves to a different address the second time (DNS rebinding) is no way around the check.
 package release
 
 import (

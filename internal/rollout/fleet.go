@@ -108,7 +108,7 @@ type Delivery string
 const (
 	// DeliverNothing removes the plan from the member.
 	DeliverNothing Delivery = "Nothing"
-	// DeliverPaused gives the member the plan with paused set. Running work finishes.
+	// DeliverPaused gives the member the plan with paused set. Work that is running finishes.
 	DeliverPaused Delivery = "Paused"
 	// DeliverPlan gives the member the plan.
 	DeliverPlan Delivery = "Plan"

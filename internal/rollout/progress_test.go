@@ -56,7 +56,7 @@ func TestFailureOfAnEarlierVersionDoesNotCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.plan.Name, tt.plan.UID, tt.plan.Spec.Paused = "p", "u", tt.reason == v1.ReasonPaused
-			m.Hold = "not now" // keeps it from beginning again at once
+			m.Hold = "not now" // keeps it from starting again immediately
 			if d := rollout.Next(m, tt.plan, now); d.Step != nil || d.Wait.Reason != tt.reason {
 				t.Errorf("%+v, want to wait for %s", d, tt.reason)
 			}

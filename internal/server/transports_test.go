@@ -28,8 +28,8 @@ func bindsAll(context.Context, index.Principals, types.NamespacedName, time.Time
 	return true, nil
 }
 
-// A user with a single binding, perhaps in one project, must not be able to read a whole member because its agent
-// serves all users as the same viewer.
+// A user with a single binding, possibly in just one project, must not be able to read a whole member merely because
+// its agent serves all users as the same viewer.
 func TestBindingAloneDoesNotOpenAReadOnlyMember(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec, agent v1.AgentProfile

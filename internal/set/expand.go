@@ -64,7 +64,7 @@ type Result struct {
 	Objects []*unstructured.Unstructured
 	// Short are the namespaces that got less quota than the default, ordered by name.
 	Short []string
-	// Spent are the namespaces in Short that got nothing of some resource.
+	// Spent are the namespaces in Short that got no share at all of some resource.
 	Spent []string
 }
 

@@ -863,7 +863,7 @@ func TestPagesAndCodesOutliveARotationOfKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.wait(keys.Lead - time.Minute)
-	// by a replica that does not have the next key yet, as it were: the active one has sealed it
+	// as if by a replica that does not have the next key yet, because the active key sealed it
 	late := f.open(b, verifier)
 	f.wait(time.Minute)
 	now, err := f.issuer.keyring.Current(t.Context())

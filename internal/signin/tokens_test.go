@@ -79,7 +79,7 @@ func (f *fixture) tokens(method, path, access, body string) response {
 	return response{resp.StatusCode, read.String(), resp.Header}
 }
 
-// make makes a token.
+// make creates a token.
 func (f *fixture) make(access, body string) scripttoken.Info {
 	f.t.Helper()
 	got := f.tokens(http.MethodPost, "", access, body)
@@ -122,7 +122,7 @@ func TestUserCreatesListsAndRevokesATokenForScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, words, _ := strings.Cut(made.Token, ":")
-	// CVE-2021-36782 and its like
+	// CVE-2021-36782 and similar vulnerabilities
 	if raw, err := json.Marshal(secret); err != nil || strings.Contains(string(raw), words) ||
 		len(secret.OwnerReferences) != 1 {
 		t.Errorf("the Secret has the token's secret, or no owner: %v", err)

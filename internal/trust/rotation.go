@@ -39,8 +39,9 @@ const (
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience is how long after a change the revocation of the old authority waits until every connected member
-	// knows the new one. A member that never confirms it must not keep a stolen key in force.
+	// RevokePatience is the maximum time for which the revocation of the old authority waits, after a change, for
+	// connected members to learn about the new authority. A member that never confirms it must not keep a stolen key in
+	// force.
 	RevokePatience = 10 * time.Minute
 )
 

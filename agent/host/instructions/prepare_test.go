@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestInstructionThatHasBegunIsNotPreparedAgain plays an agent that finds an instruction not started, which the
-// supervisor of a killed agent then begins.
+// TestInstructionThatHasBegunIsNotPreparedAgain acts as an agent that finds an instruction that has not started. The
+// supervisor of a killed agent then starts it.
 func TestInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
 	t.Parallel()
 	j, once := journal{t.TempDir()}, protocol.HostInstruction{ID: "a", Command: []string{"true"}}
@@ -24,7 +24,7 @@ func TestInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var supervisor *os.File
-	// A process that another test forks holds the lock for a moment.
+	// A process that another test forks briefly holds the lock.
 	testkit.Eventually(t, time.Minute, func(context.Context) (err error) {
 		supervisor, err = lock(filepath.Join(entry, fileLock))
 		return err

@@ -178,7 +178,7 @@ func TestAgentKilledAtAnyStepRepeatsNoInstruction(t *testing.T) {
 			Instructions: []protocol.HostInstruction{appends("one", ran), appends("two", ran)},
 		})
 		_, finished := startAgent(t, state, killAt).until(settled)
-		// killed at the same step of each life, as long as it gets there, and finally left alive
+		// killed at the same step in each life as long as it reaches that step, and finally left alive
 		for kills := 0; !finished && kills < 50; kills++ {
 			at := killAt
 			if kills > 2 {

@@ -60,7 +60,7 @@ func TestStartingServiceIsStoppedWithoutWaiting(t *testing.T) {
 				return nil
 			}
 			testkit.Eventually(t, time.Minute, func(context.Context) error { return is(running) })
-			set("v2", "touch", until) // an instruction that is not ended by the agent ends by this
+			set("v2", "touch", until) // this ends an instruction that the agent does not end
 			if !tt.ends {
 				testkit.Eventually(t, time.Minute, func(context.Context) error {
 					if runner.Progress().Version != "v2" {

@@ -134,7 +134,7 @@ func TestCredentialsReachNoOtherServer(t *testing.T) {
 			t.Errorf("%s: %v, want it to refuse the redirect", verb, err)
 		}
 	}
-	o.Endpoint = strings.TrimPrefix(other.URL, "http://") // one without TLS
+	o.Endpoint = strings.TrimPrefix(other.URL, "http://") // a store without TLS
 	if err := objectstore.Put(t.Context(), o, by, file, 0); err == nil {
 		t.Error("a server without TLS was used")
 	}
@@ -143,7 +143,7 @@ func TestCredentialsReachNoOtherServer(t *testing.T) {
 	}
 }
 
-// store returns a fake store, which answers with the handler.
+// store returns a fake store, which responds with the handler.
 func store(t *testing.T, handle http.HandlerFunc) (objectstore.Object, objectstore.Credentials) {
 	t.Helper()
 	server := httptest.NewTLSServer(handle)
@@ -162,7 +162,7 @@ func TestPutWaitsForAStoreThatIsUnavailableForAMoment(t *testing.T) {
 	var asked atomic.Int32
 	o, by := store(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		if asked.Add(1) <= 6 { // one more than the client tries by itself
+		if asked.Add(1) <= 6 { // one more attempt than the client makes by itself
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}

@@ -1,10 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds that make Drover a Cluster API infrastructure provider. They implement the v1beta2
-// contract.
+// Package v1 contains the kinds that make Drover a Cluster API infrastructure provider.
 //
-// This provider's machines are Hosts.
+// They implement the v1beta2 contract. The machines of this provider are Hosts.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.cluster.drover.dev

@@ -95,8 +95,8 @@ func (w *world) kubeconfig(change func(*api.Cluster, *api.AuthInfo)) *corev1.Sec
 	return secret
 }
 
-// registered creates the Secret with the manifest of the agent, which is only a ServiceAccount here. Its owner is the
-// Cluster, or a Cluster that does not exist.
+// registered creates the Secret with the manifest of the agent, which consists only of a ServiceAccount in this test.
+// Its owner is the Cluster, or a Cluster that does not exist.
 func (w *world) registered() {
 	w.t.Helper()
 	cluster := &v1.Cluster{}
@@ -303,8 +303,8 @@ func TestSlowServersOfAWorkspaceDelayNoOther(t *testing.T) {
 	}
 }
 
-// The API server of an imported cluster belongs to its operator, and may answer anything. The test does not run in
-// parallel, so that it measures only its own allocations.
+// The API server of an imported cluster belongs to its operator, and may respond with anything. The test does not run
+// in parallel, so that it measures only its own allocations.
 func TestLargeAnswersOfAServerCostLittle(t *testing.T) {
 	const ceiling = 16 << 20
 	w := newWorld(t)

@@ -33,7 +33,7 @@ var (
 	ofAnother = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: "another"}
 )
 
-// world is a workspace with a cluster of three control planes, on the hosts h1 to h3.
+// world is a workspace with a cluster with three control plane machines, on the hosts h1 to h3.
 type world struct {
 	*testkit.Env
 	t         *testing.T
@@ -108,7 +108,7 @@ func (w *world) connect(name string, is bool) {
 	w.status(host)
 }
 
-// reconcile reconciles a number of times, each time with a hub that has just started.
+// reconcile reconciles a number of times, each time on a hub that has just started.
 func (w *world) reconcile(times int) {
 	w.t.Helper()
 	for range times {
@@ -132,7 +132,7 @@ func (w *world) reconcileBy(writer client.Client) error {
 	return err
 }
 
-// given checks the tasks of a machine, besides another controller's task, and ends the unfinished ones.
+// given checks the tasks of a machine, in addition to another controller's task, and ends the unfinished ones.
 func (w *world) given(host string, state infrav1.TaskState, want ...infrav1.TaskAction) *infrav1.DroverMachine {
 	w.t.Helper()
 	m := &infrav1.DroverMachine{}
@@ -190,7 +190,7 @@ func (w *world) wantRestore(name string, spec provisionv1.EtcdRestoreSpec) *prov
 	return o
 }
 
-// snapshotted makes a snapshot on h1.
+// snapshotted takes a snapshot on h1.
 func (w *world) snapshotted() *provisionv1.EtcdSnapshot {
 	w.t.Helper()
 	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}}

@@ -45,7 +45,7 @@ func (w *world) followsOnOneHost() {
 	w.succeed(infrav1.TaskSucceeded)
 }
 
-// scheduled returns the snapshots that the schedule has created, the oldest first.
+// scheduled returns the snapshots that the schedule has created, with the oldest first.
 func (w *world) scheduled() []provisionv1.EtcdSnapshot {
 	w.t.Helper()
 	list := &provisionv1.EtcdSnapshotList{}
@@ -260,7 +260,7 @@ func TestOnlySnapshotsBeyondTheRetentionAreRemoved(t *testing.T) {
 	w.connect("h2", false)
 	w.connect("h3", false)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 2})
-	// A person's snapshot with the label stays, because the cluster does not own it.
+	// A user's snapshot with the label is kept, because the cluster does not own it.
 	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mine"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}})
 	w.succeed(infrav1.TaskSucceeded)
 	var removed []string
@@ -386,7 +386,7 @@ func TestSnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
 	w.restore("elsewhere", provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "in the bucket b at s3.example.com, which spec.etcd.s3 of the DroverCluster does not name")
 	moved := s3()
 	moved.Folder = "others"
-	w.follows(infrav1.Etcd{S3: moved}) // the copy stays where it is
+	w.follows(infrav1.Etcd{S3: moved}) // the copy is kept
 	w.wantRestore("r", provisionv1.EtcdRestoreSpec{SnapshotName: "before"})
 	w.reconcile(2)
 	w.paused(true)

@@ -31,7 +31,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// tokenFile is a token for the hub's URL. A pod's default token would be valid at the hub's API server.
+// tokenFile is a token for the hub's URL. A pod's default token would be valid for the hub's API server.
 const tokenFile = "/var/run/secrets/drover/token"
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -190,7 +190,7 @@ func TestInvalidScheduleIsReportedAndAffectsNothingElse(t *testing.T) {
 	}
 }
 
-// Cluster API's managers mount a token through a patch that the guide tells people to apply.
+// Cluster API's managers mount a token through a patch that the guide tells users to apply.
 func TestKubeconfigNamesTheTokenThatThePatchMounts(t *testing.T) {
 	text, err := os.ReadFile(testkit.Path(t, "config/clusterapi/samples/token-patch.yaml"))
 	if err != nil {

@@ -70,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// ofCluster returns the labels of a Secret that Drover made for the Cluster.
+// ofCluster returns the labels of a Secret that Drover created for the Cluster.
 func ofCluster(kind string) map[string]string {
 	return map[string]string{v1.LabelCluster: "prod", v1.LabelSecretKind: kind}
 }
@@ -461,7 +461,7 @@ func TestMachinesBehindNATJoinWithTheirHostsInternalAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for name, use := range map[string]string{"s1": "server", "w1": "worker"} {
-		w.host(name, use, "10.0.2.15") // that of a NAT
+		w.host(name, use, "10.0.2.15") // the address of a NAT
 		h := get(w, name, &v1.Host{})
 		h.Spec.InternalAddress = map[string]string{"s1": "192.168.56.11", "w1": "192.168.56.12"}[name]
 		if err := w.Client.Update(t.Context(), h); err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// restoring returns a world with one server that is up, of which a snapshot was made.
+// restoring returns a world with one server that is up and of which a snapshot has been taken.
 func restoring(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// provisioned creates a machine whose bootstrap is done, on the Host h1.
+// provisioned creates a machine whose bootstrap has completed, on the Host h1.
 func (w *world) provisioned() types.NamespacedName {
 	w.t.Helper()
 	w.host("h1", nil)
@@ -60,7 +60,7 @@ func (w *world) annotate(name types.NamespacedName, annotation string) {
 	}
 }
 
-// reports writes a Host's report about its instructions: how many are done, and which one runs or has failed.
+// reports writes a Host's report about its instructions: how many are done, and which one is running or has failed.
 func (w *world) reports(host string, state v1.HostState, reason string, done int, instruction string) {
 	w.t.Helper()
 	w.setHost(host, state, reason)
@@ -150,7 +150,7 @@ func TestFailedTaskIsReportedAndDelaysNoOther(t *testing.T) {
 	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskPending)
 	w.reports("h1", v1.HostInstalling, v1.ReasonInterrupted, 1, "task-b")
 	w.wantTasks(w.reconcile(name, 2), nil, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskFailed)
-	// A task that was withdrawn leaves the instructions, whatever its outcome.
+	// A task that was withdrawn is removed from the instructions, regardless of its outcome.
 	w.tasks(name, "c")
 	w.reconcile(name, 2)
 	w.tasks(name)

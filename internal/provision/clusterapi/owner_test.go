@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 )
 
-// world has one object of Cluster API, team-a/prod of a kind, whose infrastructure is team-a/mine.
+// world contains one Cluster API object, team-a/prod of some kind, whose infrastructure is team-a/mine.
 type world struct {
 	client.Reader
 	kind string
@@ -47,13 +47,13 @@ func (w *world) Get(_ context.Context, key client.ObjectKey, into client.Object,
 	return nil
 }
 
-// claim is the object of the provider that says to belong to team-a/prod, and the world in which it says so.
+// claim is the provider's object that claims to belong to team-a/prod, and the world in which it makes this claim.
 type claim struct {
 	object metav1.ObjectMeta
 	world  world
 }
 
-// forgeries returns ways to claim a foreign object of Cluster API, and other reasons why an object belongs to none.
+// forgeries returns ways to claim a foreign Cluster API object, and other reasons why an object belongs to none.
 func forgeries() map[string]func(*claim) {
 	owner := func(change func(*metav1.OwnerReference)) func(*claim) {
 		return func(c *claim) { change(&c.object.OwnerReferences[0]) }

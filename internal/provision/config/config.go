@@ -55,7 +55,7 @@ type Hooks struct {
 // Load reads, defaults and validates the file at path. Unknown fields are errors.
 func Load(path string) (Config, error) { return core.Read(path, Parse) }
 
-// Parse is Load for a file's content. It reports all problems at the same time.
+// Parse does the same as Load for the content of a file. It reports all problems together.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {

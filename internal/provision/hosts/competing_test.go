@@ -43,8 +43,8 @@ func taken(t *testing.T) (*world, v1.HostConsumerRef) {
 	return w, prod
 }
 
-// impostor replaces the Secret with the instructions by a Secret that a user without hosts/plan can create. It has the
-// same labels, annotations and owner, and one more instruction, but not the type.
+// impostor replaces the Secret with the instructions with a Secret that a user without hosts/plan can create. The new
+// Secret has the same labels, annotations and owner, and one more instruction, but not the type.
 func (w *world) impostor(ctx context.Context) {
 	w.t.Helper()
 	fake := w.instructions()
@@ -80,7 +80,8 @@ func (w *world) before(act func(context.Context)) hosts.Hub {
 	return hosts.Hub{Client: c, Live: w.Env.Client}
 }
 
-// wantNone fails if a Host would take the Secret with the instructions, and it has the impostor's instruction.
+// wantNone fails if a Host would accept the Secret with the instructions although it contains the impostor's
+// instruction.
 func (w *world) wantNone() {
 	w.t.Helper()
 	given := w.instructions()
@@ -182,7 +183,7 @@ func TestInstructionsThatAnotherWriterReplacesAreAConflict(t *testing.T) {
 	}
 }
 
-// change changes the instructions as a user with hosts/plan may do.
+// change changes the instructions in the same way as a user with hosts/plan.
 func (w *world) change(ctx context.Context) {
 	w.t.Helper()
 	given := w.instructions()
@@ -229,7 +230,7 @@ func TestInstructionsAreReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
 	}
 }
 
-// A cache has no Secret without Drover's labels, so the first Secret is created and not applied.
+// A cache contains no Secret without Drover's labels, so the first Secret is created and not applied.
 func TestFirstInstructionsDoNotReplaceASecretInTheirPlace(t *testing.T) {
 	t.Parallel()
 	w, prod := newWorld(t), consumer("prod")

@@ -47,7 +47,7 @@ type response struct {
 	}
 }
 
-// call calls a hook as Cluster API does: at the path that it builds from the discovery's answer.
+// call calls a hook as Cluster API does: on the path that it builds from the discovery response.
 func call(t *testing.T, hooks inplace.Hooks, hook, request string) (int, response) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -85,7 +85,7 @@ func TestOnlyVersionAndInstallerAreChangedInPlace(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		from, to, before, after string
-		// version and installer say whether the answer has a patch for them, and text is part of its message.
+		// version and installer report whether the response contains a patch for them, and text is part of its message.
 		version, installer bool
 		text               string
 	}{
@@ -235,7 +235,7 @@ func (u *update) patchMachine(patch string) {
 
 const inProgress = `"in-place-updates.internal.cluster.x-k8s.io/update-in-progress": ""`
 
-// begin begins an update as Cluster API does, with three writes.
+// begin starts an update in the same way as Cluster API, with three writes.
 func (u *update) begin(version string) {
 	u.t.Helper()
 	u.patchMachine(`{"metadata": {"annotations": {` + inProgress + `}}}`)
@@ -310,7 +310,7 @@ func TestRepeatedCallsGiveOneUpdateTask(t *testing.T) {
 	u.want("Success", false, "reports the kubelet v1.36.2", 1)
 	u.patchMachine(`{"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}}`)
 	u.want("Success", true, "was updated to v1.36.3", 0)
-	u.want("Success", true, "the kubelet has version", 0) // Cluster API asks again because it did not get the answer
+	u.want("Success", true, "the kubelet has version", 0) // Cluster API asks again because it did not receive the response
 }
 
 func TestFailedUpdateIsRetriedOnlyWhenAPersonAsks(t *testing.T) {
@@ -324,7 +324,7 @@ func TestFailedUpdateIsRetriedOnlyWhenAPersonAsks(t *testing.T) {
 			t.Error("got another try of the update, want none")
 		}
 	}
-	// The kubelet was updated before the task failed. That does not make the update a success.
+	// The kubelet was updated before the task failed. Even so, the update has failed.
 	u.patchMachine(`{"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}}`)
 	u.patchDrover(`{"metadata": {"annotations": {"infrastructure.cluster.drover.dev/update-attempt": "2"}}}`)
 	second := u.want("Success", false, "is given", 1)
@@ -357,7 +357,7 @@ func TestCallsWithoutAnUpdateInProgressDoNothing(t *testing.T) {
 	u.want("Failure", true, "no such Machine", 0)
 }
 
-// TestAnUpdateTouchesNoTaskOfAnotherController: a restore of etcd has tasks on the same machine.
+// TestAnUpdateTouchesNoTaskOfAnotherController: an etcd restore has tasks on the same machine.
 func TestAnUpdateTouchesNoTaskOfAnotherController(t *testing.T) {
 	t.Parallel()
 	u := newUpdate(t)

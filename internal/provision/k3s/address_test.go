@@ -10,7 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// A machine's reports must not decide where others join, because they send the token of the cluster there.
+// A machine's reports must not determine where other machines join, because they send the cluster's token to that
+// address.
 func TestReportedAddressDoesNotChangeWhereHostsJoin(t *testing.T) {
 	t.Parallel()
 	server, worker := pool("server", -1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker)

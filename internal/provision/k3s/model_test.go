@@ -26,8 +26,8 @@ type machine struct {
 	registered, runs string
 	// journal holds the outcomes of instructions, by their IDs. No instruction runs twice.
 	journal map[string]bool
-	// data is the restore from which the data of etcd comes, before is the one from which the former data comes, and mark
-	// is the last restore after which the machine has joined without data.
+	// data is the restore from which the etcd data comes, before is the restore from which the former data comes, and
+	// mark is the last restore after which the machine has joined without data.
 	data, before, mark string
 	// serves reports whether etcd runs, and replaced whether the former data can come back.
 	serves, replaced bool
@@ -41,7 +41,7 @@ type world struct {
 	stored   Stored
 	machines map[string]*machine
 	made     int
-	// begun holds the hosts that were told to begin a cluster, and nodes has the nodes of the cluster.
+	// begun holds the hosts that were told to start a cluster, and nodes has the nodes of the cluster.
 	begun     map[string]bool
 	nodes     map[string]bool
 	snapshots []Snapshot

@@ -107,7 +107,7 @@ func (w *world) given(h *host, want []Task) {
 	h.Tasks = want
 }
 
-// work has a host carry out its first task that has not ended.
+// work makes a host carry out its first task that has not ended.
 func (w *world) work(h *host) {
 	for i := range h.Tasks {
 		t := &h.Tasks[i]
@@ -174,8 +174,8 @@ func (w *world) act(h *host, t *Task) {
 	}
 }
 
-// check checks the invariants: no restore begins etcd on two hosts, and no etcd runs with other data beside a restored
-// one. A machine that a person has declared gone does not count.
+// check checks the invariants: no restore starts a new etcd on two hosts, and no etcd runs with other data alongside a
+// restored etcd. A machine that a user has declared gone does not count.
 func (w *world) check() {
 	w.t.Helper()
 	for restore, where := range w.begun {

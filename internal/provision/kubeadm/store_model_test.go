@@ -13,7 +13,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// fixture is a cluster whose snapshots are made by a schedule and by a user, with hubs that are killed between writes.
+// fixture is a cluster whose snapshots are taken by a schedule and by a user, with hubs that are killed between writes.
 type fixture struct {
 	t         *testing.T
 	random    *rand.Rand
@@ -107,8 +107,8 @@ func (s *fixture) decide() {
 	}
 }
 
-// untold finds the objects that a killed hub did not delete, although no task says any more that their files were
-// removed.
+// untold finds the objects that a killed hub did not delete, although there is no longer a task that says that their
+// files have been removed.
 func (s *fixture) untold(expired []string) {
 	for _, o := range s.objects {
 		if slices.Contains(expired, o.UID) && !Removing(s.machines, o.Host, o.File, Succeeded) {
@@ -117,7 +117,7 @@ func (s *fixture) untold(expired []string) {
 	}
 }
 
-// work has a host carry out its first task that has not ended.
+// work makes a host carry out its first task that has not ended.
 func (s *fixture) work(m *Machine) {
 	for i := range m.Tasks {
 		t := &m.Tasks[i]

@@ -14,7 +14,7 @@ import (
 // disabled or not in any allowed group. Every other error means that the upstream could not be queried.
 var ErrRefused = errors.New("the provider refuses the user")
 
-// User is a user as described by an upstream at one time.
+// User is an upstream's description of a user at a certain time.
 type User struct {
 	// ID is the upstream's ID of the user, which is never assigned to another user: sub, objectGUID, entryUUID, or the
 	// number of a GitHub account.
