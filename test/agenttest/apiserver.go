@@ -47,7 +47,7 @@ type event struct {
 	object     map[string]any
 }
 
-// NewAPIServer starts an APIServer with the namespace kube-system, healthy, at version v1.36.3. It ends with the test.
+// NewAPIServer starts an APIServer with the kube-system namespace, healthy, at version v1.36.3. It ends with the test.
 func NewAPIServer(t testing.TB) *APIServer {
 	t.Helper()
 	s := &APIServer{objects: map[string]map[string]any{}, changed: make(chan struct{})}

@@ -213,7 +213,7 @@ func (s *system) awaitDeployment(t *testing.T, text string) (d *appsv1.Deploymen
 	return d
 }
 
-// awaitAgent waits for the condition AgentUpToDate and returns its message.
+// awaitAgent waits for the AgentUpToDate condition and returns its message.
 func (s *system) awaitAgent(t *testing.T, cluster types.NamespacedName, limit time.Duration, state metav1.ConditionStatus, reason string) (message string) {
 	t.Helper()
 	s.await(t, cluster, limit, func(c *v1.Cluster) bool {

@@ -63,7 +63,7 @@ func TestARestoreWith100Members(t *testing.T) {
 
 	kill(t, d.hub.Manager)
 	d.restoreEtcd(t, snapshot)
-	d.revoke(t) // again, by hand, before the manager starts
+	d.revoke(t) // again, manually, before the manager starts
 	d.members.Arrivals()
 	began := time.Now()
 	if err := d.hub.StartManager(within(t, time.Minute)); err != nil {

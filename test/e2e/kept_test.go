@@ -177,7 +177,7 @@ func (k *kept) bind(t *testing.T, workspace, name, cluster, user string, end *me
 	return b
 }
 
-// reason waits until an object's condition Ready has a reason, and returns the condition's message.
+// reason waits until an object's Ready condition has a reason, and returns the condition's message.
 func (k *kept) reason(t *testing.T, limit time.Duration, object client.Object, reason string) (message string) {
 	t.Helper()
 	testkit.Eventually(t, limit, func(context.Context) error {

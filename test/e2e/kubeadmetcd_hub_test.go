@@ -82,7 +82,7 @@ type kubeadmPlanes struct {
 
 // TestLong_TheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub has three control planes, each in a network of its own
 // which nothing leads into, with certificates and manifests by the true kubeadm and real etcds and API servers. Hub,
-// host agents, the cluster's agent and the way through the hub are real. Objects of Cluster API are made by hand: its
+// host agents, the cluster's agent and the way through the hub are real. Objects of Cluster API are made manually: its
 // controllers are in TestLong_ClusterAPIMakesAClusterOfHosts.
 func TestLong_TheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub(t *testing.T) {
 	t.Parallel()

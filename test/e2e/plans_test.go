@@ -113,7 +113,7 @@ func logAtEnd(t *testing.T, agent *framework.Agent) {
 	})
 }
 
-// awaitPlan waits until the condition Ready of the plan in a member has a reason.
+// awaitPlan waits until the Ready condition of the plan in a member has a reason.
 func awaitPlan(t *testing.T, member *framework.Plane, reason string) {
 	t.Helper()
 	testkit.Eventually(t, 90*time.Second, func(ctx context.Context) error {

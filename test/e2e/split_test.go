@@ -95,7 +95,7 @@ func TestLong_AMemberMovesToAnotherWorkspace(t *testing.T) {
 	})
 }
 
-// hasReason reports whether the condition Ready of a Cluster has a reason.
+// hasReason reports whether the Ready condition of a Cluster has a reason.
 func hasReason(c *v1.Cluster, reason string) bool {
 	return slices.ContainsFunc(c.Status.Conditions, func(has metav1.Condition) bool { return has.Type == v1.ConditionReady && has.Reason == reason })
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testUninstall removes only the agent of a member by hand, twice: a new agent removes the rest the first time, and the
-// plugin the second time.
+// testUninstall removes only the agent of a member manually, twice: a new agent removes the rest the first time, and
+// the plugin the second time.
 func testUninstall(t *testing.T, s *system) {
 	former, agent := s.imported(t, "former", s.member, protocol.AgentNamespace)
 	s.await(t, former, 30*time.Second, framework.Ready)

@@ -102,7 +102,7 @@ func testAgent(t *testing.T, h *fixture) {
 	if have, want := slices.Sorted(slices.Values(schemaFields(t))), slices.Sorted(maps.Keys(known)); !slices.Equal(have, want) {
 		t.Fatalf("the schema has the fields\n%v\nof which these were decided on:\n%v", have, want)
 	}
-	const notWithReadOnly = "agent.nodeAgent" // agent-full has the profile ReadOnly
+	const notWithReadOnly = "agent.nodeAgent" // agent-full has the ReadOnly profile
 	for path, f := range known {
 		if path != notWithReadOnly {
 			wantTaken(t, holder.Patch(t.Context(), full, merge("%s", nested(path, f.value))))

@@ -28,7 +28,7 @@ const rounds = 200
 
 // testDeputy: a user without hosts/plan loops deleting a Host's plan and creating a Secret of its name with an
 // instruction of theirs, while the provisioner, which has hosts/plan, reads the plan and writes it back. No plan with
-// that instruction may come of it. The policy drover-secrets refuses the user's Secret; the provisioner must not depend
+// that instruction may come of it. The drover-secrets policy refuses the user's Secret; the provisioner must not depend
 // on that, so the race takes place in a namespace without it.
 func testDeputy(t *testing.T, h *fixture) {
 	const planted = "planted"
@@ -101,7 +101,7 @@ func testDeputy(t *testing.T, h *fixture) {
 	}
 }
 
-// unguarded makes a namespace in which the policy drover-secrets does not apply.
+// unguarded makes a namespace in which the drover-secrets policy does not apply.
 func (h *fixture) unguarded(t *testing.T) string {
 	t.Helper()
 	const label = "test.drover.dev/unguarded"

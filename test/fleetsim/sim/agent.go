@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// agent is one agent: its identity towards the hub (link.Identity) and its API (http.Handler).
+// agent is one agent: its identity toward the hub (link.Identity) and its API (http.Handler).
 type agent struct {
 	sim      *Sim
 	member   Member

@@ -31,7 +31,7 @@ import (
 type Member struct {
 	// Cluster names it as the hub does among members.
 	Cluster protocol.ClusterRef
-	// ClusterUID is the UID of the namespace kube-system that the member would have.
+	// ClusterUID is the UID of the kube-system namespace that the member would have.
 	ClusterUID string
 	Key        ed25519.PrivateKey
 	// Audience of its connect tokens.

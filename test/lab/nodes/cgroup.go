@@ -68,7 +68,7 @@ func machineHierarchies() ([]hierarchy, error) {
 }
 
 // joinCgroup moves this process into the cgroup of this name in all hierarchies, and creates the cgroup where it does
-// not exist. A process that is forked into a cgroup namespace afterwards has it as its root.
+// not exist. A process that is forked into a cgroup namespace afterward has it as its root.
 func joinCgroup(all []hierarchy, name string) error {
 	for _, h := range all {
 		if err := h.join(name); err != nil {

@@ -32,7 +32,7 @@ type Member struct {
 	Agent *rest.Config
 }
 
-// Start starts an API server, applies the manifest of an agent of the profile Full, and waits until it has its rights.
+// Start starts an API server, applies the manifest of an agent of the Full profile, and waits until it has its rights.
 func Start(t testing.TB) *Member {
 	t.Helper()
 	m := &Member{Env: testkit.Start(t)}
