@@ -115,7 +115,7 @@ type Installer struct {
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task cannot be changed: add another task with a new id"
 // +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="set update if, and only if, the action is Update"
 // +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="set etcd if, and only if, the action begins with Etcd"
-// +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="the action EtcdUpload requires etcd.s3"
+// +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="the EtcdUpload action requires etcd.s3"
 type MachineTask struct {
 	// id identifies the task. It must differ from the id of every other current or past task of this machine. It has 1
 	// to 58 characters.

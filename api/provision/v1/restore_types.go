@@ -49,7 +49,7 @@ type EtcdRestoreList struct {
 
 // EtcdRestoreSpec defines the snapshot to restore.
 //
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration Restore requires a clusterRef of the kind ClusterInstallation"
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration Restore requires a clusterRef to a ClusterInstallation"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="set exactly one of snapshotName and file"
 // +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host requires file"
 // +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration Restore requires snapshotName, because a file has no configuration"
