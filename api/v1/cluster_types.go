@@ -115,9 +115,9 @@ type AuthorizedEndpoint struct {
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
 	// server is the URL that users connect to: https://, a host and optionally a port. In Agent mode, create a Service
-	// or a load balancer that forwards it to port 6443 of the agent's pods, including pods that are not ready: no pod
-	// is ready while the hub is unreachable. In APIServer mode, server is the address of the API server. If server is
-	// empty, the endpoint is off.
+	// or a load balancer that forwards connections to port 6443 of the agent's pods, including pods that are not ready:
+	// no pod is ready while the hub is unreachable. In APIServer mode, server is the address of the API server. If
+	// server is empty, the endpoint is off.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"

@@ -176,7 +176,8 @@ type PlanSecret struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// path is the mount path. A relative path is resolved below /run/system-upgrade/secrets. It defaults to the name.
+	// path is the mount path. A relative path is resolved below /run/system-upgrade/secrets. The path defaults to the
+	// name of the Secret.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"

@@ -83,7 +83,7 @@ func trimOther(object any) {
 // RoleBindings have.
 const maxSubjects = 2
 
-// made returns the metadata of a Role or RoleBinding that the manager reads if it created the object for a binding.
+// made returns the metadata to keep of a Role or RoleBinding that the manager created for a binding.
 func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }

@@ -277,8 +277,8 @@ func (f *Fleet) idle(c *Cluster) bool {
 		reason == v1.ReasonNodeFailed
 }
 
-// Deliver returns what a member receives. This depends only on the member's claim, so a new leader does not need to
-// ask.
+// Deliver returns what a member receives. This depends only on the member's claim, so a new leader does not have to
+// query the member.
 func (f *Fleet) Deliver(c *Cluster) Delivery {
 	switch {
 	case c.Claim == nil:

@@ -19,7 +19,7 @@ type Plan struct {
 	Spec       v1.PlanSpec
 	// Version is the version, as returned by the function Version.
 	Version string
-	// Hash is the hash, as returned by the function Hash.
+	// Hash is the plan's hash, as computed by the function Hash.
 	Hash string
 }
 
