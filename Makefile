@@ -15,7 +15,8 @@ PKGS      ?= ./...
 
 # EXPOSE is a folder of config/expose: loadbalancer, ingress or gateway. The default is config/default. PROVISION is
 # provision, clusterapi or clusterapi-inplace, which also install the provisioner. The default is no provisioner.
-export IMG URL EXPOSE PROVISION KUBECTL VERSION
+# SIGN_IN=1 lets users sign in at the first URL.
+export IMG URL EXPOSE PROVISION SIGN_IN KUBECTL VERSION
 
 # The same settings for all targets, so that all clones share Go's build cache. The race detector needs cgo.
 export CGO_ENABLED := $(if $(RACE),1,0)

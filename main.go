@@ -39,11 +39,11 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	serving, err := server.New(ctx, mgr, cfg, holder)
+	leader, err := server.NewLeader(mgr, cfg)
 	if err != nil {
 		return err
 	}
-	leader, err := server.NewLeader(mgr, cfg)
+	serving, err := server.New(ctx, mgr, cfg, holder, leader.Checkpoints.Led)
 	if err != nil {
 		return err
 	}

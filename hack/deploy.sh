@@ -9,6 +9,7 @@
 # IMG       image of manager and agent (deploy, render, installer)
 # URL       https address of the hub, or several separated by commas (deploy, render; it can be added to dist/install.yaml later)
 # PROVISION additional folder of config/ with the provisioner: provision, clusterapi or clusterapi-inplace (deploy, render, undeploy)
+# SIGN_IN=1 lets users sign in at the first URL (deploy, render, installer)
 # EXPOSE    folder of config/expose to apply instead of config/default: loadbalancer, ingress or gateway (deploy, render, undeploy)
 # FORCE=1   makes undeploy and uninstall first delete the objects that they refuse to strand: Clusters, Hosts, the provisioner's
 # KUBECTL   the kubectl to use, with or without flags: KUBECTL="kubectl --context hub"
@@ -52,6 +53,8 @@ require_settings() {
 		[[ $url =~ ^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/?$ ]] ||
 			die "URL: '$url' is not an https address such as https://drover.example.com:8443"
 	done <<<"${URL//,/$'\n'}"
+	[[ -z ${SIGN_IN:-} || ! ${URL%%,*} =~ [A-Z]|:443/?$ ]] ||
+		die "SIGN_IN: the first URL, ${URL%%,*}, must be in lower case and without :443, because tokens name it"
 }
 
 # render prints the manifests that deploy applies. It works on a copy, so that the tree stays clean.
@@ -62,6 +65,7 @@ render() {
 	urls="\"${URL//,/\", \"}\""
 	config=$(<config/manager/config.yaml)
 	config=${config//'"https://drover.example.com"'/"$urls"}
+	[[ -z ${SIGN_IN:-} ]] || config+=$'\nsignIn:\n  issuer: "'"${URL%%,*}"'"'
 	printf '%s\n' "$config" >"$work/config/manager/config.yaml"
 	deployment=$(<config/manager/deployment.yaml)
 	printf '%s\n' "${deployment//'image: drover:latest'/"image: $IMG"}" >"$work/config/manager/deployment.yaml"

@@ -303,6 +303,7 @@ func (o *offline) refused(ca string) {
 	o.fails("--plain-http", "--registry", plainAddress, "--url", hubURL)
 	o.fails("does not name a registry", "--registry", "platform", "--url", hubURL)
 	o.fails("push to 127.0.0.1:1", "--registry", "127.0.0.1:1", "--url", hubURL)
+	o.fails("--sign-in: the first address", append(secured, "--sign-in", "--url", "https://hub.test:443")...)
 	o.fails("is not an https address", "--registry", registryAddress, "--url", "http://hub.test")
 	o.fails("does not reach the cluster", append(secured, "--context", "unknown")...)
 }
@@ -311,7 +312,7 @@ func (o *offline) installs(ca string) {
 	plugins := o.t.TempDir()
 	args := []string{
 		"--registry", registryAddress + "/platform", "--registry-ca", ca, "--url", hubURL + ",https://two.test",
-		"--no-wait", "--plugin-dir", plugins,
+		"--sign-in", "--no-wait", "--plugin-dir", plugins,
 	}
 	const pod = ".spec.template.spec"
 	state := func() string {
@@ -329,6 +330,9 @@ func (o *offline) installs(ca string) {
 		o.t.Fatalf("the manager has %q, want the image in the registry by its digest", first)
 	}
 	config := o.kubectl("--namespace", manifestNamespace, "get", "configmap/"+fields[2], "-o", "jsonpath={.data}")
+	if !strings.Contains(config, `signIn: {issuer: \"`+hubURL+`\"}`) {
+		o.t.Errorf("the configuration is %s, want it to let users sign in at %s", config, hubURL)
+	}
 	if !strings.Contains(config, hubURL) || !strings.Contains(config, "https://two.test") ||
 		strings.Contains(config, "drover.example.com") {
 		o.t.Errorf("the configuration is %s, want both addresses", config)
@@ -389,6 +393,9 @@ func (o *offline) writes(ca string) {
 		o.t.Fatal(err)
 	}
 	want := []byte("image: " + registryAddress + "/drover@sha256:")
+	if bytes.Contains(text, []byte("signIn: {issuer")) {
+		o.t.Error("without --sign-in the manifests have an issuer")
+	}
 	if !bytes.Contains(text, want) || bytes.Contains(text, []byte("image: registry.test")) {
 		o.t.Error("the manifests do not have the image in the registry")
 	}

@@ -29,8 +29,9 @@ type Recorder struct {
 	Restored func()
 
 	id   string
-	own  atomic.Pointer[history] // the history that this process last stored, nil if it has never been the leader
-	seen history                 // the history last read or stored; only the leader election uses it
+	last atomic.Pointer[sighting] // nil until the Lease has been read or stored
+	own  atomic.Pointer[history]  // the history that this process last stored, nil if it has never been the leader
+	seen history                  // the history last read or stored; only the leader election uses it
 }
 
 // NewRecorder returns a Recorder that reads and writes Leases with a client.
@@ -100,6 +101,7 @@ func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions)
 		return nil, ErrRestored
 	}
 	l.recorder.seen = now
+	l.recorder.sight(lease)
 	return lease, nil
 }
 
@@ -149,6 +151,7 @@ func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 
 // stored records a Lease that has been written.
 func (r *Recorder) stored(lease *coordinationv1.Lease) {
+	r.sight(lease)
 	r.seen = historyOf(lease)
 	if last, ok := r.seen.last(); ok && last.id == r.id {
 		h := r.seen

@@ -87,6 +87,17 @@ func (a *Access) Watch(ctx context.Context, id Identity, resource, namespace str
 	})
 }
 
+// Lease reports whether a user may get a Lease of the hub.
+func (a *Access) Lease(ctx context.Context, id Identity, lease types.NamespacedName) (bool, error) {
+	key := id.Digest("leases", lease.Namespace, lease.Name)
+	return a.allowed(ctx, id, key, authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: "coordination.k8s.io", Version: "v1", Resource: "leases", Verb: "get", Namespace: lease.Namespace,
+			Name: lease.Name,
+		},
+	})
+}
+
 // NonResource returns a function that requires the right to use a verb, such as "get", on a non-resource path of the
 // hub, such as "/metrics". Its errors are refusals with 403 or 503.
 func (a *Access) NonResource(verb, path string) func(context.Context, Identity) error {

@@ -96,7 +96,7 @@ func newReplica(t *testing.T, env *testkit.Env, namespace string, ca trust.KeyPa
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.server, err = New(t.Context(), w.manager, cfg, holder); err != nil {
+	if w.server, err = New(t.Context(), w.manager, cfg, holder, func() bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	return w

@@ -44,7 +44,10 @@ import (
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 // New creates the server of the hub's port and adds it to the manager. The controllers use the server, too.
-func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust.Holder) (*Server, error) {
+// led reports whether a manager leads.
+func New(
+	ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust.Holder, led func() bool,
+) (*Server, error) {
 	logger := mgr.GetLogger().WithName("hub")
 	clients, err := kubernetes.NewForConfig(mgr.GetConfig())
 	if err != nil {
@@ -82,12 +85,10 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Members:      registry,
 		Tunnel: observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable,
 			ErrorLog: quietLog(logger)}),
-		Proxy:  handler,
-		SignIn: issuer,
-		Catalog: catalog.New(catalog.Catalog{
-			Authenticate: heldByUser(users.authenticate), Ways: ways, Clusters: mgr.GetClient(),
-		}),
-		Changes: users.changes(mgr, access, ways, observed),
+		Proxy:   handler,
+		SignIn:  issuer,
+		Catalog: users.catalog(mgr, ways),
+		Changes: users.changes(mgr, access, ways, observed, unmanaged(led, access, cfg.Namespace)),
 		Ready:   func() error { return cachesSynced(mgr, cfg) },
 		Stop:    newStop(cfg.Drain),
 		Log:     logger, telemetry: observed, pace: newPace(observed.turnedAway.Inc),
@@ -124,11 +125,33 @@ func (t *telemetry) scrapes() http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, t.registry}, promhttp.HandlerOpts{})
 }
 
+// unmanaged returns a function that reports whether no manager leads and a user may know that, because the user may get
+// the Lease. If the review of this right fails, the user is not told.
+func unmanaged(
+	led func() bool, access *identity.Access, namespace string,
+) func(ctx context.Context, id identity.Identity) bool {
+	lease := types.NamespacedName{Namespace: namespace, Name: leaseName}
+	return func(ctx context.Context, id identity.Identity) bool {
+		if led() {
+			return false
+		}
+		sees, err := access.Lease(ctx, id, lease)
+		return err == nil && sees
+	}
+}
+
+// catalog returns the list of Clusters for these users.
+func (u *users) catalog(mgr ctrl.Manager, ways catalog.Ways) *catalog.Catalog {
+	return catalog.New(catalog.Catalog{
+		Authenticate: heldByUser(u.authenticate), Ways: ways, Clusters: mgr.GetClient(),
+	})
+}
+
 // changes returns the stream of changes for these users.
-func (u *users) changes(mgr ctrl.Manager, access *identity.Access, ways catalog.Ways,
-	observed *telemetry) *subscribe.Server {
+func (u *users) changes(mgr ctrl.Manager, access *identity.Access, ways catalog.Ways, observed *telemetry,
+	unmanaged func(context.Context, identity.Identity) bool) *subscribe.Server {
 	return subscribe.New(subscribe.Options{
-		Authenticate: heldByUser(u.authenticate), Watch: access.Watch, Reach: ways,
+		Authenticate: heldByUser(u.authenticate), Watch: access.Watch, Reach: ways, Unmanaged: unmanaged,
 		Informers: mgr.GetCache(), Live: mgr.GetAPIReader(), Now: time.Now, Observer: observed.subscriptions(),
 	})
 }

@@ -60,7 +60,7 @@ func (h *hub) run(t *testing.T, command string, env ...string) (string, error) {
 	t.Helper()
 	script := exec.CommandContext(t.Context(), "hack/deploy.sh", command)
 	script.Dir = testkit.Path(t, ".")
-	script.Env = append(append(os.Environ(), "KUBECTL="+h.kubectl, "PROVISION=", "FORCE=", "EXPOSE="), env...)
+	script.Env = append(append(os.Environ(), "KUBECTL="+h.kubectl, "PROVISION=", "FORCE=", "EXPOSE=", "SIGN_IN="), env...)
 	out, err := script.CombinedOutput()
 	return string(out), err
 }
@@ -225,5 +225,16 @@ func TestLong_InstallerIsAppliedOnce(t *testing.T) {
 	}
 	if out, err := kubectl("diff", "--server-side", "--cache-dir", cache, "-f", file); err != nil || out != "" {
 		t.Errorf("kubectl diff after the first apply: %v\n%s\nwant no difference", err, out)
+	}
+}
+
+func TestSignInNeedsAnAddressThatTokensCanName(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"https://Hub.test", "https://hub.test:443", "https://hub.test:443/,https://other.test"} {
+		h := &hub{}
+		out, err := h.run(t, "render", "IMG=registry.test/drover:v9", "URL="+url, "SIGN_IN=1")
+		if err == nil || !strings.Contains(out, "SIGN_IN: the first URL") || strings.Contains(out, "kind:") {
+			t.Errorf("with URL=%s: %v, want a refusal:\n%.500s", url, err, out)
+		}
 	}
 }

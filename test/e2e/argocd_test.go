@@ -58,6 +58,7 @@ func TestLong_ArgoCDDeliversFromGitToHubAndMember(t *testing.T) {
 	a.step(t, "what a person changes is put back", a.selfHeal)
 	a.step(t, "what a person must mend, and a member that is lost, are Degraded, and Healthy again when that is over", a.degraded)
 	a.step(t, "an application is delivered into the member with tokens for that member and no stored credential", a.application)
+	a.step(t, "it waits for a member that has not joined, as the guide says", a.everyMember)
 	a.step(t, "objects may be pruned in any order", a.pruned)
 }
 

@@ -47,6 +47,7 @@ func TestLong_FluxDeliversFromGitToHubAndMember(t *testing.T) {
 	})
 	f.step(t, "what a person must mend fails the Kustomization at once, and it is Ready again when that is mended", f.failure)
 	f.step(t, "an application is delivered into the member with a token for that member, as the guide says", f.application)
+	f.step(t, "it waits for a member that has not joined, as the guide says", f.everyMember)
 	f.step(t, "objects may be pruned in any order", f.pruned)
 }
 

@@ -55,7 +55,6 @@ func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
 // InstallReplicas is InstallHub for managers in any layout. After an error, StopManagers of the returned Hub ends the
 // processes that run.
 func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
-	h := &Hub{Plane: plane, Announced: layout.URLs, Provisioner: layout.Provisioner, layout: layout}
 	for _, args := range [][]string{
 		{"apply", "--server-side", "-f", "config/manager/namespace.yaml"},
 		{"apply", "--server-side", "-k", "config/crd"},
@@ -64,10 +63,16 @@ func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, er
 		{"apply", "--server-side", "-k", "config/roles"},
 		{"apply", "--server-side", "-k", "config/rbac"},
 	} {
-		if _, err := h.Kubectl(ctx, nil, args...); err != nil {
-			return h, err
+		if _, err := plane.Kubectl(ctx, nil, args...); err != nil {
+			return &Hub{Plane: plane}, err
 		}
 	}
+	return StartReplicas(ctx, plane, layout)
+}
+
+// StartReplicas is InstallReplicas for a control plane on which Drover's objects are already installed.
+func StartReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
+	h := &Hub{Plane: plane, Announced: layout.URLs, Provisioner: layout.Provisioner, layout: layout}
 	if err := h.layOut(ctx); err != nil {
 		return h, err
 	}

@@ -30,6 +30,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/checkpoint"
 )
 
 const (
@@ -201,11 +202,10 @@ func leaderOf(lease *coordinationv1.Lease, now time.Time) leaderState {
 		return l
 	}
 	l.Renewed = spec.RenewTime.Time
-	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.LeaseDurationSeconds == nil {
-		return l
+	if spec.HolderIdentity != nil {
+		l.Holder = *spec.HolderIdentity
 	}
-	l.Holder = *spec.HolderIdentity
-	l.Alive = now.Before(l.Renewed.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second))
+	l.Alive = now.Before(checkpoint.HeldUntil(lease, l.Renewed))
 	return l
 }
 

@@ -20,6 +20,7 @@ Pushes the image of Drover $version to a registry, and installs the hub into kub
   --registry-ca FILE             CA certificates (PEM) of the registry
   --plain-http                   allow a registry without TLS
   --url URL[,URL...]             https addresses at which agents and users reach the hub
+  --sign-in                      let users sign in at the first URL
   --context NAME                 context of kubectl to install into
   --output FILE                  write the manifests to FILE instead of applying them
   --push-only                    only push the image
@@ -54,10 +55,11 @@ platform() {
 }
 
 read_flags() {
-	registry='' ca='' plain='' url='' context='' output='' push_only='' wait=yes plugin_dir=''
+	registry='' ca='' plain='' url='' sign_in='' context='' output='' push_only='' wait=yes plugin_dir=''
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--plain-http) plain=yes ;;
+		--sign-in) sign_in=yes ;;
 		--push-only) push_only=yes ;;
 		--no-wait) wait='' ;;
 		-h | --help)
@@ -96,6 +98,8 @@ check_settings() {
 	if bad=$(grep -Evx 'https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/?' "$work/urls"); then
 		die "--url: '$bad' is not an https address such as https://drover.example.com:8443"
 	fi
+	[ -z "$sign_in" ] || ! printf '%s\n' "${url%%,*}" | grep -qE '[A-Z]|:443/?$' ||
+		die "--sign-in: the first address of --url must be in lower case and without :443, because tokens name it"
 	[ -z "$output" ] || return 0
 	command -v kubectl >/dev/null 2>&1 || die "kubectl is not in the PATH"
 	kube get --raw /version >/dev/null ||
@@ -123,11 +127,18 @@ push_image() {
 	say "the registry has $pushed"
 }
 
-# render writes the manifests with the image in the registry and the address of the hub. The name of the ConfigMap
-# contains a hash of the addresses, so that other addresses restart the manager.
+# render writes the manifests with the image in the registry, the address of the hub, and the issuer if users sign in.
+# The name of the ConfigMap contains a hash of these settings, so that others restart the manager.
 render() {
-	hash=$(sha256 <"$work/urls" | cut -c 1-8)
-	from="$image" to="$pushed" url="$url" hash="$hash" awk '
+	issuer=''
+	[ -z "$sign_in" ] || issuer=${url%%,*}
+	hash=$(printf '%s\n' "$issuer" | cat "$work/urls" - | sha256 | cut -c 1-8)
+	from="$image" to="$pushed" url="$url" issuer="$issuer" hash="$hash" awk '
+		/^    kind: ManagerConfig$/ && ENVIRON["issuer"] != "" {
+			print
+			print "    signIn: {issuer: \"" ENVIRON["issuer"] "\"}"
+			next
+		}
 		{
 			at = index($0, "image: " ENVIRON["from"])
 			if (at && substr($0, at) == "image: " ENVIRON["from"]) $0 = substr($0, 1, at - 1) "image: " ENVIRON["to"]
@@ -140,6 +151,7 @@ render() {
 			gsub(/drover-config-[a-z0-9]+/, "&-" ENVIRON["hash"])
 			print
 		}' "$here/install.yaml" >"$work/install.yaml"
+	[ -z "$sign_in" ] || grep -qF 'signIn: {issuer: ' "$work/install.yaml" || die "install.yaml of this bundle has no configuration of the manager"
 	grep -qF "image: $pushed" "$work/install.yaml" || die "install.yaml of this bundle does not have the image $image"
 }
 

@@ -286,6 +286,26 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 			}
 			p.Evaluate(`document.querySelector("dialog").close()`, nil)
 		})
+	t.Run("the page says that no manager leads, until one does", func(t *testing.T) {
+		const says = "No manager leads: no one watches the fleet, and the states on this page are out of date."
+		alert := func(want string) {
+			t.Helper()
+			testkit.Eventually(t, 10*time.Second, func(context.Context) error {
+				var text string
+				if p.Evaluate(`document.querySelector("[role=alert]").textContent`, &text); text != want {
+					return fmt.Errorf("the page says %q, want %q", text, want)
+				}
+				return nil
+			})
+		}
+		alert("")
+		f.send(map[string]any{"type": "BOOKMARK", "resume": "r", "unmanaged": true})
+		alert(says)
+		sees(t, p, "alert", "StaticText: "+says)
+		p.Screenshot("unmanaged", 1000, 700)
+		f.send(map[string]any{"type": "BOOKMARK", "resume": "r"})
+		alert("")
+	})
 	t.Run("the page shows the progress of a Plan", func(t *testing.T) {
 		f.send(plan(1, 0))
 		p.Evaluate(`location.hash = "#plans"`, nil)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/gorilla/websocket"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -128,6 +129,15 @@ type message struct {
 	Incomplete []string `json:"incomplete,omitempty"`
 	// Partial means that the object contains only the fields that are visible to users who can reach the Cluster.
 	Partial bool `json:"partial,omitempty"`
+	// Unmanaged means that no manager leads, so the states of all objects may be out of date.
+	Unmanaged bool `json:"unmanaged,omitempty"`
+}
+
+// marks is the state of a stream's bookmarks.
+type marks struct {
+	sent      bool      // something has been sent since the last one
+	last      time.Time // when the last one was sent
+	unmanaged bool      // the next one says that no manager leads
 }
 
 // Types of messages.

@@ -53,6 +53,8 @@ type Options struct {
 	Watch func(ctx context.Context, id identity.Identity, resource, namespace string) (bool, error)
 	// Reach holds the ways to reach a member. Users see some fields of Clusters that they can reach but may not watch.
 	Reach catalog.Ways
+	// Unmanaged reports whether no manager leads and the user may know that.
+	Unmanaged func(ctx context.Context, id identity.Identity) bool
 	// Informers are the informers of the manager's cache.
 	Informers cache.Informers
 	// Live reads from the API server.

@@ -59,10 +59,9 @@ type stream struct {
 	query   query
 	kinds   []*watched
 
-	conn       *websocket.Conn
-	sent       bool // set if something has been sent since the last bookmark
-	bookmarked time.Time
-	certain    time.Time // when the user and their rights were last confirmed
+	conn    *websocket.Conn
+	marks   marks
+	certain time.Time // when the user and their rights were last confirmed
 }
 
 // begin reviews which objects the user may see, and determines the position at which the stream starts.
@@ -71,6 +70,7 @@ func (st *stream) begin(ctx context.Context) {
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})
 		k.reach = st.reviewReach(ctx, k)
 	}
+	st.marks.unmanaged = st.Unmanaged(ctx, st.id)
 	same := bytes.Equal(st.query.resume.Rights, st.digest())
 	for _, k := range st.kinds {
 		if version := st.query.resume.Versions[k.feed.Resource]; same && k.feed.since(version) &&
@@ -209,7 +209,7 @@ func (st *stream) write(ctx context.Context) error {
 			return err
 		}
 		var bookmark <-chan time.Time
-		if st.sent {
+		if st.marks.sent {
 			bookmark = time.After(bookmarks)
 		}
 		select {
@@ -262,6 +262,9 @@ func (st *stream) again(ctx context.Context) error {
 		}
 		unknown = unknown || k.unknown || k.reach.unknown
 	}
+	if unmanaged := st.Unmanaged(ctx, st.id); unmanaged != st.marks.unmanaged {
+		st.marks.unmanaged, st.marks.sent = unmanaged, true
+	}
 	if !unknown {
 		st.certain = time.Now()
 	} else if time.Since(st.certain) > st.doubt {
@@ -288,7 +291,7 @@ func (st *stream) flush(ctx context.Context) error {
 			}
 		}
 	}
-	if st.sent && time.Since(st.bookmarked) > bookmarks {
+	if st.marks.sent && time.Since(st.marks.last) > bookmarks {
 		return st.bookmark()
 	}
 	return nil
@@ -344,8 +347,9 @@ func (st *stream) sendObject(ctx context.Context, k *watched, o object, keep boo
 
 // bookmark sends the position of the stream.
 func (st *stream) bookmark() error {
-	st.sent, st.bookmarked = false, time.Now()
-	m, r := message{Type: typeBookmark}, resume{Versions: map[string]uint64{}, Rights: st.digest()}
+	st.marks.sent, st.marks.last = false, time.Now()
+	m := message{Type: typeBookmark, Unmanaged: st.marks.unmanaged}
+	r := resume{Versions: map[string]uint64{}, Rights: st.digest()}
 	for _, k := range st.kinds {
 		if end := k.feed.end(); end.seq == k.at { // otherwise the version may belong to a change that has not been sent
 			k.sure = max(k.sure, end.version)
@@ -360,7 +364,7 @@ func (st *stream) bookmark() error {
 }
 
 func (st *stream) send(m message) error {
-	st.sent = true
+	st.marks.sent = true
 	return st.sendUnmarked(m)
 }
 
@@ -373,7 +377,7 @@ func (st *stream) sendUnmarked(m message) error {
 }
 
 func (st *stream) sendFrame(frame *websocket.PreparedMessage) error {
-	st.sent = true
+	st.marks.sent = true
 	return st.written(st.deadline(), func() error { return st.conn.WritePreparedMessage(frame) })
 }
 

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,7 +56,12 @@ type hub struct {
 	bound  map[string]map[types.NamespacedName]bool
 	unsure bool
 	ended  []string
+
+	unled atomic.Bool // no manager leads
 }
+
+// lease is the Lease with which the managers elect their leader.
+var lease = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "drover-manager"}
 
 // newHub starts one more replica.
 func newHub(t *testing.T, env *testkit.Env) *hub {
@@ -77,6 +83,10 @@ func newHub(t *testing.T, env *testkit.Env) *hub {
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
 	h.server = New(Options{
 		Authenticate: h.authenticate, Watch: access.Watch,
+		Unmanaged: func(ctx context.Context, id identity.Identity) bool {
+			sees, err := access.Lease(ctx, id, lease)
+			return h.unled.Load() && sees && err == nil
+		},
 		Reach:     catalog.Ways{Workspaces: h.workspaces, Bound: h.isBound, Proxy: access.ClusterProxy},
 		Informers: informers, Live: env.Client, Now: time.Now,
 		Observer: Observer{Ended: func(why string) { h.mu.Lock(); defer h.mu.Unlock(); h.ended = append(h.ended, why) }},

@@ -16,6 +16,7 @@ import { follow } from "./stream.js";
 const views = { "#clusters": fleet, "#plans": plans, "#hosts": hosts, "#can": can };
 const main = document.getElementById("main");
 const stream = document.getElementById("stream");
+const unmanaged = document.getElementById("unmanaged");
 const nav = document.querySelector("nav");
 
 function view() {
@@ -60,6 +61,10 @@ async function start(issuer) {
   follow({
     token: source,
     said: (text) => { if (stream.textContent !== text) stream.textContent = text; },
+    managed: (is) => {
+      const text = is ? "" : "No manager leads: no one watches the fleet, and the states on this page are out of date.";
+      if (unmanaged.textContent !== text) unmanaged.textContent = text;
+    },
     lost: (problem) => welcome(issuer, `You are signed out: ${problem.message}.`),
     changed: (dirty) => {
       for (const each of Object.values(views)) each.changed(dirty);

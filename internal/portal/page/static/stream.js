@@ -15,9 +15,10 @@ export const keyOf = (object) => `${object.metadata.namespace}/${object.metadata
 
 /**
  * Follows the stream for as long as the page is open.
- * token returns one, or throws when the user has to sign in; changed is told which objects have changed, once for each frame; said gets what to say of the connection.
+ * token returns one, or throws when the user has to sign in; changed is told which objects have changed, once for each frame; said gets what to say of the connection;
+ * managed is told whether a manager leads, as far as the user may know.
  */
-export function follow({ token, changed, said, lost }) {
+export function follow({ token, changed, said, managed, lost }) {
   let resume = "";
   let tries = 0;
   let dirty = new Map();
@@ -56,6 +57,7 @@ export function follow({ token, changed, said, lost }) {
       case "BOOKMARK":
         resume = message.resume;
         tries = 0;
+        managed(!message.unmanaged);
         said(message.incomplete ? `Live. You may see more of: ${message.incomplete.join(", ")}.` : "Live.");
     }
   };

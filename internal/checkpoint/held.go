@@ -1,0 +1,43 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+)
+
+// HeldUntil returns the time until which a manager leads, according to the Lease that was renewed at a time. It returns
+// the zero time if no manager holds the Lease: a manager that stops releases it.
+func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
+	holder, duration := lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds
+	if holder == nil || *holder == "" || duration == nil {
+		return time.Time{}
+	}
+	return renewed.Add(time.Duration(*duration) * time.Second)
+}
+
+// sighting is a version of the Lease, and the time until which a manager holds it. The time is by this replica's clock,
+// which may differ from the leader's clock.
+type sighting struct {
+	version string
+	until   time.Time
+}
+
+// sight records a Lease that was read or stored. Its owner may change it afterwards.
+func (r *Recorder) sight(lease *coordinationv1.Lease) {
+	if last := r.last.Load(); last == nil || last.version != lease.ResourceVersion {
+		r.last.Store(&sighting{lease.ResourceVersion, HeldUntil(lease, time.Now())})
+	}
+}
+
+// Led reports whether a manager leads, as far as this replica knows. Without leader election, this replica leads.
+func (r *Recorder) Led() bool {
+	if r == nil {
+		return true
+	}
+	last := r.last.Load()
+	return last == nil || time.Now().Before(last.until)
+}
