@@ -82,7 +82,7 @@ test-helm: ## Install, upgrade and remove the chart with the helm command. The f
 	cd hack/release && DROVER_TEST_HELM=1 $(gotest) -run '^TestHelm' -v .
 
 .PHONY: test-versions
-test-versions: ## Test hub and members on the oldest and the newest supported Kubernetes. The first run builds the oldest control plane (minutes).
+test-versions: ## Test hub and members on the oldest and the newest supported Kubernetes, and with the previous version of Drover. The first run builds the oldest control plane (minutes).
 	assets=$$(go run ./hack/labctl path --oldest) && KUBEBUILDER_ASSETS=$$assets $(gotest) ./api/v1 ./test/policy ./internal/registration ./internal/tenancy
 	DROVER_TEST_VERSIONS=1 $(gotest) ./test/versions -v
 
