@@ -116,7 +116,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	}
 	if c.Claim.Failed != nil {
 		if end := c.Claim.Failed.Add(steadyTime); f.now.Before(end) && !f.now.Before(*c.Claim.Failed) {
-			f.until = sooner(f.until, end)
+			f.until = Sooner(f.until, end)
 			return nil
 		}
 	}
@@ -157,7 +157,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 		return nil, Wait{Reason: v1.ReasonInvalidPlan, Message: err.Error() + ": change the plan"}
 	}
 	if is, until := window.Open(f.now); !is {
-		f.until = sooner(f.until, until)
+		f.until = Sooner(f.until, until)
 		return nil, f.unless(Wait{Reason: v1.ReasonAwaitingWindow, Message: opens("the window", until)})
 	}
 	if f.slots >= max(f.plan.Pace.MaxConcurrent, 1) {
@@ -182,7 +182,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 		case w.complete == 0:
 			return i + 1, Wait{} // no member has shown that the plan works
 		case f.now.Before(end):
-			f.until = sooner(f.until, end)
+			f.until = Sooner(f.until, end)
 			return i + 1, Wait{Reason: v1.ReasonSoaking,
 				Message: fmt.Sprintf("wave %s is complete and soaks until %s", w.name, end.UTC().Format(time.RFC3339))}
 		}
