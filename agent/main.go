@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -27,7 +28,24 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "drover-agent:", err)
+		leaveMessage(terminationLog, err)
 		os.Exit(1)
+	}
+}
+
+// terminationLog is the default of a container's terminationMessagePath. The kubelet shows its content in the status of
+// the pod.
+const terminationLog = "/dev/termination-log"
+
+// leaveMessage leaves an error for the kubelet. It does nothing outside of a container.
+func leaveMessage(path string, err error) {
+	file, openErr := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if openErr != nil {
+		return
+	}
+	_, writeErr := file.WriteString(daemon.Presentable(err.Error()))
+	if err := errors.Join(writeErr, file.Close()); err != nil {
+		fmt.Fprintln(os.Stderr, "drover-agent: cannot leave a message for the kubelet:", err)
 	}
 }
 

@@ -100,11 +100,18 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	manifest := s.appliedManifest(t, name)
-	s.startAgent(t, s.preparedAgent(t, manifest, "imported"))
+	agent := s.preparedAgent(t, s.appliedManifest(t, name), "imported")
+	s.startAgent(t, agent, protocol.EnvServer+"=https://127.0.0.1:1")
+	s.describesError(t, "127.0.0.1:1: connect: connection refused")
+	kill(t, agent.Process)
+	s.startAgent(t, agent)
 	if err := command.Wait(); err != nil || out.Len() != 0 || !strings.Contains(says.String(), "Connected: ") {
 		t.Fatalf("import: %v, %q, %q; want it to end when the Cluster is ready, and to print no secret", err, out, says)
 	}
+	if !strings.Contains(says.String(), "connection refused: check server.urls") {
+		t.Errorf("import says %q, want the error of the agent with advice", says)
+	}
+	s.describesError(t, "")
 	cluster := &v1.Cluster{}
 	if err := s.hub.Client.Get(t.Context(), name, cluster); err != nil || cluster.Labels["env"] != "prod" {
 		t.Errorf("labels %v (%v)", cluster.Labels, err)
@@ -229,6 +236,20 @@ func (s *system) appliedManifest(t *testing.T, name types.NamespacedName) []byte
 		t.Fatal(err)
 	}
 	return manifest
+}
+
+// describesError waits until the description of the agent's Deployment has a last error with a text, or none if the text
+// is empty.
+func (s *system) describesError(t *testing.T, text string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		out, err := s.member.Kubectl(ctx, nil, "-n", protocol.AgentNamespace, "describe", "deployment", protocol.AgentName)
+		has := strings.Contains(out, v1.AnnotationAgentLastError)
+		if err != nil || has != (text != "") || !strings.Contains(out, text) {
+			return fmt.Errorf("%v: it describes %s", err, out)
+		}
+		return nil
+	})
 }
 
 // preparedAgent is the agent that the kubelet of the member would start.

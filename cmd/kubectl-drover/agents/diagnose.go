@@ -23,6 +23,7 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -68,6 +69,7 @@ func (d *diagnosis) explain(ctx context.Context) string {
 	if why := refusedPods(deployment, len(list.Items)); why != "" {
 		return why
 	}
+	noted := notedError(deployment)
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	for i := range list.Items {
 		pod := &list.Items[i]
@@ -78,12 +80,25 @@ func (d *diagnosis) explain(ctx context.Context) string {
 		if !started {
 			return why
 		}
-		if last := d.lastError(ctx, pod); last != "" {
+		if last := cmp.Or(d.lastError(ctx, pod), noted); last != "" {
 			return cmp.Or(why, "pod "+pod.Name+" runs") + ": its last error: " + last
 		}
 		return why
 	}
+	if noted != "" {
+		return "its last error: " + noted // for example of an agent that runs outside of the cluster
+	}
 	return ""
+}
+
+// notedError returns the error that the agent has written into its Deployment, with its time and with advice. It
+// returns "" if the agent is connected, or is of an earlier version.
+func notedError(d *appsv1.Deployment) string {
+	text := d.Annotations[v1.AnnotationAgentLastError]
+	if text == "" {
+		return ""
+	}
+	return presentable(text + adviceOn(text))
 }
 
 // refusedPods returns why a Deployment has no pods, such as a quota or an admission policy.
@@ -118,6 +133,9 @@ func podTrouble(pod *corev1.Pod) (why string, started bool) {
 		why = fmt.Sprintf("pod %s does not run: %s: %s", pod.Name, waiting.Reason, cli.Plain(waiting.Message))
 		if ended := c.LastTerminationState.Terminated; ended != nil {
 			why += fmt.Sprintf(": it ended with code %d, %s", ended.ExitCode, cmp.Or(ended.Reason, "Error"))
+			if ended.Message != "" {
+				why += ": " + presentable(ended.Message)
+			}
 		}
 	}
 	return why, started
@@ -166,7 +184,15 @@ func lastErrorOf(log []byte) string {
 			last = ""
 		}
 	}
-	return cli.Plain(userinfo.ReplaceAllString(last, "://***@"))
+	return presentable(last)
+}
+
+// maxError bounds the length of an error, because others may have written it.
+const maxError = 2 << 10
+
+// presentable returns a text of the agent without control characters and passwords of URLs.
+func presentable(text string) string {
+	return protocol.Cut(cli.Plain(userinfo.ReplaceAllString(text, "://***@")), maxError)
 }
 
 // Advice on errors of a connection to the hub.

@@ -32,6 +32,9 @@ func TestAPodThatDoesNotRunSaysWhy(t *testing.T) {
 	crashing := waiting("CrashLoopBackOff", "back-off 10s")
 	killed := &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}
 	crashing.ContainerStatuses[0].LastTerminationState.Terminated = killed
+	ended := waiting("CrashLoopBackOff", "back-off 10s")
+	ended.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1,
+		Reason: "Error", Message: "DROVER_SERVER is not an https URL\x1b[2J: https://user:s3cret@hub"}
 	unscheduled := corev1.PodStatus{Conditions: []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
 		Message: "0/3 nodes are available: Insufficient memory"}}}
@@ -55,6 +58,9 @@ func TestAPodThatDoesNotRunSaysWhy(t *testing.T) {
 		"it crashes": {
 			crashing,
 			"CrashLoopBackOff: back-off 10s: it ended with code 137, OOMKilled", true,
+		},
+		"it ended with a message": {
+			ended, "it ended with code 1, Error: DROVER_SERVER is not an https URL [2J: https://***@hub", true,
 		},
 		"no node has room": {unscheduled, "is not scheduled: 0/3 nodes are available: Insufficient memory", false},
 		"it runs":          {running, "", true},
@@ -108,6 +114,20 @@ func TestTheLastErrorOfAnAgentHasAdvice(t *testing.T) {
 		if got := lastErrorOf([]byte(tt.log)); got != tt.want {
 			t.Errorf("%s: it says %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+func TestTheErrorOfADeploymentHasAdviceAndNoPassword(t *testing.T) {
+	d := &appsv1.Deployment{}
+	if got := notedError(d); got != "" {
+		t.Errorf("a Deployment without an error says %q", got)
+	}
+	d.Annotations = map[string]string{v1.AnnotationAgentLastError: "2027-01-02T15:04:05Z: not connected to the hub: " +
+		"dial https://user:s3cret@hub: connect: connection refused\x1b[2J"}
+	want := "2027-01-02T15:04:05Z: not connected to the hub: dial https://***@hub: connect: connection refused [2J: " +
+		firewalls
+	if got := notedError(d); got != want {
+		t.Errorf("it says %q, want %q", got, want)
 	}
 }
 

@@ -136,7 +136,9 @@ func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, value any) (
 
 // awaitPause waits until Drover has paused all members with failures. The generation is the one with which the plan was
 // paused. keep says which members have not paused and therefore keep their failure.
-func awaitPause(ctx context.Context, h *cli.Hub, plan *v1.Plan, generation int64, limit time.Duration) (keep, err error) {
+func awaitPause(
+	ctx context.Context, h *cli.Hub, plan *v1.Plan, generation int64, limit time.Duration,
+) (keep, err error) {
 	with := withFailures(&plan.Status)
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
