@@ -24,7 +24,7 @@ import (
 // New returns the command "plan".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "plan", Short: "Follow, preview, pause and retry plans", Args: cobra.NoArgs,
+		Use: "plan", Short: "Follow, preview, pause and retry plans", Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVarP(&o.Workspace, "workspace", "w", "", cli.WorkspaceUsage)

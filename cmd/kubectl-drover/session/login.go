@@ -64,13 +64,14 @@ other commands of this plugin use. The current context stays.`,
 		Example: `  kubectl drover login https://hub.example.com
   kubectl drover login https://hub.example.com --ca hub-ca.crt
   kubectl drover login https://hub.example.com --device`,
-		Args: cli.Arguments(1, "the URL of a hub"),
+		Args: cli.Arguments(1, "the URL of a hub"), ValidArgsFunction: cli.First(o.CompleteHubURLs),
 		RunE: func(c *cobra.Command, args []string) error { return o.login(c, args[0], s) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&s.caFile, "ca", "", "A file with the CA of the hub, in PEM (default: the CA of the last sign-in "+
 		"there, or the CAs that this computer trusts)")
 	flags.BoolVar(&s.device, "device", false, "Sign in with a code and a browser on any computer")
+	cli.Complete(c, "ca", cli.CompleteFiles)
 	s.bind(c)
 	return c
 }
@@ -189,7 +190,7 @@ func NewLogout(shared *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "logout", Short: "End your session at a hub",
 		Long: `End your session at a hub: its tokens are revoked there, for new requests at once and for open ones within 30 s, and removed from this computer.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return o.logout(c, local) },
 	}
 	c.Flags().BoolVar(&local, "local", false, "Only remove the tokens from this computer, for a hub that cannot be "+

@@ -26,7 +26,7 @@ func NewWhoAmI(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
 		Use: "whoami", Short: "Print the user that you are signed in as, according to the hub",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return o.whoAmI(c) },
 	}
 	return c
