@@ -179,3 +179,12 @@ func TestWrongFlagsSayWhatTheyTake(t *testing.T) {
 		}
 	}
 }
+
+func TestALoginThatFindsNoHubAdvisesToCheckItsURL(t *testing.T) {
+	code, text := inEmptyHome(t, "login", "https://127.0.0.1:1")
+	if code != cli.ExitError || !strings.Contains(text, "https://127.0.0.1:1 was not reached: ") ||
+		!strings.Contains(text, "check the URL of the hub, the network, and HTTPS_PROXY") ||
+		strings.Contains(text, "kubeconfig") {
+		t.Errorf("exit code %d: %s, want advice about the URL, and not about a kubeconfig", code, text)
+	}
+}

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plans contains the commands that show the progress of plans, simulate them, and pause, resume and retry them.
+// Package plans contains the commands that show the progress of plans, simulate them, and pause, resume and retry
+// them.
 package plans
 
 import (

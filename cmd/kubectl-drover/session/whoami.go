@@ -128,7 +128,10 @@ func callHub(ctx context.Context, s *login.Session, method, path string, content
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := client.Do(req)
-	if err != nil {
+	switch {
+	case err != nil && s.Client == nil:
+		return untrustedHub(err)
+	case err != nil:
 		return err
 	}
 	defer resp.Body.Close()
