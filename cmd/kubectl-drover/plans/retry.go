@@ -204,10 +204,9 @@ func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 		}
 		left = append(left, cli.Plain(m.Name+": "+m.Message))
 	}
-	// The status lists only some members, but counts all of them.
-	if len(left) == 0 && s.Clusters.Failed > 0 {
-		reason, message := stateOf(plan)
-		return false, []string{fmt.Sprintf("%d failed: %s: %s", s.Clusters.Failed, reason, message)}
+	// The status lists failed members first, but not all of them.
+	if more := int(s.Clusters.Failed) - v1.MaxPlanMembers; more > 0 {
+		return false, append(left, fmt.Sprintf("%d more", more))
 	}
-	return len(left) == away && int(s.Clusters.Failed) <= away, left
+	return len(left) == away, left
 }

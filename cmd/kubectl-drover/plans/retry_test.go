@@ -235,3 +235,31 @@ func TestARetryThatCannotWaitLeavesNoPlanPaused(t *testing.T) {
 		})
 	}
 }
+
+func TestARetryWaitsForMembersWithFailuresOnly(t *testing.T) {
+	member := func(name, reason string) v1.PlanMember {
+		return v1.PlanMember{Name: name, Reason: reason, Message: "m"}
+	}
+	for name, tt := range map[string]struct {
+		failed  int32
+		members []v1.PlanMember
+		done    bool
+		left    string
+	}{
+		"all have paused":                         {0, []v1.PlanMember{member("a", v1.ReasonPaused)}, true, ""},
+		"a hub of an earlier version counts them": {1, []v1.PlanMember{member("a", v1.ReasonPaused)}, true, ""},
+		"one has not":                             {1, []v1.PlanMember{member("a", v1.ReasonNodeFailed)}, false, "a: m"},
+		"one waited for its next attempt":         {0, []v1.PlanMember{member("a", v1.ReasonAwaitingRetry)}, false, "a: m"},
+		"another one without failures has not":    {0, []v1.PlanMember{member("c", v1.ReasonApplying)}, true, ""},
+		"one is disconnected": {1, []v1.PlanMember{member("a", v1.ReasonMembersAway), member("b", v1.ReasonPaused)}, true,
+			"a: m"},
+		"some are not listed": {v1.MaxPlanMembers + 2, []v1.PlanMember{member("a", v1.ReasonPaused)}, false, "2 more"},
+	} {
+		plan := &v1.Plan{}
+		plan.Status.Clusters, plan.Status.Members = &v1.PlanCount{Failed: tt.failed}, tt.members
+		done, left := pausedMembers(plan, []string{"a", "b"})
+		if done != tt.done || strings.Join(left, "; ") != tt.left {
+			t.Errorf("%s: done %v, left %q, want %v and %q", name, done, left, tt.done, tt.left)
+		}
+	}
+}
