@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -69,26 +68,32 @@ func (d *diagnosis) explain(ctx context.Context) string {
 	if why := refusedPods(deployment, len(list.Items)); why != "" {
 		return why
 	}
-	noted := notedError(deployment)
-	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if pod.DeletionTimestamp != nil {
-			continue
+	why, last := "", ""
+	if pod := newest(list.Items); pod != nil {
+		var started bool
+		if why, started = podTrouble(pod); started {
+			last = d.lastError(ctx, pod)
+		} else if why != "" {
+			return why // the error of an earlier pod does not apply to it
 		}
-		why, started := podTrouble(pod)
-		if !started {
-			return why
-		}
-		if last := cmp.Or(d.lastError(ctx, pod), noted); last != "" {
-			return cmp.Or(why, "pod "+pod.Name+" runs") + ": its last error: " + last
-		}
+	}
+	// An agent can run outside of the cluster, and the log of its pod may not be readable.
+	if last = cmp.Or(last, notedError(deployment)); last == "" {
 		return why
 	}
-	if noted != "" {
-		return "its last error: " + noted // for example of an agent that runs outside of the cluster
+	return strings.TrimPrefix(why+": its last error: "+last, ": ")
+}
+
+// newest returns the newest of the pods that are not being deleted, or nil if there is none.
+func newest(pods []corev1.Pod) *corev1.Pod {
+	var found *corev1.Pod
+	for i := range pods {
+		pod := &pods[i]
+		if pod.DeletionTimestamp == nil && (found == nil || found.CreationTimestamp.Before(&pod.CreationTimestamp)) {
+			found = pod
+		}
 	}
-	return ""
+	return found
 }
 
 // notedError returns the error that the agent has written into its Deployment, with its time and with advice. It

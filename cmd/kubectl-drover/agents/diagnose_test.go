@@ -11,6 +11,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -128,6 +130,40 @@ func TestTheErrorOfADeploymentHasAdviceAndNoPassword(t *testing.T) {
 		firewalls
 	if got := notedError(d); got != want {
 		t.Errorf("it says %q, want %q", got, want)
+	}
+}
+
+// The fake log of these pods has no error.
+func TestTheReasonIsThePodsStateOrTheAgentsError(t *testing.T) {
+	running := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
+	pod := func(name string, created int64, status corev1.PodStatus) runtime.Object {
+		return &corev1.Pod{Status: status, ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: name,
+			CreationTimestamp: metav1.Unix(created, 0), Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName}}}
+	}
+	for name, tt := range map[string]struct {
+		noted string
+		pods  []runtime.Object
+		want  string
+	}{
+		"an agent outside of the cluster": {"down", nil, "its last error: down"},
+		"a pod without a log":             {"down", []runtime.Object{pod("a", 1, running)}, "its last error: down"},
+		"a pod without a known state":     {"down", []runtime.Object{pod("a", 1, corev1.PodStatus{})}, "its last error: down"},
+		"an agent that has noted nothing": {"", []runtime.Object{pod("a", 1, running)}, ""},
+		"the newest pod does not have its image": {"down", []runtime.Object{pod("a", 2, waiting("ErrImagePull", "x")),
+			pod("b", 1, running)}, "the image registry/drover:v9 cannot be pulled: ErrImagePull: x"},
+		"a pod that crashes": {"down", []runtime.Object{pod("a", 1, waiting("CrashLoopBackOff", "x"))},
+			"pod a does not run: CrashLoopBackOff: x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace,
+				Name: protocol.AgentName, Annotations: map[string]string{v1.AnnotationAgentLastError: tt.noted}}}
+			member := fake.NewClientset(append(tt.pods, deployment)...)
+			d := &diagnosis{member.CoreV1().Pods(protocol.AgentNamespace), member.AppsV1().Deployments(protocol.AgentNamespace)}
+			if got := d.explain(t.Context()); got != tt.want && (tt.want == "" || !strings.HasPrefix(got, tt.want)) {
+				t.Errorf("it says %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 
