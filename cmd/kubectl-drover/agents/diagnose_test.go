@@ -148,7 +148,8 @@ func TestTheReasonIsThePodsStateOrTheAgentsError(t *testing.T) {
 	}{
 		"an agent outside of the cluster": {"down", nil, "its last error: down"},
 		"a pod without a log":             {"down", []runtime.Object{pod("a", 1, running)}, "its last error: down"},
-		"a pod without a known state":     {"down", []runtime.Object{pod("a", 1, corev1.PodStatus{})}, "its last error: down"},
+		"a pod without a state": {"down", []runtime.Object{pod("a", 1, corev1.PodStatus{})},
+			"its last error: down"},
 		"an agent that has noted nothing": {"", []runtime.Object{pod("a", 1, running)}, ""},
 		"the newest pod does not have its image": {"down", []runtime.Object{pod("a", 2, waiting("ErrImagePull", "x")),
 			pod("b", 1, running)}, "the image registry/drover:v9 cannot be pulled: ErrImagePull: x"},
