@@ -33,12 +33,21 @@ func main() {
 	}
 }
 
+// runError is the error with which the container's own process ends. Other commands run beside it in the same container,
+// such as loglevel, and must not replace its message.
+type runError struct{ error }
+
+func (e *runError) Unwrap() error { return e.error }
+
 // terminationLog is the default of a container's terminationMessagePath. The kubelet shows its content in the status of
 // the pod.
 const terminationLog = "/dev/termination-log"
 
-// leaveMessage leaves an error for the kubelet. It does nothing outside of a container.
+// leaveMessage leaves a runError for the kubelet. It does nothing outside of a container.
 func leaveMessage(path string, err error) {
+	if ended := (*runError)(nil); !errors.As(err, &ended) {
+		return
+	}
 	file, openErr := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if openErr != nil {
 		return
@@ -70,7 +79,10 @@ func command() *cobra.Command {
 				cmd.Println(version)
 				return nil
 			}
-			return run(cmd.Context(), kubeconfig, read, work)
+			if err := run(cmd.Context(), kubeconfig, read, work); err != nil {
+				return &runError{err}
+			}
+			return nil
 		}
 	}
 	root := &cobra.Command{

@@ -16,14 +16,15 @@ import (
 
 func TestAnErrorIsLeftForTheKubelet(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
-	leaveMessage(path, errors.New("x"))
+	leaveMessage(path, &runError{errors.New("x")})
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("outside of a container: %v, want no file", err)
 	}
 	if err := os.WriteFile(path, []byte("an earlier message, which is longer than the next one"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	leaveMessage(path, errors.New("dial http://user:s3cret@proxy: refused\n"))
+	leaveMessage(path, &runError{errors.New("dial http://user:s3cret@proxy: refused\n")})
+	leaveMessage(path, errors.New("of loglevel, which runs beside the agent"))
 	if text, err := os.ReadFile(path); err != nil || string(text) != "dial http://***@proxy: refused " {
 		t.Errorf("the message is %q, %v", text, err)
 	}

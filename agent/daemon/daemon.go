@@ -189,17 +189,13 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 		term:      a.term(),
 		settings:  keeper.Settings(duties.reporter.Touch),
 	}
-	failures := newLastError(func(ctx context.Context, text string) error {
-		return a.client.Deployment(env.Namespace, protocol.AgentName).Annotate(ctx, v1.AnnotationAgentLastError, text)
-	}, log.WithName("last-error"))
-	l := a.newLink(keeper, failures.tell, routes)
+	l := a.newLink(keeper, duties.failures.tell, routes)
 	a.reported.Store(duties.stream.Topic(protocol.SubjectReport))
 	a.link.Store(l)
 
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { duties.run(ctx) })
-	running.Go(func() { failures.run(ctx) })
 	a.links.Go(func() {
 		defer endWatches()
 		l.Run(ctx)

@@ -64,8 +64,9 @@ func (e *lastError) state() (text string, told bool) {
 	return e.text, e.told
 }
 
-// run keeps the annotation up to date until ctx ends.
-func (e *lastError) run(ctx context.Context) {
+// lead keeps the annotation up to date until ctx ends. Only the leader among the replicas does that, because they share
+// one annotation. It therefore says whether the leader is connected.
+func (e *lastError) lead(ctx context.Context) {
 	var failing, next time.Time // since when there is no tunnel; when another error may be written
 	written := "what another process wrote"
 	timer := time.NewTimer(0)
@@ -122,6 +123,8 @@ var (
 	// credentials matches the user and password of a URL, bearer tokens, and JSON Web Tokens. A password may contain any
 	// character except white space and quotation marks, which end the URL.
 	credentials = regexp.MustCompile(`://[^\s"]*@|(?i:bearer)\s+\S+|eyJ[\w-]+\.[\w-]+\.[\w-]*`)
+	// currentTime matches the time in crypto/x509's error about a certificate that has expired or is not valid yet.
+	currentTime = regexp.MustCompile(`\bcurrent time \S+ is `)
 	// sourceAddress matches the address from which a connection comes. Its port differs in each attempt.
 	sourceAddress = regexp.MustCompile(`\S+:\d+->`)
 )
@@ -135,7 +138,7 @@ func Presentable(text string) string {
 		}
 		return "***"
 	})
-	text = sourceAddress.ReplaceAllString(text, "")
+	text = currentTime.ReplaceAllString(sourceAddress.ReplaceAllString(text, ""), "the current time is ")
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '

@@ -83,7 +83,7 @@ func TestTheLastErrorIsWrittenWhenItChanges(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				e := newLastError(a.write, logr.Discard())
 				ended := make(chan struct{})
-				go func() { defer close(ended); e.run(ctx) }()
+				go func() { defer close(ended); e.lead(ctx) }()
 				for _, s := range tt.script {
 					time.Sleep(s.after)
 					e.tell(s.why)
@@ -110,6 +110,8 @@ func TestAnErrorThatOthersSeeHasNoCredentials(t *testing.T) {
 		{"hub answered 401: eyJhbGciOi.eyJzdWIi.c2ln was used", "hub answered 401: *** was used"},
 		{name, name},
 		{"one line\nand \x1b[2J another", "one line and  [2J another"},
+		{"x509: certificate has expired or is not yet valid: current time 2026-11-27T10:00:00Z is after 2025-01-01T00:00:00Z",
+			"x509: certificate has expired or is not yet valid: the current time is after 2025-01-01T00:00:00Z"},
 		{"read udp 10.0.0.2:1->10.96.0.10:53: i/o timeout", "read udp 10.96.0.10:53: i/o timeout"},
 	} {
 		if got := Presentable(tt.text); got != tt.want {
@@ -119,4 +121,24 @@ func TestAnErrorThatOthersSeeHasNoCredentials(t *testing.T) {
 	if got := Presentable(strings.Repeat("x", 2*maxLastError)); len(got) != maxLastError {
 		t.Errorf("%d bytes, want %d", len(got), maxLastError)
 	}
+}
+
+// TestANewLeaderWritesItsOwnState has two replicas that are elected in turn. Another replica may have changed the
+// annotation since the last term.
+func TestANewLeaderWritesItsOwnState(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &annotated{start: time.Now()}
+		connected, failing := newLastError(a.write, logr.Discard()), newLastError(a.write, logr.Discard())
+		connected.tell("")
+		failing.tell("down")
+		for _, leader := range []*lastError{connected, failing, connected} {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			leader.lead(ctx)
+			cancel()
+		}
+		if want := []string{"0s", "30s down", "40s"}; !slices.Equal(a.writes, want) {
+			t.Errorf("the leaders wrote %q, want %q", a.writes, want)
+		}
+	})
 }

@@ -5,6 +5,7 @@ package plans
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,9 +13,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -37,7 +41,8 @@ next attempt begin at once. Complete nodes keep their result.
 
 The command sets spec.paused, waits until the members with failures have paused, and restores
 spec.paused as it was. Meanwhile the plan starts nothing new in any member, and upgrades that are
-running finish. You need the right to update the Plan.
+running finish. You need the right to update the Plan. Do not pause the Plan meanwhile, because
+this command resumes it.
 
 A member that is disconnected keeps its failure, and so does a member with a node that is at work
 and not ready. Run the command again after the cause is repaired.
@@ -83,17 +88,23 @@ func retryPlan(
 		if err != nil {
 			return err
 		}
-		generation, err := setPaused(ctx, w, plan, true)
-		if err != nil || !change.Real() {
+		generation, err := pause(ctx, w, plan)
+		switch {
+		case err == nil && !change.Real():
+			return nil
+		case err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown: // the response is missing
+			return fmt.Errorf("pause plan %s/%s, which may be paused now: %w: if it is, run \"kubectl drover plan resume "+
+				"%s\"", h.Workspace, name, err, name)
+		case err != nil:
 			return err
 		}
 		keep, waited := awaitPause(ctx, h, plan, generation, limit)
 		// An interrupted command leaves no plan paused.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeLimit)
 		defer cancel()
-		if _, err := setPaused(ctx, w, plan, before); err != nil {
-			return fmt.Errorf("resume plan %s/%s, which is paused now: %w: run \"kubectl drover plan resume %s\"",
-				h.Workspace, name, err, name)
+		if err := restore(ctx, h, w, plan, generation, before); err != nil {
+			return errors.Join(waited, fmt.Errorf("resume plan %s/%s: %w: if it is still paused, run \"kubectl drover plan "+
+				"resume %s\"", h.Workspace, name, err, name))
 		}
 		kept = keep
 		return waited
@@ -123,15 +134,36 @@ func paused(ctx context.Context, h *cli.Hub, plan *v1.Plan) (any, error) {
 	return value, nil
 }
 
-// setPaused sets spec.paused of a plan, or removes it if value is nil. It returns the new generation.
-func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, value any) (int64, error) {
-	patch := "null"
-	if value != nil {
-		patch = fmt.Sprint(value)
-	}
+// pause pauses a plan, and returns its new generation.
+func pause(ctx context.Context, w client.Client, plan *v1.Plan) (int64, error) {
 	now := plan.DeepCopy()
-	err := w.Patch(ctx, now, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":`+patch+`}}`)))
+	err := w.Patch(ctx, now, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":true}}`)))
 	return now.Generation, err
+}
+
+// restore restores spec.paused of a plan that has been paused with the given generation, or removes it if before is nil.
+// A spec that another client has changed since then is left alone, because its author may want the plan to be paused.
+func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, generation int64, before any) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while members pause
+		now := &v1.Plan{}
+		if err := h.Get(ctx, client.ObjectKeyFromObject(plan), now); err != nil {
+			return err
+		}
+		switch {
+		case now.UID == plan.UID && !now.Spec.Paused:
+			return nil
+		case now.UID != plan.UID || now.Generation != generation:
+			return errors.New("another client has changed the plan in the meantime, and the command leaves it as it is")
+		}
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"resourceVersion": now.ResourceVersion},
+			"spec":     map[string]any{"paused": before},
+		})
+		if err != nil {
+			return err
+		}
+		return w.Patch(ctx, now, client.RawPatch(types.MergePatchType, patch))
+	})
 }
 
 // awaitPause waits until Drover has paused all members with failures. The generation is the one with which the plan was
@@ -196,7 +228,8 @@ func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	away := 0
 	for i := range s.Members {
 		m := &s.Members[i]
-		if !slices.Contains(with, m.Name) || m.Reason == v1.ReasonPaused {
+		// The status lists no more than some of the members with failures, so the others follow when these have paused.
+		if m.Reason == v1.ReasonPaused || m.Reason != v1.ReasonNodeFailed && !slices.Contains(with, m.Name) {
 			continue
 		}
 		if m.Reason == v1.ReasonMembersAway {

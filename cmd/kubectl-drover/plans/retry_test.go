@@ -236,6 +236,41 @@ func TestARetryThatCannotWaitLeavesNoPlanPaused(t *testing.T) {
 	}
 }
 
+// TestARetryUndoesNoOtherChange has another client that changes the plan or replaces it while the command waits.
+func TestARetryUndoesNoOtherChange(t *testing.T) {
+	hub := testkit.Shared(t)
+	for name, change := range map[string]func(*retried){
+		"of the spec": func(r *retried) {
+			r.manifest.Object["spec"].(map[string]any)["version"] = "v2"
+			r.manifest.Object["spec"].(map[string]any)["paused"] = true
+			r.apply(client.ForceOwnership)
+		},
+		"to another plan of the same name": func(r *retried) {
+			if err := r.Client.Delete(r.t.Context(), r.read()); err != nil {
+				r.t.Error(err)
+			}
+			r.manifest.Object["spec"].(map[string]any)["paused"] = true
+			r.apply()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRetried(t, hub, silentManifest)
+			answered := r.answer(func() {
+				change(r)
+				r.status(v1.ReasonPaused, 0)
+			})
+			code, out := r.run(t.Context(), "retry", "k3s")
+			answered()
+			if code != cli.ExitError || !strings.Contains(out, "another client has changed the plan in the meantime") {
+				t.Errorf("exit code %d: %s, want an error about the change", code, out)
+			}
+			if !r.read().Spec.Paused {
+				t.Error("the command resumed the plan that another client has paused")
+			}
+		})
+	}
+}
+
 func TestARetryWaitsForMembersWithFailuresOnly(t *testing.T) {
 	member := func(name, reason string) v1.PlanMember {
 		return v1.PlanMember{Name: name, Reason: reason, Message: "m"}
@@ -251,6 +286,7 @@ func TestARetryWaitsForMembersWithFailuresOnly(t *testing.T) {
 		"one has not":                             {1, []v1.PlanMember{member("a", v1.ReasonNodeFailed)}, false, "a: m"},
 		"one waited for its next attempt":         {0, []v1.PlanMember{member("a", v1.ReasonAwaitingRetry)}, false, "a: m"},
 		"another one without failures has not":    {0, []v1.PlanMember{member("c", v1.ReasonApplying)}, true, ""},
+		"one was not listed at first":             {1, []v1.PlanMember{member("z", v1.ReasonNodeFailed)}, false, "z: m"},
 		"one is disconnected": {1, []v1.PlanMember{member("a", v1.ReasonMembersAway), member("b", v1.ReasonPaused)}, true,
 			"a: m"},
 		"some are not listed": {v1.MaxPlanMembers + 2, []v1.PlanMember{member("a", v1.ReasonPaused)}, false, "2 more"},
