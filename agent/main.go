@@ -33,8 +33,8 @@ func main() {
 	}
 }
 
-// runError is the error with which the container's own process ends. Other commands run beside it in the same container,
-// such as loglevel, and must not replace its message.
+// runError is the error with which the container's own process ends. Other commands, such as loglevel, run beside it in
+// the same container and must not replace its message.
 type runError struct{ error }
 
 func (e *runError) Unwrap() error { return e.error }
