@@ -141,8 +141,9 @@ func pause(ctx context.Context, w client.Client, plan *v1.Plan) (int64, error) {
 	return now.Generation, err
 }
 
-// restore sets spec.paused of a plan back to its value before the pause, or removes it if before is nil. The pause
-// created the given generation. A spec that another client has changed since then is left alone, because its author may want the plan to be paused.
+// restore sets spec.paused of a plan back to its value before the pause, or removes it if before is nil. generation is
+// the generation that the pause created. A spec that another client has changed since then is left alone, because its
+// author may want the plan to be paused.
 func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, generation int64, before any) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while members pause
 		now := &v1.Plan{}
