@@ -65,7 +65,7 @@ func (e *lastError) state() (text string, told bool) {
 }
 
 // lead keeps the annotation up to date until ctx ends. Only the leader among the replicas does that, because they share
-// one annotation. It therefore says whether the leader is connected.
+// one annotation. The annotation therefore describes the leader's connection.
 func (e *lastError) lead(ctx context.Context) {
 	var failing, next time.Time // since when there is no tunnel; when another error may be written
 	written := "what another process wrote"

@@ -106,6 +106,6 @@ func ServerURL(raw string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// withoutUser returns a URL without everything before its last @. url.Parse finds no user in "user:password@hub", because
-// that has no scheme.
+// withoutUser returns a URL without everything before its last @. url.Parse finds no user in "user:password@hub",
+// because that has no scheme.
 func withoutUser(raw string) string { return raw[strings.LastIndexByte(raw, '@')+1:] }
