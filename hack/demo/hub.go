@@ -123,6 +123,7 @@ func managerConfig(nodes string, port int, image string) ([]byte, error) {
 		"apiVersion": config.APIVersion, "kind": config.Kind, "namespace": managerNamespace,
 		"server": map[string]any{"listen": address(port), "urls": agentURLs(nodes, port)},
 		"agent":  map[string]any{"image": image},
+		"signIn": map[string]any{"issuer": hubURL(port)},
 		"health": map[string]any{"listen": config.ListenNowhere}, "metrics": map[string]any{"listen": config.ListenNowhere},
 	})
 	if err != nil {

@@ -37,6 +37,7 @@ func (l layout) pids() string                  { return filepath.Join(l.dir(), "
 func (l layout) logs() string                  { return filepath.Join(l.dir(), "logs") }
 func (l layout) log(name string) string        { return filepath.Join(l.logs(), name+".log") }
 func (l layout) kubeconfig(name string) string { return l.file(name + ".kubeconfig") }
+func (l layout) password(user string) string   { return l.file(user + ".password") }
 func (l layout) source(path string) string     { return filepath.Join(l.root, filepath.FromSlash(path)) }
 
 // short returns a path relative to the root.

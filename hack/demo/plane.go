@@ -31,7 +31,13 @@ type plane struct {
 }
 
 func (d *demo) startHub(ctx context.Context) (remark string, err error) {
-	d.hub, remark, err = d.startPlane(ctx, lab.Options{Name: hub, Users: []lab.User{{Name: "demo", Token: d.state.DemoToken}}})
+	args, err := d.issuerArgs(d.apiServerRuns())
+	if err != nil {
+		return "", err
+	}
+	d.hub, remark, err = d.startPlane(ctx, lab.Options{
+		Name: hub, Users: []lab.User{{Name: "demo", Token: d.state.DemoToken}}, ExtraArgs: map[string][]string{lab.APIServer: args},
+	})
 	return remark, err
 }
 

@@ -118,12 +118,31 @@ func (d *demo) summarize(ctx context.Context) error {
 		}
 		fmt.Fprintf(d.out, "\n$ .demo/bin/kubectl %s\n%s", line, output)
 	}
+	users, err := d.usersRemark()
+	if err != nil {
+		return err
+	}
 	text := []string{firstLines, simulatedLines, lastLines, simulatedRemark}
 	if d.state.Nodes == realNodes {
 		text = []string{firstLines, realLines, lastLines, realRemark}
 	}
-	_, err := io.WriteString(d.out, strings.Join(append(text, fmt.Sprintf(pageRemark, d.url())), ""))
+	_, err = io.WriteString(d.out, strings.Join(append(text, users), ""))
 	return err
+}
+
+// usersRemark says who can sign in, and where.
+func (d *demo) usersRemark() (string, error) {
+	var text strings.Builder
+	fmt.Fprintf(&text, "\nLook at the fleet in a browser, which does not know the certificate: %s/ui/\n\n", d.url())
+	for _, p := range people() {
+		secret, err := d.readPassword(p.name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&text, "  %-6s %s   %s\n", p.name, secret, p.role)
+	}
+	fmt.Fprintf(&text, "\nOr sign in with kubectl: kubectl drover login %s --ca .demo/hub-ca.crt\n", d.url())
+	return text.String(), nil
 }
 
 // What to try next.
@@ -155,9 +174,5 @@ here. Logs are in .demo/logs.
 	realRemark = `
 Hub and member have a real node each, and the agent is a pod, as in any member; the manager runs as a process here. Nodes reach no registry: they have the images
 example.com/web:1 and, for plans (docs/guide/plans.md), example.com/upgrade. Logs of the manager are in .demo/logs.
-`
-	pageRemark = `
-The hub's page shows the fleet as it changes (docs/guide/page.md): %s/ui/. A browser does not know its certificate. Sign in with the token of user demo:
-  kubectl config view --raw -o jsonpath='{.users[0].user.token}'
 `
 )

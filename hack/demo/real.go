@@ -91,10 +91,14 @@ func (d *demo) beginClusters(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	args, err := d.issuerArgs(d.apiServerRuns())
+	if err != nil {
+		return "", err
+	}
 	file, users := fmt.Sprintf(labFile, d.state.HubPort), []lab.User{{Name: "demo", Token: d.state.DemoToken}}
 	d.clusters = startTask(func() error {
 		defer log.Close()
-		if err := upLab(ctx, dir, file, users, log); err != nil {
+		if err := upLab(ctx, dir, file, users, args, log); err != nil {
 			return fmt.Errorf("%w; see %s, or run \"make demo-down\" to start afresh", err, d.files.short(d.files.log("lab")))
 		}
 		return nil
