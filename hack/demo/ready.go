@@ -26,34 +26,42 @@ const (
 	stalledLimit = 20 * time.Second
 )
 
-// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member. It prints the condition
+// awaitReady waits until the Clusters are Ready and user demo gets an answer from the member. It prints the conditions
 // that it waits for.
 func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	path := d.files.kubeconfig(proxy)
 	if err := d.writeProxyKubeconfig(ctx, path); err != nil {
 		return "", err
 	}
+	if err := d.eachManaged(ctx, d.awaitCluster); err != nil {
+		return "", err
+	}
+	// Ready may be from before a crash.
+	return "", await(ctx, readyLimit, func(ctx context.Context) error { return answers(ctx, path, "/api/v1/namespaces") })
+}
+
+func (d *demo) awaitCluster(ctx context.Context, m managed) error {
 	start, shown := time.Now(), ""
-	return "", await(ctx, readyLimit, func(ctx context.Context) error {
+	return await(ctx, readyLimit, func(ctx context.Context) error {
 		if err := d.alive(d.processes()...); err != nil {
 			return permanentError{err}
 		}
 		cluster := &v1.Cluster{}
-		if err := d.hub.client.Get(ctx, clusterName(), cluster); err != nil {
+		if err := d.hub.client.Get(ctx, m.name, cluster); err != nil {
 			return err
 		}
 		ready, reason := judge(cluster)
 		if reason != shown {
 			shown = reason
-			d.out.note("%4.1fs  %s", time.Since(start).Seconds(), reason)
+			d.out.note("%4.1fs  %s: %s", time.Since(start).Seconds(), m.name.Name, reason)
 		}
 		switch stalled := meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionStalled); {
 		case stalled && time.Since(start) > stalledLimit:
 			return permanentError{errors.New(shown + "\nrun \"make demo-down\" to start afresh")}
 		case !ready:
-			return fmt.Errorf("%s; the end of the agent's log:\n%s", shown, d.agentLog(ctx))
+			return fmt.Errorf("%s; the end of the agent's log:\n%s", shown, d.agentLog(ctx, m))
 		}
-		return answers(ctx, path, "/api/v1/namespaces") // Ready may be from before a crash
+		return nil
 	})
 }
 
@@ -71,15 +79,15 @@ func (d *demo) processes() []string {
 	if d.state.Nodes == realNodes {
 		return []string{manager}
 	}
-	return []string{manager, agent}
+	return []string{manager, agent, hubAgent}
 }
 
-// agentLog returns the end of the agent's log, or why it is unknown.
-func (d *demo) agentLog(ctx context.Context) string {
+// agentLog returns the end of an agent's log, or why it is unknown.
+func (d *demo) agentLog(ctx context.Context, m managed) string {
 	if d.state.Nodes != realNodes {
-		return tail(d.files.log(agent))
+		return tail(d.files.log(m.agent))
 	}
-	log, err := d.kubectl(ctx, nil, "--kubeconfig", d.member.kubeconfig, "-n", protocol.AgentNamespace, "logs", "deployment/"+protocol.AgentName, "--tail=12")
+	log, err := d.kubectl(ctx, nil, "--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace, "logs", "deployment/"+protocol.AgentName, "--tail=12")
 	if err != nil {
 		return err.Error()
 	}

@@ -16,8 +16,8 @@ import (
 
 // state is stored by one run for the next. It holds the token of user demo.
 type state struct {
-	// HubPort and AgentPort on 127.0.0.1 stay the same, so kubeconfigs and agents remain valid.
-	HubPort, AgentPort int
+	// The ports on 127.0.0.1 stay the same, so kubeconfigs and agents remain valid.
+	HubPort, AgentPort, HubAgentPort int
 	// Nodes are realNodes or simulatedNodes.
 	Nodes string
 	// DemoToken is the token with which user demo logs in to the hub.
