@@ -42,7 +42,7 @@ func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
 	sum := sha256.Sum256(binary)
 	from := digest(slices.Concat(p.args, p.env, []string{hex.EncodeToString(sum[:]), string(p.content)}))
 	running := d.running(p.name)
-	if running && d.state.StartedFrom[p.name] == from && p.healthy(ctx) == nil {
+	if running && d.state.startedFrom(p.name) == from && p.healthy(ctx) == nil {
 		return "runs already", nil
 	}
 	if err := lab.StopDetached(ctx, d.files.pids(), p.name); err != nil {

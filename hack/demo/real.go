@@ -48,37 +48,6 @@ func podImages() map[string][]string {
 	}
 }
 
-// A task runs in parallel to the steps.
-type task struct {
-	done chan struct{}
-	err  error // after done was closed
-}
-
-func startTask(do func() error) *task {
-	t := &task{done: make(chan struct{})}
-	go func() {
-		defer close(t.done)
-		t.err = do()
-	}()
-	return t
-}
-
-// wait returns the error of the task when it has ended.
-func (t *task) wait() error {
-	<-t.done
-	return t.err
-}
-
-// failed returns the error of the task if it has ended with one.
-func (t *task) failed() error {
-	select {
-	case <-t.done:
-		return t.err
-	default:
-		return nil
-	}
-}
-
 // beginClusters starts to bring up the hub and the member, in parallel with the next steps, until awaitNodes.
 func (d *demo) beginClusters(ctx context.Context) (string, error) {
 	if err := d.keepHubPort(); err != nil {
@@ -97,7 +66,7 @@ func (d *demo) beginClusters(ctx context.Context) (string, error) {
 		return "", err
 	}
 	file, users := fmt.Sprintf(labFile, d.state.HubPort), []lab.User{{Name: "demo", Token: d.state.DemoToken}}
-	d.clusters = startTask(func() error {
+	d.clusters = d.begin(func() error {
 		defer log.Close()
 		if err := upLab(ctx, dir, file, users, args, log); err != nil {
 			return fmt.Errorf("%w; see %s, or run \"make demo-down\" to start afresh", err, d.files.short(d.files.log("lab")))
@@ -186,7 +155,7 @@ func (d *demo) awaitNodes(ctx context.Context) (string, error) {
 		}
 		for _, cluster := range clusters {
 			key, sum := "image "+name+" of "+cluster, digest([]string{string(content)})
-			if d.state.StartedFrom[key] != sum {
+			if d.state.startedFrom(key) != sum {
 				loaded[key] = sum
 				loading.Go(func() error { return loadImage(ctx, d.files.lab(), path, cluster) })
 			}

@@ -16,18 +16,21 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin"
 	"github.com/drover-dev/drover/internal/signin/password"
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// issuerLimit is how long the hub's API server may take to trust the hub's issuer. It notices a changed file at once,
-// or, if the system has no file watches left, within a minute.
+// issuerLimit is how long the hub's API server may take to trust the hub's issuer. It usually takes 10 s, and a minute
+// more if the system has no file watches left.
 const issuerLimit = 90 * time.Second
 
 // A person signs in to the hub with a password. The files in hack/demo contain the person's rights.
@@ -40,28 +43,34 @@ func people() []person {
 	}
 }
 
-// createUsers gives each person a User with a password, which is kept in a file. A User whose password is in the file
-// stays as it is, because a new password would end its sessions.
-func (d *demo) createUsers(ctx context.Context) (string, error) {
-	created := 0
-	for _, p := range people() {
-		action, err := d.missing(ctx, p)
-		if err != nil {
-			return "", err
+// beginSignIn creates the users and lets the hub's API server trust the issuer, beside the next steps: the API server
+// takes 10 s.
+func (d *demo) beginSignIn(ctx context.Context) (string, error) {
+	d.signIn = d.begin(func() error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return d.trustIssuer(ctx) })
+		for _, p := range people() {
+			group.Go(func() error { return d.createUser(ctx, p) })
 		}
-		if action == "" {
-			continue
-		}
-		secret, err := d.plugin(ctx, "user", action, p.name, "--kubeconfig", d.hub.kubeconfig)
-		if err != nil {
-			return "", err
-		}
-		if err := writeFile(d.files.password(p.name), []byte(secret)); err != nil {
-			return "", err
-		}
-		created++
+		return group.Wait()
+	})
+	return "", nil
+}
+
+func (d *demo) awaitSignIn(context.Context) (string, error) { return "", d.signIn.wait() }
+
+// createUser gives a person a User with a password, which is kept in a file. A User whose password is in the file stays
+// as it is, because a new password would end its sessions.
+func (d *demo) createUser(ctx context.Context, p person) error {
+	action, err := d.missing(ctx, p)
+	if err != nil || action == "" {
+		return err
 	}
-	return fmt.Sprintf("%d new passwords", created), nil
+	secret, err := d.plugin(ctx, "user", action, p.name, "--kubeconfig", d.hub.kubeconfig)
+	if err != nil {
+		return err
+	}
+	return writeFile(d.files.password(p.name), []byte(secret))
 }
 
 // missing returns the plugin's command that makes the password in a person's file valid, or "" if it is.
@@ -135,33 +144,42 @@ func (d *demo) apiServerRuns() bool {
 }
 
 // trustIssuer gives the hub's API server the file of the documentation, with this hub's URL and CA, and waits until the
-// API server uses it.
-func (d *demo) trustIssuer(ctx context.Context) (string, error) {
+// API server uses it. The hub must have keys before, because the API server asks for them only every 10 s.
+func (d *demo) trustIssuer(ctx context.Context) error {
+	err := await(ctx, objectLimit, func(ctx context.Context) error { return d.hubServes(ctx, signin.PathKeys) })
+	if err != nil {
+		return fmt.Errorf("wait for the hub's keys: %w", err)
+	}
 	bundle, err := d.hubBundle(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err := writeFile(d.files.file("hub-ca.crt"), bundle); err != nil {
-		return "", err
+		return err
 	}
 	source, err := os.ReadFile(d.files.source("docs/operations/hub-authentication.yaml"))
 	if err != nil {
-		return "", err
+		return err
 	}
 	content, err := authenticationConfig(source, d.url(), bundle)
 	if err != nil {
-		return "", err
+		return err
 	}
 	file := d.files.file("authentication.yaml")
 	if former, err := os.ReadFile(file); err != nil || !bytes.Equal(former, content) {
 		if err := writeFile(file, content); err != nil {
-			return "", err
+			return err
 		}
 	}
-	inUse := fmt.Sprintf(`hash="sha256:%x"`, sha256.Sum256(content))
-	return "", await(ctx, issuerLimit, func(ctx context.Context) error {
-		metrics, err := d.kubectl(ctx, nil, "--kubeconfig", d.hub.kubeconfig, "get", "--raw", "/metrics")
-		if err == nil && !strings.Contains(metrics, inUse) {
+	inUse := fmt.Appendf(nil, `hash="sha256:%x"`, sha256.Sum256(content))
+	c, err := rest.HTTPClientFor(d.hub.config)
+	if err != nil {
+		return err
+	}
+	defer c.CloseIdleConnections()
+	return awaitEvery(ctx, time.Second, issuerLimit, func(ctx context.Context) error {
+		metrics, err := read(ctx, c, d.hub.config.Host+"/metrics")
+		if err == nil && !bytes.Contains(metrics, inUse) {
 			err = fmt.Errorf("the API server does not use %s yet: see its log", d.files.short(file))
 		}
 		return err
