@@ -44,9 +44,6 @@ func newReader(t *testing.T) *reader {
 		t.Fatal(err)
 	}
 	r := &reader{files: layout{root: dir}}
-	if err := labFault(r.files.lab()); err != nil {
-		t.Skip(err)
-	}
 	t.Cleanup(func() {
 		if out, err := r.tries(context.Background(), "make demo-down"); err != nil {
 			t.Errorf("%v\n%s", err, out)
@@ -102,7 +99,7 @@ func (r *reader) removes(t *testing.T) {
 	if _, err := os.Stat(r.files.dir()); !os.IsNotExist(err) {
 		t.Errorf("%s is there: %v", r.files.dir(), err)
 	}
-	running, err := exec.CommandContext(t.Context(), "pgrep", "-af", "^"+regexp.QuoteMeta(r.files.dir())).Output()
+	running, err := exec.CommandContext(t.Context(), "pgrep", "-af", "--", regexp.QuoteMeta(r.files.dir())).Output()
 	if len(running) > 0 {
 		t.Errorf("these processes are left (%v):\n%s", err, running)
 	}

@@ -141,20 +141,27 @@ func (d *demo) summarize(ctx context.Context) error {
 // usersRemark says who can sign in, and where.
 func (d *demo) usersRemark() (string, error) {
 	var text strings.Builder
-	fmt.Fprintf(&text, "\nLook at the fleet in a browser, which does not know the certificate: %s/ui/\n\n", d.url())
+	fmt.Fprintf(&text, "\nSign in at %s/ui/ with a browser, which does not know the certificate:\n\n", d.url())
 	for _, p := range people() {
 		secret, err := d.readPassword(p.name)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&text, "  %-6s %s   %s\n", p.name, secret, p.role)
+		fmt.Fprintf(&text, "  %-6s %s   # %s\n", p.name, secret, p.role)
 	}
-	fmt.Fprintf(&text, "\nOr sign in with kubectl: kubectl drover login %s --ca .demo/hub-ca.crt\n", d.url())
+	fmt.Fprintf(&text, loginLines, d.url())
 	return text.String(), nil
 }
 
 // What to try next.
 const (
+	loginLines = `
+The page shows the fleet, and the Plan os-update, which is at work on the member's nodes (docs/guide/page.md). With kubectl:
+
+  export PATH=$PWD/.demo/bin:$PATH KUBECONFIG=$PWD/.demo/login.kubeconfig
+  kubectl drover login %s --ca .demo/hub-ca.crt
+  kubectl drover use member
+`
 	firstLines = `
 The last answer came from the member, through the hub, as user demo. Next, for example:
 

@@ -19,14 +19,20 @@ import (
 )
 
 func TestTheDemoOnRealNodes(t *testing.T) {
-	r := newReader(t)
+	r, printed := newReader(t), ""
+	if err := labFault(r.files.lab()); err != nil {
+		t.Skip(err)
+	}
 	before := machineState(t)
 	for _, step := range []struct {
 		name string
 		test func(*testing.T)
 	}{
 		{"nothing is left after demo-down of a demo that was killed while it began", r.killed},
+		{"it comes up", func(t *testing.T) { printed = r.types(t, "make demo NODES=real") }},
+		{"the Plan is at work", r.planWorks},
 		{"the member's only node runs the agent, and no column is empty", r.shows},
+		{"both users sign in and see what they may", func(t *testing.T) { r.signsIn(t, printed) }},
 		{"what the demo says to try is true", r.followsTheDemo},
 		{"what the guide of plans says to try is true", r.followsThePlans},
 		{"what the guide of teams says is true", r.followsTheTeam},
@@ -88,7 +94,6 @@ func (r *reader) killed(t *testing.T) {
 }
 
 func (r *reader) shows(t *testing.T) {
-	r.types(t, "make demo NODES=real")
 	got := r.types(t, ".demo/bin/kubectl --kubeconfig .demo/hub.kubeconfig get clusters")
 	rows := strings.Split(strings.TrimSpace(got), "\n")
 	if len(rows) != 2 || len(strings.Fields(rows[0])) != len(strings.Fields(rows[1])) || !regexp.MustCompile(`True +Connected .* 1/1 `).MatchString(rows[1]) {
