@@ -94,7 +94,7 @@ test-chaos: ## Break managers, agents and links at random, and check that everyt
 test-nodes: ## Start clusters with real nodes (kubelets, containers), disconnect and kill them, and check that nothing is left. Requires root on Linux.
 	go run ./hack/labctl build $(nodeprograms)
 	DROVER_TEST_NODES=1 $(gotest) ./test/lab/nodes -v
-test-demo: ## Run "make demo" with real nodes in a copy of the sources, try what it suggests, and check that nothing is left. Requires root on Linux.
+test-demo: ## Run "make demo" with simulated and real nodes in a copy of the sources, try what it suggests, and check that nothing is left. Real nodes require root on Linux.
 	DROVER_TEST_DEMO=1 $(gotest) -count=1 -run '^TestTheDemo' ./hack/demo -v
 
 .PHONY: e2e e2e-clusterapi conformance
@@ -136,7 +136,7 @@ verify: ## Check that generated files, go.mod, config/ and the architecture are 
 	hack/verify.sh
 
 .PHONY: demo demo-down
-demo: ## Start a hub and a member on this machine, as root on Linux with real nodes: make demo [NODES=real|simulated]
+demo: ## Start a hub and a member on this machine with users who can sign in, as root on Linux with real nodes: make demo [NODES=real|simulated]
 	go run ./hack/demo up $(NODES)
 demo-down: ## Stop everything that "make demo" started, and remove it.
 	go run ./hack/demo down

@@ -123,7 +123,8 @@ func (d *demo) manifest(ctx context.Context, m managed) ([]byte, error) {
 		}
 		ours := func(owner metav1.OwnerReference) bool { return owner.UID == cluster.UID }
 		manifest = secret.Data[registration.KeyManifest]
-		if !slices.ContainsFunc(secret.OwnerReferences, ours) || !bytes.Contains(manifest, []byte(d.agentURL())) || !bytes.Contains(manifest, []byte(image)) {
+		current := bytes.Contains(manifest, []byte(d.agentURL())) && bytes.Contains(manifest, []byte(image))
+		if !current || !slices.ContainsFunc(secret.OwnerReferences, ours) {
 			return fmt.Errorf("the manager has not renewed Secret %s yet: see %s", key, d.files.short(d.files.log(manager)))
 		}
 		return nil

@@ -87,7 +87,8 @@ func (d *demo) agentLog(ctx context.Context, m managed) string {
 	if d.state.Nodes != realNodes {
 		return tail(d.files.log(m.agent))
 	}
-	log, err := d.kubectl(ctx, nil, "--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace, "logs", "deployment/"+protocol.AgentName, "--tail=12")
+	log, err := d.kubectl(ctx, nil, "--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace,
+		"logs", "deployment/"+protocol.AgentName, "--tail=12")
 	if err != nil {
 		return err.Error()
 	}
@@ -156,7 +157,7 @@ func (d *demo) usersRemark() (string, error) {
 // What to try next.
 const (
 	loginLines = `
-The page shows the fleet, and the Plan os-update, which is at work on the member's nodes (docs/guide/page.md). With kubectl:
+The page shows the fleet, and the Plan os-update at work on the member's nodes (docs/guide/page.md). With kubectl:
 
   export PATH=$PWD/.demo/bin:$PATH KUBECONFIG=$PWD/.demo/login.kubeconfig
   kubectl drover login %s --ca .demo/hub-ca.crt

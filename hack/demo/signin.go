@@ -113,7 +113,8 @@ func (d *demo) plugin(ctx context.Context, args ...string) (string, error) {
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("kubectl drover %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+		why := strings.TrimSpace(complaint.String())
+		return "", fmt.Errorf("kubectl drover %s: %w: %s", strings.Join(args, " "), err, why)
 	}
 	return out.String(), nil
 }
@@ -122,8 +123,8 @@ func (d *demo) plugin(ctx context.Context, args ...string) (string, error) {
 const noIssuer = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"
 
 // issuerArgs returns the arguments of the hub's API server with which it accepts the tokens of signed-in users. An API
-// server that starts now would find no issuer and look for it again only every 10 s. Therefore, its file gets the issuer
-// from trustIssuer, when the manager serves.
+// server that starts before its issuer looks for it again only every 10 s. Therefore, the file names no issuer yet, and
+// trustIssuer adds it when the manager serves.
 func (d *demo) issuerArgs(running bool) ([]string, error) {
 	file := d.files.file("authentication.yaml")
 	args := []string{"--authentication-config=" + file}

@@ -168,16 +168,28 @@ func (u *user) page(t *testing.T) []string {
 
 // signsIn checks that both users can sign in and what they see then.
 func (r *reader) signsIn(t *testing.T, printed string) {
-	team := []string{"clusters default/member", "plans default/os-update", "projectroletemplatebindings default/shop-dev", "projects default/shop"}
+	team := []string{
+		"clusters default/member", "plans default/os-update", "projectroletemplatebindings default/shop-dev",
+		"projects default/shop",
+	}
 	for _, want := range []struct {
 		user, clusters string
 		page           []string
-		can, cannot    string // command lines, as a user who reaches the member
+		can, cannot    []string // command lines, in the context of the member
 	}{
-		{"admin", "default/member\nplatform/hub\n", append([]string{"clusters platform/hub", "users/admin", "users/dev"}, team...),
-			"kubectl drover use --hub && kubectl get users.cluster.drover.dev && kubectl drover use member && kubectl get nodes", "false"},
-		{"dev", "default/member\n", team,
-			"kubectl -n shop create configmap by-dev && kubectl -n shop delete configmap by-dev", "kubectl -n default get secrets"},
+		{
+			user: "admin", clusters: "default/member\nplatform/hub\n",
+			page: append([]string{"clusters platform/hub", "users/admin", "users/dev"}, team...),
+			can: []string{
+				"kubectl get nodes", "kubectl drover use --hub && kubectl get users.cluster.drover.dev",
+				"kubectl drover use platform/hub && kubectl get clusters -A",
+			},
+		},
+		{
+			user: "dev", clusters: "default/member\n", page: team,
+			can:    []string{"kubectl -n shop create configmap by-dev && kubectl -n shop delete configmap by-dev"},
+			cannot: []string{"kubectl -n default get secrets", "kubectl drover use platform/hub"},
+		},
 	} {
 		t.Run(want.user, func(t *testing.T) {
 			u := r.user(t, printed, want.user)
@@ -192,9 +204,15 @@ func (r *reader) signsIn(t *testing.T, printed string) {
 			if got := u.page(t); !slices.Equal(got, want.page) {
 				t.Errorf("the page shows\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want.page, "\n"))
 			}
-			u.types(t, u.line("kubectl drover use member && "+want.can))
-			if out, err := u.tries(t.Context(), u.line(want.cannot)); err == nil {
-				t.Errorf("%s: %s, want it refused", want.cannot, out)
+			const inMember = "kubectl drover use member && "
+			for _, line := range want.can {
+				u.types(t, u.line(inMember+line))
+			}
+			for _, line := range want.cannot {
+				u.types(t, u.line(inMember+"true"))
+				if out, err := u.tries(t.Context(), u.line(line)); err == nil {
+					t.Errorf("%s: %s, want it refused", line, out)
+				}
 			}
 		})
 	}
@@ -202,8 +220,12 @@ func (r *reader) signsIn(t *testing.T, printed string) {
 
 // planWorks checks that the Plan is at work, with a pod that runs.
 func (r *reader) planWorks(t *testing.T) {
-	const plan = `.demo/bin/kubectl --kubeconfig .demo/hub.kubeconfig get plan os-update -o jsonpath='{.status.conditions[?(@.type=="Complete")].reason}'`
-	const pods = `.demo/bin/kubectl --kubeconfig .demo/member.kubeconfig -n drover-plans get pods -o jsonpath='{.items[*].status.phase}'`
+	const (
+		plan = ".demo/bin/kubectl --kubeconfig .demo/hub.kubeconfig get plan os-update " +
+			`-o jsonpath='{.status.conditions[?(@.type=="Complete")].reason}'`
+		pods = ".demo/bin/kubectl --kubeconfig .demo/member.kubeconfig -n drover-plans get pods " +
+			"-o jsonpath='{.items[*].status.phase}'"
+	)
 	err := await(t.Context(), time.Minute, func(ctx context.Context) error {
 		reason, err := r.tries(ctx, plan)
 		if err != nil || reason != v1.ReasonApplying {
@@ -223,7 +245,8 @@ func (r *reader) planWorks(t *testing.T) {
 // again checks that a second "make demo" changes nothing.
 func (r *reader) again(t *testing.T, printed string) {
 	state := func() string {
-		return r.types(t, "cat .demo/pids/*.pid; .demo/bin/kubectl --kubeconfig .demo/hub.kubeconfig get users.cluster.drover.dev,project,prtb,clusters,plan -A "+
+		return r.types(t, "cat .demo/pids/*.pid; .demo/bin/kubectl --kubeconfig .demo/hub.kubeconfig "+
+			"get users.cluster.drover.dev,project,prtb,clusters,plan -A "+
 			`-o jsonpath='{range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.generation}{"\n"}{end}'`)
 	}
 	before := state()
