@@ -187,21 +187,28 @@ func (d *demo) findPrograms(ctx context.Context) (_ string, err error) {
 	return "", err
 }
 
-// findKubectl finds or builds kubectl, and links it under a short name.
+// findKubectl finds or builds kubectl, and links it and the completion of the plugin under the names that users need.
 func (d *demo) findKubectl(ctx context.Context) (string, error) {
 	found, err := lab.Binaries(ctx, d.out, lab.Kubectl)
 	if err != nil {
 		return "", err
 	}
-	program, link := found[lab.Kubectl], d.files.bin("kubectl")
-	if target, err := os.Readlink(link); err == nil && target == program {
-		return "", nil
-	}
-	if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(d.files.bin("kubectl")), 0o700); err != nil {
 		return "", err
 	}
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
+	return "", errors.Join(
+		linkTo(found[lab.Kubectl], d.files.bin("kubectl")),
+		linkTo(plugin, d.files.bin(completion)),
+	)
+}
+
+// linkTo makes path a link to target.
+func linkTo(target, path string) error {
+	if former, err := os.Readlink(path); err == nil && former == target {
+		return nil
 	}
-	return "", os.Symlink(program, link)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(target, path)
 }

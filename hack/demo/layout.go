@@ -13,15 +13,16 @@ import (
 
 // Names of the programs and planes, in file names and messages.
 const (
-	hub      = "hub"
-	member   = "member"
-	manager  = "manager"
-	agent    = "agent"
-	hubAgent = "agent-hub" // the agent in the hub, which is a member of itself
-	nodes    = "nodes"
-	pod      = "pod"
-	proxy    = "proxy"
-	plugin   = "kubectl-drover" // of kubectl, which finds it by this name
+	hub        = "hub"
+	member     = "member"
+	manager    = "manager"
+	agent      = "agent"
+	hubAgent   = "agent-hub" // the agent in the hub, which is a member of itself
+	nodes      = "nodes"
+	pod        = "pod"
+	proxy      = "proxy"
+	completion = "kubectl_complete-drover" // kubectl runs it to complete commands of the plugin
+	plugin     = "kubectl-drover"          // of kubectl, which finds it by this name
 )
 
 // layout has the paths of all files.
