@@ -120,7 +120,9 @@ func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
 
 // summarize prints the running components, as kubectl shows them, and what to try next.
 func (d *demo) summarize(ctx context.Context) error {
-	for _, line := range []string{"--kubeconfig .demo/hub.kubeconfig get clusters", "--kubeconfig .demo/proxy.kubeconfig get namespaces"} {
+	for _, line := range []string{
+		"--kubeconfig .demo/hub.kubeconfig get clusters -A", "--kubeconfig .demo/proxy.kubeconfig get namespaces",
+	} {
 		output, err := d.kubectl(ctx, nil, strings.Fields(line)...)
 		if err != nil {
 			return err
