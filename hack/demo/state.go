@@ -27,7 +27,7 @@ type state struct {
 	StartedFrom map[string]string
 
 	path string
-	mu   sync.Mutex // guards all fields, because tasks run beside the steps
+	mu   sync.Mutex // guards StartedFrom and the file, because tasks run beside the steps
 }
 
 // loadState reads the state, or makes a first one.
