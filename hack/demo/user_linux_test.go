@@ -6,17 +6,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"net/http/cookiejar"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,6 +24,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // A user signs in at the address and with the password that "make demo" has printed.
@@ -35,7 +32,7 @@ type user struct {
 	*reader
 	name, password, hub string
 	home                string // of the plugin's session
-	secured             *tls.Config
+	ca                  []byte // of the hub
 }
 
 // user returns the user of that name.
@@ -50,12 +47,7 @@ func (r *reader) user(t *testing.T, printed, name string) *user {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca)
-	return &user{
-		reader: r, name: name, password: password[1], hub: hub[1], home: t.TempDir(),
-		secured: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13},
-	}
+	return &user{reader: r, name: name, password: password[1], hub: hub[1], home: t.TempDir(), ca: ca}
 }
 
 // line is a command line of the user.
@@ -68,63 +60,19 @@ func (u *user) signIn(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
+	browser, err := framework.NewVisitor(u.hub, strings.TrimPrefix(u.hub, "https://"), u.ca)
+	if err != nil {
+		t.Fatal(err)
+	}
 	login := u.command(ctx, u.line("kubectl drover login "+u.hub+" --ca .demo/hub-ca.crt --device"))
-	said, err := login.StderrPipe()
+	err = framework.LogIn(login, func(page, code string) error {
+		return browser.Confirm(ctx, page, code, u.name, u.password)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := login.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = login.Cancel() }()
-	text, lines := "", bufio.NewScanner(said)
-	var shown []string
-	for shown == nil && lines.Scan() {
-		text += lines.Text() + "\n"
-		shown = regexp.MustCompile(`(https://\S+)\s+and enter the code\s+(\S+)\n`).FindStringSubmatch(text)
-	}
-	if shown == nil {
-		t.Fatalf("the plugin shows no page and code: %s", text)
-	}
-	u.confirm(ctx, t, shown[1], shown[2])
-	rest, _ := io.ReadAll(said)
-	if err := login.Wait(); err != nil || !strings.Contains(string(rest), " as local:"+u.name) {
-		t.Fatalf("the plugin says %s%s (%v), want that the user has signed in", text, rest, err)
-	}
-}
-
-// confirm opens the page for a code in a browser, and sends its form.
-func (u *user) confirm(ctx context.Context, t *testing.T, page, code string) {
-	t.Helper()
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{TLSClientConfig: u.secured}
-	defer transport.CloseIdleConnections()
-	browser := &http.Client{Transport: transport, Jar: jar}
-	shown, err := read(ctx, browser, page+"?"+url.Values{"user_code": {code}}.Encode())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile(`name="request" value="([^"]+)"`).FindSubmatch(shown)
-	if found == nil {
-		t.Fatalf("the page has no form: %s", shown)
-	}
-	form := url.Values{"request": {string(found[1])}, "user": {u.name}, "password": {u.password}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.hub+"/v1/auth/login", strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Origin", u.hub)
-	resp, err := browser.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("the form is answered with %s", resp.Status)
+	if got := u.types(t, u.line("kubectl drover whoami")); !strings.HasPrefix(got, "local:"+u.name+"\n") {
+		t.Errorf("the hub knows the user as %s", got)
 	}
 }
 
@@ -136,7 +84,9 @@ func (u *user) page(t *testing.T) []string {
 	if err := json.Unmarshal([]byte(raw), &credential); err != nil {
 		t.Fatal(err)
 	}
-	dialer := websocket.Dialer{TLSClientConfig: u.secured}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(u.ca)
+	dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}
 	conn, _, err := dialer.Dial("wss"+strings.TrimPrefix(u.hub, "https")+"/v1/subscribe",
 		http.Header{"Authorization": {"Bearer " + credential.Status.Token}})
 	if err != nil {
