@@ -23,9 +23,9 @@ func TestAnErrorIsLeftForTheKubelet(t *testing.T) {
 	if err := os.WriteFile(path, []byte("an earlier message, which is longer than the next one"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	leaveMessage(path, &runError{errors.New("dial http://user:s3cret@proxy: refused\n")})
+	leaveMessage(path, &runError{errors.New("dial http://user:s3cret@proxy:\nrefused")})
 	leaveMessage(path, errors.New("of loglevel, which runs beside the agent"))
-	if text, err := os.ReadFile(path); err != nil || string(text) != "dial http://***@proxy: refused " {
+	if text, err := os.ReadFile(path); err != nil || string(text) != "dial http://***@proxy: refused" {
 		t.Errorf("the message is %q, %v", text, err)
 	}
 }

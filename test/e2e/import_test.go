@@ -269,7 +269,7 @@ func (s *system) describesError(t *testing.T, text string) {
 		out, err := s.member.Kubectl(ctx, nil, "-n", protocol.AgentNamespace, "describe", "deployment", protocol.AgentName)
 		has := strings.Contains(out, v1.AnnotationAgentLastError)
 		if err != nil || has != (text != "") || !strings.Contains(out, text) {
-			return fmt.Errorf("%v: it describes %s", err, out)
+			return fmt.Errorf("%w: it describes %s", err, out)
 		}
 		return nil
 	})
