@@ -17,7 +17,7 @@ import (
 
 // Authenticate returns a function that authenticates requests by their tokens: script tokens, access tokens of this
 // issuer, and tokens of workloads. It calls next for all other tokens. Tokens for this hub are never passed to next,
-// because a TokenReview would give their users other names.
+// because a TokenReview would give their users different names.
 func (s *Server) Authenticate(
 	next func(*http.Request) (identity.Identity, error),
 ) func(*http.Request) (identity.Identity, error) {

@@ -35,8 +35,8 @@ const (
 	PathKeys      = "/v1/auth/keys"
 )
 
-// KeysSecret is the name of the Secret with the signing keys, in the manager's namespace. KeyOfKeys is the key in its
-// data.
+// KeysSecret is the name of the Secret in the manager's namespace that holds the signing keys. KeyOfKeys is the key in
+// the Secret's data.
 const (
 	KeysSecret = keyring.Secret
 	KeyOfKeys  = keyring.Field
@@ -45,7 +45,7 @@ const (
 // Bounds are the time limits of a session whose client requested refresh tokens.
 type Bounds = session.Bounds
 
-// Direct are the settings for direct access to clusters.
+// Direct holds the settings for direct access to clusters.
 type Direct = direct.Options
 
 // Options of a Server. All are required.
@@ -59,15 +59,15 @@ type Options struct {
 	Namespace string
 	// Disabled reports whether a User with spec.principal disables a principal of an AuthProvider.
 	Disabled func(ctx context.Context, principal string) (bool, error)
-	// Named returns the groups that are named in bindings. The first groups have precedence if a token has no room for all
-	// of them.
+	// Named returns the groups that are named in bindings. If a token has no room for all of them, the first groups
+	// take precedence.
 	Named    func(groups []string) ([]string, error)
 	Sessions Bounds
 	Now      func() time.Time
 	Log      logr.Logger
 	// MaxTTL is the maximum lifetime of a script token.
 	MaxTTL time.Duration
-	// Audiences determines the member of a request, and the members that workload tokens name.
+	// Audiences determines which member a request is for, and which members a workload token names.
 	Audiences identity.Audiences
 	Direct    Direct
 }

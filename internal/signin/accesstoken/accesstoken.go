@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// maxVerified is the maximum number of tokens in the cache of tokens whose signature has been verified.
+// maxVerified is the maximum number of tokens in the cache of tokens with verified signatures.
 const maxVerified = 8192
 
 // Digest identifies a token in caches.
@@ -38,7 +38,7 @@ type Digest = [sha256.Size]byte
 type Verified struct {
 	token.Claims
 	key string // the ID of the key that verified it
-	// groups holds the groups of the claims, in the encoding of a session.
+	// groups holds the groups from the claims, encoded as in a session.
 	groups []byte
 }
 
@@ -56,8 +56,8 @@ func ClusterOf(c token.Claims) string {
 	return cluster
 }
 
-// Lifetime returns the maximum lifetime of tokens that the hub accepts for an audience. It is 0 for direct access,
-// because such tokens live longer and are not valid for the hub.
+// Lifetime returns the maximum lifetime of tokens that the hub accepts for an audience. The lifetime is 0 for
+// direct-access audiences, because tokens for direct access live longer and are not valid for the hub.
 func Lifetime(audience string) time.Duration {
 	if _, one := oauth.ClusterOf(audience); one || audience == oauth.ClientID {
 		return token.Lifetime
@@ -76,7 +76,7 @@ type Verifier struct {
 	verified *cache.LRUExpireCache // of Verified, by Digest
 }
 
-// New returns a Verifier for an issuer's tokens. member returns the member of a request.
+// New returns a Verifier for an issuer's tokens. member returns the member that a request is for.
 func New(
 	issuer string, keys *keyring.Keyring, sessions *session.Store, accounts *account.Accounts,
 	member func(*http.Request) string, now func() time.Time,
@@ -90,7 +90,7 @@ func (v *Verifier) Claims(raw string, sum Digest) bool {
 	return known || token.IssuedBy(raw, v.issuer)
 }
 
-// Identify returns the user of a request with a token of this issuer.
+// Identify returns the user of a request that carries a token from this issuer.
 func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.Identity, error) {
 	t, err := v.verify(r.Context(), raw, sum)
 	if err == nil {
@@ -102,9 +102,9 @@ func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.I
 	return v.user(r.Context(), t)
 }
 
-// BySession returns the claims and the user of a token that is valid for all clusters. It refuses a token for one
-// cluster, which is only valid for paths of that cluster. Such a token cannot be exchanged for another token and cannot
-// end a session.
+// BySession returns the claims and the user of a token that is valid for all clusters. It refuses a token for a single
+// cluster, because such a token is valid only for that cluster's paths. It cannot be exchanged for another token, and
+// it cannot end a session.
 func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identity.Identity, error) {
 	t, err := v.verify(ctx, raw, sha256.Sum256([]byte(raw)))
 	if err != nil {
@@ -118,7 +118,7 @@ func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identit
 	return t, id, err
 }
 
-// Reaches returns a refusal if a token is only valid for one cluster and the request is for another cluster.
+// Reaches returns a refusal if a token is valid for only one cluster and the request is for another cluster.
 func (v *Verifier) Reaches(r *http.Request, cluster string) error {
 	if cluster == "" || v.member(r) == cluster {
 		return nil
@@ -126,7 +126,8 @@ func (v *Verifier) Reaches(r *http.Request, cluster string) error {
 	return refusal.Forbidden(fmt.Sprintf("the token is valid for cluster %q only", cluster))
 }
 
-// verify verifies that a key of this issuer signed the token. The token may be valid for one cluster only.
+// verify verifies that the token was signed with one of this issuer's keys. The token may be valid for only one
+// cluster.
 func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified, error) {
 	current, err := v.keyring.Current(ctx)
 	if apierrors.IsNotFound(err) {
@@ -182,8 +183,8 @@ func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, err
 	return identity.Principal(t.Subject, t.UID, groups...)
 }
 
-// inSession returns the groups of a token that its session still has. There may be fewer, because groups can be lost at
-// a refresh. It refuses a token whose session was revoked or removed.
+// inSession returns the token's groups that its session still has. Some groups may be missing, because a refresh can
+// remove groups from the session. inSession refuses a token whose session was revoked or removed.
 func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) {
 	s, err := v.sessions.Cached(ctx, t.Session)
 	if apierrors.IsNotFound(err) && v.now().Sub(t.IssuedAt.Time()) < session.Settle {
@@ -206,8 +207,8 @@ func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) 
 	return t.Groups, nil
 }
 
-// ofProvider returns the groups of a token that its session still has. It refuses a session whose provider was deleted
-// or recreated.
+// ofProvider returns the token's groups that its session still has. It refuses a session whose provider was deleted or
+// recreated.
 func (v *Verifier) ofProvider(ctx context.Context, s session.Session, t Verified) ([]string, error) {
 	p, err := v.accounts.Provider(ctx, v.accounts.Cache, s.Provider())
 	switch {

@@ -205,9 +205,9 @@ func Groups(provider string, groups []string) []string {
 // unseen reports whether a character is invisible in a binding or would be changed in a header.
 func unseen(r rune) bool { return !unicode.IsPrint(r) || r > unicode.MaxASCII }
 
-// reserved are prefixes of user and group names that others create: the hub, API servers, and cluster installers.
-// Members created by kubeadm bind the group kubeadm:cluster-admins to cluster-admin. Members on EKS grant many rights
-// to users such as eks:addon-manager.
+// reserved contains prefixes of user and group names that the hub, API servers or cluster installers create. Members
+// created by kubeadm bind the group kubeadm:cluster-admins to cluster-admin. Members on EKS grant many rights to users
+// such as eks:addon-manager.
 var reserved = []string{Local, "hub", "system", "kubeadm", "eks"}
 
 // Reserved reports whether the name of a provider is reserved.

@@ -54,7 +54,7 @@ func (c Claims) Audited() audit.User {
 	return audit.User{Name: c.Principal(), UID: string(c.UID)}
 }
 
-// Fitting returns the groups that fit into a token, sorted. Groups that come first have precedence.
+// Fitting returns the groups that fit into a token, sorted. Groups that come first take precedence.
 func Fitting(groups []string) []string {
 	var fit []string
 	size := len("[]")
@@ -68,7 +68,7 @@ func Fitting(groups []string) []string {
 	return fit
 }
 
-// EncodeGroups returns groups in the encoding of a session.
+// EncodeGroups encodes groups in the form in which a session stores them.
 func EncodeGroups(groups []string) []byte {
 	raw, err := json.Marshal(groups)
 	if err != nil { // marshaling a list of strings does not fail

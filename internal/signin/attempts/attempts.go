@@ -17,13 +17,13 @@ type bound struct {
 	max  time.Duration
 }
 
-// The bounds for one user with one address or device, for one user across all addresses, and for one address.
+// The bounds for one user at one address or device, for one user across all addresses, and for one address.
 var bounds = [3]bound{{5, 15 * time.Minute}, {50, time.Minute}, {50, time.Minute}}
 
 const (
 	// first is the delay after the first failure beyond the bound. It doubles with each further failure.
 	first = time.Second
-	// forget is the time after the last failure after which the count restarts.
+	// forget is how long after the last failure the count restarts.
 	forget = time.Hour
 	// remembered is the maximum number of users and addresses that are remembered. The most recent failures are kept.
 	remembered = 16 << 10
@@ -84,7 +84,7 @@ func (l *Log) Begin(a Attempt, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// Succeeded forgets the failures of a user with an address or device, and removes the attempt from the other counts.
+// Succeeded forgets the user's failures at this address or device, and removes the attempt from the other counts.
 func (l *Log) Succeeded(a Attempt, now time.Time) { l.takeBack(a, now, true) }
 
 // Withdrawn removes an attempt whose password was not checked.

@@ -23,7 +23,7 @@ func NewRates(perSecond rate.Limit, atOnce int) Rates {
 	return Rates{perSecond, atOnce, lru.New(maxSources)}
 }
 
-// Of returns the rate limiter of an address.
+// Of returns the rate limiter for an address.
 func (r Rates) Of(source string) *rate.Limiter {
 	if known, ok := r.known.Get(source); ok {
 		return known.(*rate.Limiter) // only values of this type are added

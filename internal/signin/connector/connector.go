@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connector defines how the issuer queries an upstream for users: a directory, GitHub, or an OpenID provider.
+// Package connector defines how the issuer looks up users in an upstream, which is a directory, GitHub or an OpenID
+// provider.
 package connector
 
 import (
@@ -14,10 +15,10 @@ import (
 // disabled or not in any allowed group. Every other error means that the upstream could not be queried.
 var ErrRefused = errors.New("the provider refuses the user")
 
-// User is an upstream's description of a user at a certain time.
+// User is an upstream's description of a user at a point in time.
 type User struct {
-	// ID is the upstream's ID of the user, which is never assigned to another user: sub, objectGUID, entryUUID, or the
-	// number of a GitHub account.
+	// ID is the upstream's ID for the user, such as sub, objectGUID, entryUUID, or the number of a GitHub account. The
+	// upstream never assigns the ID to another user.
 	ID string
 	// Name and Groups are the names in principals, without the prefix of the provider.
 	Name   string
@@ -29,8 +30,8 @@ type User struct {
 	State []byte
 }
 
-// Connector is an upstream. Its type may implement other interfaces of this package. Each of these interfaces is a way
-// to query users.
+// Connector is an upstream. Its type may also implement other interfaces in this package, each of which is a way to
+// query users.
 type Connector interface {
 	// Check reports whether the upstream can be queried. It does not need a user.
 	Check(ctx context.Context) error
@@ -64,7 +65,7 @@ type Redirect interface {
 // PostCallback is a Redirect whose upstream sends the browser back with a form, as SAML does.
 type PostCallback interface {
 	Redirect
-	// StateField returns the name of the form field with the state, such as RelayState. The address of the login page has
-	// a parameter of the same name.
+	// StateField returns the name of the form field with the state, such as RelayState. The address of the login page
+	// has a parameter with the same name.
 	StateField() string
 }

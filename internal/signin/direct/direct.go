@@ -27,7 +27,7 @@ import (
 // Options are the issuer's settings for direct access. With the zero value, no tokens for direct access are issued.
 type Options struct {
 	// Path is the part between the issuer and <namespace>/<name> in the audience of a token for direct access. The
-	// audience is the URL of the cluster on the hub.
+	// audience is the cluster's URL on the hub.
 	Path string
 	// Lifetime returns the lifetime of a user's token for direct access to a cluster. It returns 0 if the user may not
 	// reach the cluster or the cluster has no direct access.
@@ -68,9 +68,9 @@ func (a *Access) PublishedKeys(ctx context.Context) ([]byte, error) {
 	return json.Marshal(current.Set.JWKS())
 }
 
-// Denied returns the sorted IDs of the sessions whose tokens for direct access must be refused by members even before
-// they expire. It also returns the time when the first of these sessions can be removed from the list, or the zero time
-// if there are none.
+// Denied returns the sorted IDs of the sessions whose direct-access tokens members must refuse even before the tokens
+// expire. It also returns the time when the first of these sessions can be removed from the list, or the zero time if
+// there are none.
 func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, err error) {
 	all, err := a.Sessions.All(ctx)
 	if err != nil {
@@ -122,10 +122,10 @@ func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 	return a.Sessions.Restore(ctx, session.Session{Secret: secret})
 }
 
-// Changes reports whether an event may change the sessions and keys that members are informed of. The event's object
-// must satisfy Decides. before is nil for a created object, and after is nil for a deleted one. A further token in a
-// session that has not been ended changes nothing. Events for such tokens are frequent, because they occur whenever
-// users get tokens for direct access.
+// Changes reports whether an event may change the sessions and keys that members are informed about. The event's object
+// must satisfy Decides. before is nil for a created object, and after is nil for a deleted one. Another token in a
+// session that has not been ended changes nothing. Such events are frequent, because one occurs whenever a user gets a
+// token for direct access.
 func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
 	is := func(o client.Object) *session.Session {
 		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {
@@ -150,8 +150,8 @@ func (a *Access) Changes(ctx context.Context, before, after client.Object) bool 
 	return told(now) || was != nil && told(was)
 }
 
-// Decides reports whether a Secret affects direct access: a session with tokens for direct access, the keys, or the
-// password of a user.
+// Decides reports whether a Secret affects direct access. Such a Secret holds a session with tokens for direct access,
+// the keys, or a user's password.
 func (a *Access) Decides(o client.Object) bool {
 	if o.GetNamespace() != a.Accounts.Namespace {
 		return false

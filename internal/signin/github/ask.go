@@ -29,7 +29,7 @@ const (
 	maxMessage = 200
 )
 
-// bounds returns the limits for one page. A hundred teams have 16,000 values.
+// bounds returns the limits for one page. A page of 100 teams contains 16,000 values.
 func bounds() untrusted.Bounds {
 	return untrusted.Bounds{Bytes: maxBody, Nodes: 64 << 10, Depth: 16}
 }

@@ -41,7 +41,7 @@ type Config struct {
 	URL string
 	// ClientID and ClientSecret are the credentials of the OAuth app.
 	ClientID, ClientSecret string
-	// Roots verify GitHub's certificate. If it is nil, the system's roots are used.
+	// Roots verifies GitHub's certificate. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// Organizations lists the allowed organizations. A user must be an active member of at least one of them. Groups come
 	// only from these organizations.
@@ -49,8 +49,8 @@ type Config struct {
 	// AnyUser lets in all users, whether or not they belong to an organization. It must be set if there are no
 	// Organizations. On github.com, this means everyone in the world.
 	AnyUser bool
-	// Teams lists the allowed teams, as organization/team. A user must be in at least one of them. If it is empty,
-	// membership in an organization is sufficient.
+	// Teams lists the allowed teams, as organization/team. A user must be in at least one of them. If the list is
+	// empty, membership in an organization is sufficient.
 	Teams []string
 }
 
@@ -93,7 +93,7 @@ func New(c Config) (*Connector, error) {
 }
 
 // addresses returns the base addresses of GitHub's pages and API. github.com and tenants of ghe.com have a separate
-// host for the API. An Enterprise Server has a path.
+// host for the API. An Enterprise Server serves its API below a path.
 func addresses(configured string) (base, api string, err error) {
 	if configured == "" {
 		configured = "https://" + publicHost
@@ -118,7 +118,7 @@ func addresses(configured string) (base, api string, err error) {
 	return base, base + "/api/v3", nil
 }
 
-// lowered returns names in lower case, as GitHub compares them, and sorted.
+// lowered returns the names sorted and in lower case, because GitHub ignores case when it compares names.
 func lowered(names []string, what string, valid func(string) bool) ([]string, error) {
 	low := make([]string, 0, len(names))
 	for _, name := range names {

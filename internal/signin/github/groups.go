@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Limits on lists. A page of 100 teams has about 300 KB.
+// Limits on lists. A page of 100 teams is about 300 KB in size.
 const (
 	perPage   = 100
 	maxPages  = 120
@@ -33,7 +33,7 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 		Organization organization `json:"organization"`
 	}
 	partial, err := list(ctx, c, token, "/user/memberships/orgs", url.Values{"state": {"active"}}, func(m membership) {
-		// A membership is pending until the user accepts the invitation. An invitation does not need the user's consent.
+		// A membership is pending until the user accepts the invitation. Users can be invited without their consent.
 		if org := strings.ToLower(m.Organization.Login); m.State == "active" && loginForm.MatchString(org) && c.counts(org) {
 			groups = append(groups, org)
 		}
@@ -78,14 +78,14 @@ const leftOut = "GitHub left out organizations that require SAML single sign-on,
 	"sign in through their single sign-on at GitHub, authorize this app there, and sign in here again"
 
 // counts reports whether the groups of an organization are used. Organizations that are not allowed provide no groups.
-// Otherwise anyone could create an organization with the name in a binding and get its rights.
+// Otherwise anyone could create an organization whose name occurs in a binding, and get the binding's rights.
 func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }
 
-// list calls each with the items of all pages. It takes only the number of the next page from the Link header, and uses
-// the known address. GitHub's responses never determine where the token is sent. list reports whether GitHub omitted
-// items because of single sign-on.
+// list calls each with the items of all pages. From the Link header, it takes only the number of the next page. It
+// always uses the known address, so that GitHub's responses never determine where the token is sent. list reports
+// whether GitHub omitted items because of single sign-on.
 func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool,
 	err error) {
 	for page := 1; page <= maxPages; page++ {

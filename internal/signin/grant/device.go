@@ -78,7 +78,7 @@ func (s *Server) deviceCodes(r *http.Request, fields url.Values) (DeviceCodes, e
 	}, nil
 }
 
-// redeemDevice issues tokens for a device code that a user has approved, once.
+// redeemDevice issues tokens, once, for a device code that a user has approved.
 func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
 	var c deviceCode
 	if keys.Open(keyring.PurposeDeviceCode, fields.Get("device_code"), &c) != nil {

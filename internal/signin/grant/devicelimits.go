@@ -13,7 +13,7 @@ import (
 )
 
 // Limits on the codes that devices may request from one replica. They are the rate per second and the burst, for all
-// addresses together and for one address. With many codes, an attacker could wait for a user to type one of them by
+// addresses together and for one address. An attacker with many codes could wait for a user to type one of them by
 // chance.
 const (
 	codesPerSecond, codesAtOnce              = 20, 100

@@ -103,7 +103,7 @@ type Granted struct {
 // token issues tokens for a code, a refresh token, a device code or another token.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) { serve(s, w, r, s.grant) }
 
-// serve reads the form of a client, and writes the response or the error.
+// serve reads a client's form, and writes the response or the error.
 func serve[T any](s *Server, w http.ResponseWriter, r *http.Request,
 	respond func(*http.Request, url.Values) (T, error),
 ) {
@@ -146,7 +146,7 @@ func (s *Server) byType(kind string) func(context.Context, *keyring.Keys, url.Va
 	return s.exchange
 }
 
-// give returns the tokens of a session. A nonce belongs to a login and is not repeated in a refresh (OpenID Connect
+// give returns the tokens of a session. A nonce belongs to a login and is not repeated on a refresh (OpenID Connect
 // Core, section 12.2).
 func (s *Server) give(keys *keyring.Keys, of session.Session, nonce, refresh string) (Granted, error) {
 	groups, err := of.Groups()

@@ -73,8 +73,8 @@ func (s *Server) Refresh(ctx context.Context, keys *keyring.Keys, fields url.Val
 }
 
 // rotate reads a session from the API server, and writes it back with the refresh token that follows the given one. It
-// returns the new refresh token. If another replica writes the session in between, the error is a conflict, and the
-// given token has to be evaluated again with the session that this replica wrote.
+// returns the new refresh token. If another replica writes the session in the meantime, the error is a conflict, and
+// the given token has to be evaluated again against the session that the other replica wrote.
 func (s *Server) rotate(
 	ctx context.Context, keys *keyring.Keys, given refresh.Token,
 ) (of session.Session, token string, err error) {

@@ -26,10 +26,10 @@ type reviewer struct {
 }
 
 // review returns account.ErrNotStanding if the user of a session may no longer sign in. The session has just been read
-// from the API server. If provider is set, review updates a session of a provider's user with the provider's current
-// description. The caller writes it together with the next refresh token. A refresh token that is used twice within the
-// grace period, or with two replicas at the same time, is reviewed twice, but the provider is queried once: see
-// session.Store.ClaimAsking.
+// from the API server. If provider is set and the user comes from a provider, review updates the session with the
+// provider's current description of the user. The caller stores the session together with the next refresh token. A
+// refresh token that is used twice within the grace period, or at two replicas at the same time, is reviewed twice, but
+// the provider is queried only once; see session.Store.ClaimAsking.
 func (v reviewer) review(ctx context.Context, of session.Session, provider bool) error {
 	switch {
 	case of.Provider() == "":

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/keys"
 )
 
-// The Secret with the signing keys is in the manager's namespace. Field is the key of the Secret's data.
+// The Secret with the signing keys is in the manager's namespace. Field is the key in the Secret's data.
 const (
 	Secret = "drover-sign-in"
 	Field  = "keys"
@@ -40,8 +40,8 @@ type Keys struct {
 	// Set holds all published keys. Active is the key that signs.
 	Set    keys.Set
 	Active keys.Key
-	// Sealing holds secrets that are derived from the keys. The secret of the active key is first. Sealer seals with
-	// the first secret.
+	// Sealing holds secrets that are derived from the keys. The secret that is derived from the active key comes first.
+	// Sealer seals with the first secret.
 	Sealing [][]byte
 	*sealer
 

@@ -14,18 +14,18 @@ import (
 	"strings"
 )
 
-// Max is the maximum length of a sealed value, in bytes. A code contains up to 6 KiB of groups and 4 KiB of a
+// maxSealed is the maximum length of a sealed value, in bytes. A code contains up to 6 KiB of groups and 4 KiB of a
 // provider's state.
 const maxSealed = 24 << 10
 
-// ErrSealed means that a value was not sealed with one of the keys for this purpose, or that it has been changed.
+// errSealed means that a value was not sealed with one of the keys for this purpose, or that it has been changed.
 var errSealed = errors.New("the value was not sealed by this hub")
 
 // sealer encrypts values that a client carries but must not read or change. It is safe for concurrent use.
 type sealer struct{ keys []cipher.AEAD }
 
-// newSealer returns a sealer that seals with the first key, and opens values that were sealed with any key. A key has
-// 32 bytes.
+// newSealer returns a sealer that seals with the first key, and opens values that were sealed with any key. Each key
+// must be 32 bytes long.
 func newSealer(keys ...[]byte) (*sealer, error) {
 	s := &sealer{}
 	for _, key := range keys {

@@ -94,8 +94,8 @@ func (s Set) JWKS() jose.JSONWebKeySet {
 	return set
 }
 
-// Sealing returns keys for package seal, which all replicas share. The key that is derived from the active key is
-// first. The keys are derived so that no other secret has to be stored.
+// Sealing returns keys for sealing values. All replicas share these keys. The key that is derived from the active key
+// comes first. Because the keys are derived, no other secret has to be stored.
 func (s Set) Sealing(active Key) ([][]byte, error) {
 	var all [][]byte
 	others := slices.DeleteFunc(slices.Clone(s), func(key Key) bool { return key.ID == active.ID })
@@ -115,7 +115,7 @@ func (s Set) Sealing(active Key) ([][]byte, error) {
 
 // Step is the next step in the rotation of a set.
 type Step struct {
-	// Add reports whether to add a key. Remove is the number of the oldest keys to remove.
+	// Add reports whether to add a key. Remove is how many of the oldest keys to remove.
 	Add    bool
 	Remove int
 	// Again is the time of the next step.

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// objectGUID is the attribute that identifies an entry in Active Directory. It has 16 bytes, and the first three groups
-// are little-endian.
+// objectGUID is the attribute that identifies an entry in Active Directory. Its value is 16 bytes long, and the first
+// three groups of bytes are little-endian.
 const objectGUID = "objectGUID"
 
 var (

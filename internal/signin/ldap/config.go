@@ -23,7 +23,7 @@ type Config struct {
 	// Servers are tried in order. They have the form ldaps://host[:port], or ldap://host[:port] to use StartTLS.
 	// Connections always use TLS.
 	Servers []string
-	// Roots verify the certificates of the servers. If it is nil, the system's roots are used.
+	// Roots verifies the servers' certificates. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// BindDN is the name of the service account: a DN, or another form that the server accepts, such as drover@example.com
 	// for Active Directory.
@@ -33,8 +33,8 @@ type Config struct {
 	BindPassword func(context.Context) (string, error)
 	Users        Users
 	Groups       Groups
-	// AllowedGroups lists the groups whose members may sign in. A user must be in at least one of them. If it is empty,
-	// every user may sign in.
+	// AllowedGroups lists the groups whose members may sign in. A user must be in at least one of them. If the list is
+	// empty, every user may sign in.
 	AllowedGroups []string
 	// Timeout limits a whole login, refresh or check. 0 means 10 s.
 	Timeout time.Duration
@@ -48,9 +48,10 @@ type Users struct {
 	// (&(objectClass=person)(uid={name})). For a refresh, {name} matches any name, so the filter determines which users
 	// may refresh.
 	Filter string
-	// ID is an attribute whose value is never assigned to another user: entryUUID, ipaUniqueID, objectGUID.
+	// ID is an attribute whose value is never assigned to another user, such as entryUUID, ipaUniqueID or objectGUID.
 	ID string
-	// Name is the attribute whose value, in lower case, is the user's name in principals. It is unique below Base.
+	// Name is the attribute whose value, in lower case, is the user's name in principals. The value must be unique
+	// below Base.
 	Name string
 }
 
@@ -71,12 +72,12 @@ type Groups struct {
 	Source Source
 	// Base is the DN below which groups are searched. Other groups are ignored.
 	Base string
-	// Filter finds groups of a user or, for nested groups, of a group. {dn} is the DN of the user or group, and {name} is
-	// the name of the user. TokenGroups does not use it. MemberOf needs it only for nested groups, where the default is
-	// (member={dn}).
+	// Filter finds groups of a user or, for nested groups, of a group. {dn} is the DN of the user or group, and {name}
+	// is the name of the user. TokenGroups does not use the filter. MemberOf needs it only for nested groups, where the
+	// default is (member={dn}).
 	Filter string
-	// Name is the attribute whose value, in lower case, is the name of a group. It is unique below Base. With MemberOf, it
-	// is the first part of the DN.
+	// Name is the attribute whose value, in lower case, is the name of a group. The value must be unique below Base.
+	// With MemberOf, the name is the first part of the DN.
 	Name string
 	// Depth is the number of levels of nested groups. 0 means only groups that contain the user directly. TokenGroups
 	// always includes all levels.

@@ -21,7 +21,7 @@ const (
 	// dialShare is the share of the time for connecting to one server, including TLS and the service account's bind. It
 	// leaves time for the next server.
 	dialShare = 3
-	// maxPacket is the maximum size of one message. The entry of a user in 10,000 groups has about 1 MB.
+	// maxPacket is the maximum size of one message. The entry of a user in 10,000 groups is about 1 MB in size.
 	maxPacket = 4 << 20
 	// maxNesting is the maximum nesting depth of a message. LDAP needs 8 levels.
 	maxNesting = 32
@@ -36,7 +36,7 @@ var setBounds = sync.OnceFunc(func() {
 	ber.MaxPacketLengthBytes, ber.MaxNestingDepth = maxPacket, maxNesting
 })
 
-// session is a connection for one request, bound as the service account. A login binds as the user in between, so a
+// session is a connection for one request, bound as the service account. A login temporarily binds as the user, so a
 // connection serves one user at a time and is not shared.
 type session struct {
 	conn             *goldap.Conn
@@ -80,7 +80,8 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 	return nil, joined(failures)
 }
 
-// open returns a session with one server. ctx limits the session, and a share of its time limits the setup.
+// open returns a session with one server. ctx limits the duration of the session, and the setup may take only a share
+// of that time.
 func (c *Connector) open(ctx context.Context, to server, secret string) (_ *session, err error) {
 	early, cancel := context.WithTimeout(ctx, c.dial)
 	defer cancel()

@@ -107,7 +107,7 @@ func unavailable(err error) bool {
 	return false
 }
 
-// refusesUser reports whether the response to a user's bind concerns the user or the password. Directories use several
+// refusesUser reports whether the response to a user's bind is about the user or the password. Directories use several
 // codes for a locked user.
 func refusesUser(err error) bool {
 	return goldap.IsErrorAnyOf(err, goldap.LDAPResultInvalidCredentials, goldap.LDAPResultUnwillingToPerform,

@@ -25,7 +25,7 @@ const (
 )
 
 // Connector is the connector for one directory. Each call uses its own connection, at most maxConnections at the same
-// time. Connections are not shared, because a login binds as the user in between. Idle connections are not kept,
+// time. Connections are not shared, because a login temporarily binds as the user. Idle connections are not kept,
 // because a user would be the first to notice a dead connection. The cost is one TLS handshake per login and refresh.
 type Connector struct {
 	*parsed
@@ -58,8 +58,8 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 	if password == "" || len(password) > maxPassword {
 		return connector.User{}, refuse("the password is empty or too long")
 	}
-	// Directories treat several forms of a name as equal, for example with more spaces or with wide letters. Without
-	// this check, each form would have its own count of attempts.
+	// Directories treat several forms of a name as equal, such as forms with extra spaces or full-width letters.
+	// Without this check, each form would have its own count of attempts.
 	if name == "" || len(name) > maxTyped || !printable(name) || strings.TrimSpace(name) != name ||
 		strings.Contains(name, "  ") || !norm.NFKC.IsNormalString(name) {
 		return connector.User{}, refuse("the name is empty, too long or malformed")
@@ -154,7 +154,7 @@ func (c *Connector) ask(ctx context.Context, find func(*session) (account, error
 	return connector.User{ID: a.id, Name: a.name, Groups: groups, State: []byte(a.changed)}, nil
 }
 
-// allows reports whether one of the groups may sign in.
+// allows reports whether the members of one of the groups may sign in.
 func (c *Connector) allows(groups []string) bool {
 	for _, group := range groups {
 		if c.allowed[group] {

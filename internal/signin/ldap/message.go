@@ -15,7 +15,7 @@ import (
 )
 
 // maxElements is the maximum number of elements in one message. The library allocates about 300 bytes for each element.
-// A user in 20,000 groups has as many elements.
+// The entry of a user in 20,000 groups has about that many elements.
 const maxElements = 24 << 10
 
 // counted is a connection that reads whole messages. It passes a message to the library only if the number of its

@@ -51,9 +51,9 @@ func changed(entry *goldap.Entry) string {
 // refusal returns the reason why an account currently may not be used, or "" if there is no reason. An unparsable value
 // counts as a reason.
 //
-// A lock because of wrong passwords does not count as a reason. Otherwise anyone could end a user's sessions by
-// entering wrong passwords. Such a lock expires after a time that only the directory knows, and its attributes remain
-// until the next bind. Binds with the user's password fail while the lock lasts.
+// A lock caused by wrong passwords does not count as a reason. Otherwise anyone could end a user's sessions by entering
+// wrong passwords. Such a lock expires after a time that only the directory knows, and its attributes remain until the
+// next bind. Binds with the user's password fail while the lock lasts.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {

@@ -19,8 +19,8 @@ const maxName = 255
 
 // account is the entry of a user.
 type account struct {
-	// raw is the value of the name attribute, which groups may contain. The field name is the user's name in
-	// principals.
+	// raw is the unchanged value of the name attribute, in the form that groups may contain. The field name is the
+	// user's name in principals.
 	dn, id, raw, name string
 	// changed is the time when the password was set. A session ends when the password is changed.
 	changed string
@@ -185,8 +185,8 @@ func firstPart(text, name string) string {
 	return ""
 }
 
-// normalize returns a name in the form used in principals. Directories compare names without case, and principals are
-// case-sensitive.
+// normalize returns a name in the form used in principals. Directories ignore case when they compare names, but
+// principals are case-sensitive.
 func normalize(name string) (string, error) {
 	lower := strings.Map(lowerRune, name) // this makes malformed text valid
 	if name == "" || len(lower) > maxName || !printable(name) || strings.TrimSpace(name) != name {

@@ -46,7 +46,7 @@ type browser struct {
 }
 
 // knownBrowser is the sealed content of knownCookie. UID is the UID of the User, or of the provider of the account.
-// After a user has been recreated, no browser is known for that user.
+// After a user has been recreated, that user has no known browsers.
 type knownBrowser struct {
 	ID   string    `json:"i"`
 	User string    `json:"u"`

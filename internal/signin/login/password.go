@@ -52,7 +52,8 @@ func newPasswords() passwords {
 	return passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)}
 }
 
-// hashGate limits how many passwords are checked at the same time: one for each user or address.
+// hashGate limits how many passwords are checked at the same time. Each user or address can have one password checked
+// at a time.
 func hashGate(all int) *limit.Gate {
 	return limit.NewGate(limit.Bounds{User: 1, All: all, Queue: 32, QueueUser: 2, Wait: hashWait}, limit.Observer{})
 }
@@ -179,8 +180,8 @@ func (b browser) knownTo(user string, uid types.UID) string {
 	return b.known.ID
 }
 
-// folded returns a name in the form in which directories compare names, which is without case and, in some directories,
-// without accents. Otherwise each spelling of a name would have its own count of attempts.
+// folded returns a name in the form in which directories compare names: without case and, in some directories, without
+// accents. Otherwise each spelling of a name would have its own count of attempts.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.Is(unicode.Mn, c) {
@@ -196,8 +197,8 @@ type upstreams struct {
 	failed attempts.Rates // failed logins to providers
 }
 
-// newUpstreams limits how many logins query providers at the same time: a few from one address, and not all to one
-// provider.
+// newUpstreams limits how many logins query providers at the same time. One address gets only a few of these queries,
+// and one provider never gets all of them.
 func newUpstreams() upstreams {
 	bounds := limit.Bounds{User: 8, Member: 16, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}
 	return upstreams{limit.NewGate(bounds, limit.Observer{}), attempts.NewRates(failuresPerSecond, failuresAtOnce)}

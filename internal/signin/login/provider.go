@@ -109,7 +109,7 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 }
 
 // begin returns the address of the provider's login page. The state also seals the data that the connector returns
-// together with the address. Therefore it is added to the address afterward.
+// together with the address. Therefore the state is added to the address afterward.
 func (d departure) begin(
 	ctx context.Context, redirect connector.Redirect, callback string, keys *keyring.Keys,
 ) (string, error) {

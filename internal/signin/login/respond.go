@@ -27,7 +27,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// wrong is the same message for every problem with a name and a password, so that it reveals nothing about users.
+// wrong is the message for every problem with a name or password. It is always the same, so that it reveals nothing
+// about users.
 const wrong = "The user name or the password is wrong, or the user may not sign in."
 
 // failure is the reason why an attempt failed, and the message for the user.

@@ -18,7 +18,7 @@ func ClusterOf(audience string) (cluster string, one bool) {
 	return cluster, one && IsCluster(cluster)
 }
 
-// IsCluster reports whether a text has the form of a Cluster's namespace and name.
+// IsCluster reports whether a string has the form of a Cluster's namespace and name.
 func IsCluster(s string) bool {
 	namespace, name, _ := strings.Cut(s, "/")
 	return len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0

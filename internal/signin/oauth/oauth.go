@@ -25,8 +25,8 @@ const (
 	PathPage = "/ui/"
 )
 
-// ClientID is the only client: kubectl, with any plugin that signs in for it. The client is public, so it only
-// authenticates with PKCE.
+// ClientID is the ID of the only client: kubectl with any plugin that signs in on its behalf. The client is public, so
+// it only authenticates with PKCE.
 const ClientID = "kubectl"
 
 // Scopes that the issuer supports. Other scopes are ignored. Each login asks the user for their password, so
@@ -68,7 +68,8 @@ func Invalid(format string, args ...any) *Error {
 	return &Error{"invalid_request", fmt.Sprintf(format, args...)}
 }
 
-// Refuse responds to a client whose request failed. It logs and hides errors that are not an Error.
+// Refuse responds to a client whose request failed. Errors of any type other than Error are logged, and hidden from the
+// client.
 func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error) {
 	var problem *Error
 	if !errors.As(err, &problem) {
@@ -98,13 +99,13 @@ func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error
 // DigestLength is the length of a Digest.
 const DigestLength = 43
 
-// Digest returns the SHA-256 of a text in base64url.
+// Digest returns the SHA-256 of a string, encoded in base64url.
 func Digest(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// IsDigest reports whether a text has the format of a Digest.
+// IsDigest reports whether a string has the format of a Digest.
 func IsDigest(s string) bool {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	return err == nil && len(s) == DigestLength && len(raw) == sha256.Size

@@ -42,8 +42,8 @@ func boundAnswer(response *http.Response) (*http.Response, error) {
 	return response, nil
 }
 
-// isJWT reports whether a response has the format of a signed userinfo response. As a form, it would have only one
-// value.
+// isJWT reports whether a response has the format of a signed userinfo response. If such a response were parsed as a
+// form, it would have only one value.
 func isJWT(raw []byte) bool {
 	return bytes.Count(raw, []byte(".")) == 2 && !bytes.ContainsAny(raw, "&=")
 }

@@ -40,21 +40,21 @@ type Config struct {
 	URL string
 	// ClientID and ClientSecret are the hub's credentials with the provider.
 	ClientID, ClientSecret string
-	// Roots verify the provider's certificates. If it is nil, the system's roots are used.
+	// Roots verifies the provider's certificates. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// Scopes are requested in addition to openid. The default, nil, is profile and offline_access. offline_access is
 	// omitted if the provider does not support it.
 	Scopes []string
-	// Prompt is the prompt parameter of a login. The default, nil, is consent if refresh tokens are requested. Without it,
-	// providers do not issue them (OpenID Connect Core, section 11).
+	// Prompt is the prompt parameter of a login. The default, nil, is consent if refresh tokens are requested. Without
+	// this prompt, providers do not issue refresh tokens (OpenID Connect Core, section 11).
 	Prompt *string
 	// LowercaseNames converts capital letters in names to lower case.
 	LowercaseNames bool
-	// NameClaim and GroupsClaim are the claims with the name and the groups of a user. The defaults are preferred_username
-	// and groups.
+	// NameClaim and GroupsClaim are the claims with a user's name and groups. The defaults are preferred_username and
+	// groups.
 	NameClaim, GroupsClaim string
-	// AllowedGroups lists the groups whose members may sign in. A user must be in at least one of them. If it is empty,
-	// every user may sign in.
+	// AllowedGroups lists the groups whose members may sign in. A user must be in at least one of them. If the list is
+	// empty, every user may sign in.
 	AllowedGroups []string
 }
 

@@ -233,8 +233,7 @@ func outline(err error) error {
 	return errors.New("its response is malformed or incomplete")
 }
 
-// brief returns an error with a text of limited length that is printable and contains no secret. Libraries quote
-// bodies.
+// brief returns an error whose text is limited in length, printable and free of secrets. Libraries quote bodies.
 func brief(err error, secrets ...string) error {
 	const most = 256
 	text := err.Error()

@@ -57,7 +57,7 @@ type Login struct {
 // Link points to a provider's login page.
 type Link struct{ Provider, Address string }
 
-// accounts returns the field for the account of the name and password.
+// accounts returns the field that selects the account for the name and password.
 func (p Login) accounts() string {
 	if len(p.Accounts) == 0 {
 		return ""
@@ -124,8 +124,8 @@ func WriteDevice(w http.ResponseWriter, code int, message string, form bool) {
 	_, _ = strings.NewReplacer("%STYLE%", style(), "%MESSAGE%", shown, "%FORM%", fields).WriteString(w, deviceHTML)
 }
 
-// WriteContinue writes a page with a button that sends fields to a path on the hub. The hub's response finally
-// redirects to redirect.
+// WriteContinue writes a page with a button that sends fields to a path on the hub. The hub's response then redirects
+// the browser to redirect.
 func WriteContinue(w http.ResponseWriter, path string, fields url.Values, redirect string) {
 	var b strings.Builder
 	b.WriteString(`<form method="post" action="` + html.EscapeString(path) + "\">\n")

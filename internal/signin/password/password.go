@@ -15,8 +15,8 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// Parameters of new hashes. They are OWASP's first choice. With more memory, as in RFC 9106, one hash would need more
-// than the idle manager.
+// Parameters of new hashes. They are OWASP's first choice. With more memory, as in RFC 9106, a single hash would need
+// more memory than the idle manager.
 const (
 	memory  = 19 << 10 // KiB
 	passes  = 2
@@ -25,7 +25,8 @@ const (
 	hashLen = 32
 )
 
-// Limits on a stored hash, so that a user who can write a hash cannot make the manager use any amount of memory.
+// Limits on a stored hash, so that a user who can write a hash cannot make the manager use an arbitrary amount of
+// memory.
 const (
 	maxMemory = 64 << 10 // KiB
 	maxPasses = 4
@@ -67,8 +68,8 @@ func Nothing() string {
 		zero(hashLen))
 }
 
-// Verify reports whether a password matches a stored hash. It takes about 30 ms of CPU time and the amount of memory in
-// the hash.
+// Verify reports whether a password matches a stored hash. It takes about 30 ms of CPU time and the amount of memory
+// that the hash specifies.
 func Verify(stored, password string) (bool, error) {
 	h, err := parse(stored)
 	if err != nil {

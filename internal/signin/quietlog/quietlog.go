@@ -11,8 +11,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Log is a logger for anonymous requests. The embedded Logger has no rate limit. It is for messages that only a user
-// who has signed in can cause.
+// Log is a logger for anonymous requests. The embedded Logger has no rate limit. Use it only for messages that no one
+// but a signed-in user can cause.
 type Log struct {
 	logr.Logger
 	seldom rate.Sometimes

@@ -19,8 +19,8 @@ import (
 
 const (
 	prefix = "token-"
-	// Numbers of bytes in an ID. It consists of the time in Unix seconds, random bytes, and a code that proves that the
-	// hub created the ID.
+	// Numbers of bytes in the parts of an ID. An ID consists of the time in Unix seconds, random bytes, and a code that
+	// proves that the hub created the ID.
 	timeBytes, randomBytes, codeBytes = 4, 8, 8
 	// idLength is the length of an ID in hexadecimal digits.
 	idLength = 2 * (timeBytes + randomBytes + codeBytes)
@@ -55,14 +55,14 @@ func Generate(key []byte, now time.Time) (t Token, raw string, err error) {
 	return t, raw, nil
 }
 
-// Is reports whether a text claims to be such a token, even if its secret was truncated or changed. Such a text must
-// not be sent to any other service.
+// Is reports whether a string claims to be a script token, even if its secret was truncated or changed. Such a string
+// must not be sent to any other service.
 func Is(raw string) bool {
 	rest, ok := strings.CutPrefix(raw, prefix)
 	return ok && len(rest) > idLength && IsID(rest[:idLength]) && rest[idLength] == ':'
 }
 
-// IsID reports whether a text has the format of an ID.
+// IsID reports whether a string has the format of an ID.
 func IsID(s string) bool {
 	if len(s) != idLength {
 		return false

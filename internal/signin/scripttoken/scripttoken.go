@@ -64,7 +64,7 @@ type Options struct {
 	Namespace string
 	// MaxTTL is the maximum lifetime of a token.
 	MaxTTL time.Duration
-	// Member returns the member of a request.
+	// Member returns the member that a request is for.
 	Member       func(*http.Request) string
 	Keyring      *keyring.Keyring
 	Accounts     *account.Accounts

@@ -82,7 +82,7 @@ func IssuedBy(raw, issuer string) bool {
 	return untrusted.Claims(raw, &c, untrusted.Small()) == nil && c.Issuer == issuer
 }
 
-// Keys are the public keys with which tokens may be signed.
+// Keys provides the public keys that verify tokens.
 type Keys interface {
 	// Public returns the public key with the given ID.
 	Public(id string) (*ecdsa.PublicKey, bool)

@@ -50,8 +50,8 @@ type known struct {
 	err        error
 }
 
-// Get returns the connector of a provider. It builds a connector only if the provider or its Secret has changed. This
-// also applies to an invalid spec. Otherwise each token would cause its expressions to be compiled again while all
+// Get returns the connector of a provider. It builds a connector only if the provider or its Secret has changed. An
+// invalid spec is remembered as well. Otherwise each token would cause its expressions to be compiled again while all
 // other logins wait.
 func (c *Connectors) Get(ctx context.Context, p *v1.AuthProvider) (connector.Connector, error) {
 	kind, err := c.TypeOf(p)

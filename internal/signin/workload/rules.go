@@ -43,7 +43,7 @@ var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	return kubecel.NewCompiler(env), nil
 })
 
-// value is the source of a text or a list of texts: a claim or an expression.
+// value is the source of a string or a list of strings: a claim or an expression.
 type value struct {
 	claim string
 	kubecel.ClaimsMapper
@@ -155,11 +155,11 @@ func (r rules) user(ctx context.Context, provider string, claims map[string]any)
 	return u, verdict(results, r.usersSay, err)
 }
 
-// claimEmail is the claim with an address. Many issuers let users choose their address.
+// claimEmail is the claim with an email address. Many issuers let users choose their address.
 const claimEmail = "email"
 
-// withoutUnverified returns claims without an address that the issuer has not verified, so that no rule or expression
-// can use it.
+// withoutUnverified returns the claims without the email address if the issuer has not verified it, so that no rule or
+// expression can use it.
 func withoutUnverified(claims map[string]any) map[string]any {
 	if verified, _ := claims["email_verified"].(bool); verified {
 		return claims
@@ -213,7 +213,7 @@ func (v value) text(ctx context.Context, claims map[string]any) (string, error) 
 	return text, nil
 }
 
-// list returns a list of texts. A missing value, an empty text and an empty list result in an empty list.
+// list returns a list of strings. The list is empty for a missing value, an empty string or an empty list.
 func (v value) list(ctx context.Context, claims map[string]any) ([]string, error) {
 	got, err := v.eval(ctx, claims)
 	if err != nil {
@@ -245,7 +245,7 @@ func (v value) list(ctx context.Context, claims map[string]any) ([]string, error
 	return texts, nil
 }
 
-// native returns a CEL result as a text, a list or nil. It returns other results unchanged.
+// native returns a CEL result as a string, a list or nil. It returns results of other types unchanged.
 func native(result ref.Val) any {
 	switch result := result.(type) {
 	case types.Null:

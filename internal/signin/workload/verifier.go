@@ -86,7 +86,7 @@ func (v *Verifier) Lifetime() time.Duration { return v.lifetime }
 // Check reports whether the issuer publishes keys.
 func (v *Verifier) Check(ctx context.Context) error { return v.keys.ask(ctx) }
 
-// Takes reports whether a provider verifies tokens that claim to be from an issuer and for audiences.
+// Takes reports whether a provider verifies tokens that claim to be from the given issuer and for the given audiences.
 func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 	return issuer != "" && spec.Issuer.URL == issuer &&
 		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
