@@ -135,7 +135,7 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// write hands a line to the writer. It waits only in ModeBlocking, and no longer than ctx.
+// write hands a line to the writer. It waits only in ModeBlocking, and only until ctx ends.
 func (l *Log) write(ctx context.Context, line []byte) {
 	if l.settings.Mode == ModeBlocking {
 		stop := context.AfterFunc(ctx, func() {

@@ -233,8 +233,8 @@ func clipAll(texts []string) []string {
 	return out
 }
 
-// clip returns a text as valid UTF-8, truncated to a limit and without control characters, so that it stays on one
-// line.
+// clip returns text as valid UTF-8, truncated to a number of bytes. It replaces control characters, so that the text
+// stays on one line.
 func clip(text string, bound int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {

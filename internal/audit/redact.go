@@ -48,7 +48,7 @@ func openPaths() []string {
 		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
 }
 
-// jwt matches a JSON Web Token anywhere in a text. It also matches a script token, with a complete or truncated secret.
+// jwt matches a JSON Web Token anywhere in text. It also matches a script token, with a complete or truncated secret.
 var jwt = regexp.MustCompile(
 	`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 

@@ -16,7 +16,7 @@ import (
 // Local is the name of the member for requests to the hub's own API server.
 const Local = "local"
 
-// maxAudiences is the maximum number of audiences in one token about which the API server is asked.
+// maxAudiences is the maximum number of audiences from one token that the API server is asked about.
 const maxAudiences = 8
 
 // Audiences are the audiences that a token of the hub's API server can have, other than that API server itself: the
@@ -24,8 +24,8 @@ const maxAudiences = 8
 type Audiences struct {
 	// Hub holds the base URLs of the hub, without a trailing slash. Each is an audience.
 	Hub []string
-	// Clusters is the part between one of the URLs in Hub and <namespace>/<name>. Together they form the audience of that
-	// member, which is also its server in a kubeconfig.
+	// Clusters is the part between one of the URLs in Hub and <namespace>/<name>. Together, the three parts form the
+	// member's audience, which is also the member's server in a kubeconfig.
 	Clusters string
 	// Member returns the destination of a request: the member's <namespace>/<name>, Local, or an empty string for all
 	// other paths.

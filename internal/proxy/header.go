@@ -25,9 +25,9 @@ func impersonate(id identity.Identity) http.Header {
 	return impersonation{user: id.User, uid: id.UID, groups: id.Groups, extra: id.Extra}.header()
 }
 
-// impersonateOther returns the header that identifies the user that the caller impersonates to a member's API server.
-// If that user is a ServiceAccount, the header contains both names, because the agent itself checks whether the caller
-// may impersonate the account.
+// impersonateOther returns the header that tells a member's API server which user the caller impersonates. If that user
+// is a ServiceAccount, the header contains both names, because the agent itself checks whether the caller may
+// impersonate the account.
 func impersonateOther(caller identity.Identity, wanted *impersonation) http.Header {
 	if wanted.account != nil {
 		h := impersonate(caller)

@@ -40,8 +40,8 @@ type impersonation struct {
 	uid    string
 	groups []string
 	extra  map[string][]string
-	// account is the ServiceAccount of the member that user names. It is nil if user names none. The agent adds the
-	// groups of the account.
+	// account is the member's ServiceAccount that the field user names. It is nil if user does not name a
+	// ServiceAccount. The agent adds the groups of the account.
 	account *protocol.ServiceAccount
 }
 
@@ -122,8 +122,8 @@ func (i *impersonation) checkTarget() error {
 	return nil
 }
 
-// checkAccount refuses a ServiceAccount of Drover, and any groups, uid or extras that Kubernetes would not give to the
-// account.
+// checkAccount refuses Drover's own ServiceAccounts, and any groups, uid or extras that Kubernetes would not give to
+// the account.
 func (i *impersonation) checkAccount() error {
 	switch {
 	case i.account.Reserved():

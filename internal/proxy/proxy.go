@@ -66,8 +66,8 @@ type Limits struct {
 	// Body limits the body of a request, in bytes. The default is 16 MiB. It does not apply to upgraded connections.
 	Body int64
 	// Stall is the time after which a stalling user is cut off. A user stalls by not reading one piece of a response,
-	// which has at most 32 KiB, or by sending nothing of an announced body. A silent watch or shell does not stall. The
-	// default is 3 minutes.
+	// which is at most 32 KiB in size, or by not sending the body that the request has announced. A silent watch or
+	// shell does not stall. The default is 3 minutes.
 	Stall time.Duration
 	// Answer limits how long a member may take to start its response to a request that is not long-running. The default
 	// is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy other
@@ -85,8 +85,8 @@ type Options struct {
 	// whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
 	// Transport returns the transport that carries requests whose paths start with protocol.PathKubernetes to a
-	// member's agent. It supports upgrades like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError.
-	// The transport's own errors may match *NotConnectedError or ErrHeaderTooLarge.
+	// member's agent. It supports upgrades like http.Transport. Errors from the function match ErrUnknownCluster or
+	// *NotConnectedError. Errors from the returned transport may match *NotConnectedError or ErrHeaderTooLarge.
 	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
 	// Hub is the configuration for the hub's own API server. Its credentials are never used, because each request
 	// carries the user's own credentials.

@@ -36,8 +36,7 @@ func staysHere(name string) bool {
 
 // SetOrigin makes a request to open a WebSocket look like one from the API server's own pages. API servers open a
 // WebSocket for a watch only if the request has an Origin header, regardless of the header's value. The caller's header
-// names a page of another server. The server that the caller has reached decides whether that page may open a
-// WebSocket.
+// names a page on another server. The server that the caller contacted decides whether that page may open a WebSocket.
 func SetOrigin(h http.Header, server *url.URL) {
 	if asked := h["Upgrade"]; len(asked) > 0 && strings.EqualFold(asked[0], "websocket") {
 		h["Origin"] = []string{server.Scheme + "://" + server.Host}

@@ -9,8 +9,8 @@ import (
 	"net/http"
 )
 
-// Aborted is the status of a request without a response, because the caller had disconnected or because the connection
-// was closed on purpose.
+// Aborted is the status of a request that got no response, either because the caller had disconnected or because the
+// connection was closed on purpose.
 const Aborted = 0
 
 // Recorder is an http.ResponseWriter that records the status. NewRecorder returns a Recorder.

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// watchPatience is how long the rest of an event may take when the watch has to end.
+// watchPatience is how long the rest of an event may take to arrive when the watch has to end.
 const watchPatience = 5 * time.Second
 
 // ErrBrokenOff means that a watch had to end in the middle of an event.

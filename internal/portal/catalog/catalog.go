@@ -41,7 +41,7 @@ type Catalog struct {
 	gate *limit.Gate
 }
 
-// Ways are the ways to reach a member that the proxy accepts.
+// Ways holds the ways in which the proxy lets users reach a member.
 type Ways struct {
 	// Workspaces returns the workspaces in which the principals have bindings. For each workspace, it returns the
 	// principals with a binding in that workspace.

@@ -42,7 +42,7 @@ type Cluster struct {
 	Reason string                 `json:"reason,omitempty"`
 	// Version is the Kubernetes version.
 	Version string `json:"version,omitempty"`
-	// Direct is the address at which the member is reached without the hub, or nil.
+	// Direct is the address at which users reach the member without the hub, or nil.
 	Direct *Direct `json:"direct,omitempty"`
 }
 

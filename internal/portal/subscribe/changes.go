@@ -20,12 +20,12 @@ const (
 	mostDeleted = 10_000
 	// slack is the number of outdated records that may exist in addition to one record for each object.
 	slack = 1024
-	// settles is the time after a change from which no earlier change can still arrive. A new list returns objects in
-	// any order.
+	// settles is how long after a change earlier changes may still arrive. They may arrive late because a new list
+	// returns objects in any order.
 	settles = time.Second
 )
 
-// object is the last change of an object. It is immutable.
+// object is the last change to an object. It is immutable.
 type object struct {
 	types.NamespacedName
 	uid     types.UID
@@ -34,7 +34,7 @@ type object struct {
 	content client.Object // nil if the object was deleted
 }
 
-// changes contains the last change of each object of a kind, in the order of the changes, and the last deletions. A
+// changes contains the last change to each object of a kind, in the order of the changes, and the last deletions. A
 // reader keeps its position in it.
 type changes struct {
 	now func() time.Time
@@ -192,7 +192,7 @@ func (c *changes) since(version uint64) bool {
 	return version > 0 && version >= c.forgotten.version
 }
 
-// forget records that deletions up to a resource version are not known.
+// forget records that deletions up to a resource version are unknown.
 func (c *changes) forget(version uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

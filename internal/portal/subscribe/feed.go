@@ -33,7 +33,7 @@ func subscribable() []kind {
 	return all
 }
 
-// feed contains the data of one kind, which all streams share.
+// feed contains the data about one kind. All streams share it.
 type feed struct {
 	kind
 	*changes
@@ -99,7 +99,8 @@ func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
 func (f *feed) see(s *Server, o any, gone bool) {
 	lost, unseen := o.(toolscache.DeletedFinalStateUnknown)
 	if unseen {
-		// The version of the deletion is unknown. A stream that resumes at a version cannot tell whether to send it.
+		// The version of the deletion is unknown. A stream that resumes at a version cannot tell whether to send the
+		// deletion.
 		f.forget(f.end().version)
 		o = lost.Obj
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Limits on the messages of one kind that are kept for other streams. Users decide how large their objects are, and how
-// often these change.
+// often the objects change.
 const (
 	framesKept  = 1024
 	framesBytes = 8 << 20

@@ -25,8 +25,8 @@ const resourceClusters = "clusters"
 // without the right to watch it. The zero value includes no Cluster.
 type reach struct {
 	scope // through the "get" right on clusters/proxy
-	// bound holds the principals with bindings, by workspace, and names has the Clusters that these bindings let the
-	// user reach, with their UIDs.
+	// bound holds the principals with bindings, by workspace, and names contains the Clusters that these bindings let
+	// the user reach, with the Clusters' UIDs.
 	bound map[string]index.Principals
 	names map[types.NamespacedName]types.UID
 }

@@ -84,7 +84,8 @@ func (st *stream) begin(ctx context.Context) {
 }
 
 // reached reports whether the hub has reached a resource version. A hub that was restored from an older backup may not
-// have reached it. Its changes up to that version would be mistaken for changes that were already sent.
+// have reached that version. New changes on such a hub, up to that version, would be mistaken for changes that were
+// already sent.
 func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
 	if version <= k.feed.newest() {
 		return true

@@ -23,14 +23,14 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxContent is the maximum size of all files together, in bytes. This much fits into a Host's instructions.
+// maxContent is the maximum size of all files together, in bytes. A Host's instructions have room for this much.
 const maxContent = 1 << 20
 
-// maxVariables is the maximum number of variables in a template. The kubeadm provider writes two.
+// maxVariables is the maximum number of variables in a template. The kubeadm provider uses two.
 const maxVariables = 256
 
-// bounds limits the bootstrap data. kubeadm's data has about 30 KiB without users' files, and 250 files have fewer
-// values.
+// bounds limits the bootstrap data. kubeadm's data is about 30 KiB in size without users' files. Even 250 files contain
+// fewer values than the limit.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
 // written limits the same data as JSON, where a line break takes two bytes, and some other characters take six. In
@@ -62,7 +62,7 @@ type Instance struct {
 	Hostname string
 }
 
-// document is a cloud-config. Keys without a field here are refused by name.
+// document is a cloud-config. A key without a field here is rejected with an error that names the key.
 type document struct {
 	WriteFiles []writeFile       `json:"write_files"`
 	RunCmd     []json.RawMessage `json:"runcmd"`
@@ -146,14 +146,14 @@ var variable = regexp.MustCompile(`\{\{-?\s*([A-Za-z0-9_.]+)\s*-?\}\}`)
 // word.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9./-]{0,253}$`)
 
-// render replaces the variables of a template. It refuses all other Jinja features.
+// render substitutes the variables in a template. It rejects templates that use any other Jinja feature.
 func render(text string, instance Instance) (string, error) {
 	if !templated.MatchString(text) {
 		return text, nil
 	}
 	values := map[string]string{"instance_id": instance.ID, "local_hostname": instance.Hostname, "hostname": instance.Hostname}
 	if len(variable.FindAllStringIndex(text, maxVariables+1)) > maxVariables {
-		// each variable may become a name of 250 bytes
+		// each variable may expand to a name of 250 bytes
 		return "", fmt.Errorf("the bootstrap data is a Jinja template with more than %d variables", maxVariables)
 	}
 	var err error

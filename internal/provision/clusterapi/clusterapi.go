@@ -143,12 +143,12 @@ func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Ku
 }
 
 // UpdatesInPlace reports whether Cluster API has started to update a Machine in place, and is waiting for the extension
-// to do it.
+// to carry out the update.
 func (m *Machine) UpdatesInPlace() bool {
 	return InPlaceUpdate(m) && slices.Contains(strings.Split(m.Annotations[annotationPendingHooks], ","), "UpdateMachine")
 }
 
-// InPlaceUpdate reports whether Cluster API has marked an object of a machine for its update in place.
+// InPlaceUpdate reports whether Cluster API has marked one of a machine's objects for the machine's in-place update.
 func InPlaceUpdate(object metav1.Object) bool {
 	_, marked := object.GetAnnotations()[annotationUpdate]
 	return marked

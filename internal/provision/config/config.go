@@ -55,7 +55,7 @@ type Hooks struct {
 // Load reads, defaults and validates the file at path. Unknown fields are errors.
 func Load(path string) (Config, error) { return core.Read(path, Parse) }
 
-// Parse does the same as Load for the content of a file. It reports all problems together.
+// Parse is like Load, but takes the content of the file. It reports all problems together.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -68,7 +68,7 @@ func Parse(raw []byte) (Config, error) {
 	return c, c.Validate(Kind, c.validate)
 }
 
-// validate reports the faults of the provisioner's own fields.
+// validate reports errors in the provisioner's own fields.
 func (c *Config) validate(add func(field, format string, args ...any)) {
 	if _, _, err := c.ClusterAPI.Hooks.address(); err != nil {
 		add("clusterAPI.hooks.listen", "want host:port or :port: %w", err)

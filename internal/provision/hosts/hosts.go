@@ -35,7 +35,7 @@ import (
 // fieldOwner is the field manager of everything that this package writes.
 const fieldOwner = owned.FieldOwner
 
-// annotationDigest is set on Secrets with instructions that Drover created. Its value is a digest of the content.
+// annotationDigest is set on the Secrets in which Drover stores instructions. Its value is a digest of the content.
 const annotationDigest = v1.AnnotationPlanDigest
 
 // annotationNote is set on Secrets with instructions. Its value is a note that the controller keeps for itself.
@@ -62,7 +62,7 @@ type Hub struct {
 	// current leader. The status may be from a backup that the hub was restored from. If the function is nil, every
 	// status counts as current.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
-	// Finalizer is set on Hosts while they are taken, if it is not empty. As a result, a taken Host that is deleted is
+	// Finalizer, if not empty, is set on Hosts while they are taken. As a result, a taken Host that is deleted is
 	// cleaned only after Release.
 	Finalizer string
 }
@@ -216,7 +216,7 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
 }
 
-// GiveWithNote gives a Host its instructions replacing the instructions that were read before, and reports whether it
+// GiveWithNote gives a Host its instructions, replacing the instructions that were read before, and reports whether it
 // did. If the instructions have changed in the meantime, the error is Conflict or AlreadyExists. The note, which Note
 // returns, is not a secret.
 func (h Hub) GiveWithNote(

@@ -35,9 +35,9 @@ func NewRestoreWatch(leases leasesv1.LeasesGetter, namespace string, log logr.Lo
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*RestoreWatch) NeedLeaderElection() bool { return false }
 
-// Start reads the Lease until ctx ends, or until the Lease lacks a renewal that an earlier read has seen. In the latter
-// case, it returns checkpoint.ErrRestored. It logs when the Lease can no longer be read. A missing Lease is not logged,
-// because a manager without leader election has none.
+// Start reads the Lease until ctx ends. If the Lease lacks a renewal that an earlier read has seen, Start returns
+// checkpoint.ErrRestored. It logs when the Lease can no longer be read. A missing Lease is not logged, because a
+// manager without leader election has none.
 func (r *RestoreWatch) Start(ctx context.Context) error {
 	again := time.NewTicker(lookEvery)
 	defer again.Stop()

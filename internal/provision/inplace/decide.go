@@ -132,7 +132,7 @@ const localMode = "ControlPlaneKubeletLocalMode"
 
 // ofBootstrap returns a patch for differences in a control plane's configuration that change nothing on an existing
 // machine: settings that Cluster API itself changes with the version, and the phases that a machine skips when it
-// joins. The first machine has skipped other phases, of kubeadm init. The patch is nil if there is no such difference.
+// joins. The first machine skipped phases of kubeadm init instead. The patch is nil if there is no such difference.
 func ofBootstrap(current, desired bootstrap) *patch {
 	var operations []operation
 	if cluster, changed := withGate(current.Spec.ClusterConfiguration, desired.Spec.ClusterConfiguration); changed {
@@ -160,8 +160,8 @@ func same(a, b json.RawMessage) bool {
 	return len(a) == 0 && len(b) == 0 || json.Compact(&first, a) == nil && json.Compact(&second, b) == nil && bytes.Equal(first.Bytes(), second.Bytes())
 }
 
-// withGate returns a clusterConfiguration with the feature gate set as in the other one, and reports whether this
-// changes anything.
+// withGate returns a clusterConfiguration with the feature gate set as in the other clusterConfiguration, and reports
+// whether this changes anything.
 func withGate(cluster, other fields) (fields, bool) {
 	const field = "featureGates"
 	before, after := gatesOf(cluster.get(field)), gatesOf(other.get(field))

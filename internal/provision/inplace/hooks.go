@@ -60,7 +60,7 @@ func New(h Hooks) *Hooks {
 
 // Only the relevant fields of requests are read.
 type (
-	// request is the request of CanUpdateMachine and CanUpdateMachineSet.
+	// request is the request for CanUpdateMachine and CanUpdateMachineSet.
 	request struct {
 		Current objects `json:"current"`
 		Desired objects `json:"desired"`
@@ -93,7 +93,7 @@ type (
 	}
 	// fields are the fields of an object, undecoded.
 	fields map[string]json.RawMessage
-	// order is the request of UpdateMachine. It only identifies the Machine. The update itself is read from the API
+	// order is the request for UpdateMachine. It only identifies the Machine. The update itself is read from the API
 	// server.
 	order struct {
 		Desired struct {
@@ -107,7 +107,7 @@ type (
 	}
 )
 
-// response is the response of a hook. Each hook uses some of its fields.
+// response is a hook's response. Each hook uses some of its fields.
 type response struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 )
 
-// fieldOwner owns the tasks that update machines, and no other tasks.
+// fieldOwner is the field manager that owns the tasks that update machines. It owns no other tasks.
 const fieldOwner = client.FieldOwner("drover-update")
 
 // retrySeconds is the time after which Cluster API calls again.

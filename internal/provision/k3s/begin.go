@@ -11,7 +11,7 @@ import (
 )
 
 // begin selects the host that starts the cluster, and reports whether hosts may receive instructions. The choice is
-// stored before that host receives any.
+// stored before that host receives instructions.
 func (d *decision) begin() bool {
 	s, etcd := &d.Stored, d.with(provisionv1.RoleEtcd)
 	first := d.named(s.First)
@@ -21,7 +21,7 @@ func (d *decision) begin() bool {
 	if s.Begun {
 		return d.hasData() || d.stop()
 	}
-	// There is no cluster yet from which a node would have to be removed.
+	// There is no cluster yet to remove a node from.
 	for _, host := range d.leave {
 		d.release(host)
 	}

@@ -81,7 +81,7 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 }
 
 // rejoin returns the URL through which a host that is restarted finds the cluster. It differs from the host's previous
-// URL if the server through which the host joined is gone. Members of etcd find each other through etcd.
+// URL if the server through which the host joined is gone. etcd members find each other through etcd.
 func (d *decision) rejoin(m *member) string {
 	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
 	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {

@@ -7,7 +7,7 @@
 // The package has no side effects. The caller first stores the decisions that must not be made twice, then takes and
 // releases Hosts, and then writes their instructions. After that, it calls Decide again.
 //
-// Decide lists all steps. The roster determines which hosts are in the cluster and how they work, without changing
+// Decide lists all steps. The roster determines which hosts are in the cluster and how well they work, without changing
 // anything. The writer creates the instructions of a host. Each step of a decision has a file: restore, begin, leave,
 // task, change and join.
 package k3s
@@ -43,7 +43,7 @@ type Decision struct {
 	// Configure is the spec that the caller must write back now; its generation must be noted in Stored.Restore. It is nil
 	// if there is none.
 	Configure []byte
-	// stuck is true if members of etcd must be removed, but no server can do so before it is changed.
+	// stuck is true if etcd members must be removed, but no server can do so before it is changed.
 	stuck bool
 }
 

@@ -56,8 +56,8 @@ type distribution interface {
 	// then replaces the etcd data with that file and keeps the former data.
 	find(in *Input, r *Restoring) []string
 	restore(in *Input, r *Restoring) []string
-	// keep, resume and rejoin prepare the start of a host during a restore. With keep, it starts with the restored
-	// data; with resume, with its former data; and with rejoin, without any data of its own.
+	// keep, resume and rejoin prepare the start of a host during a restore. With keep, the host starts with the
+	// restored data; with resume, with its former data; and with rejoin, without any data of its own.
 	keep(in *Input) []string
 	resume(in *Input) []string
 	rejoin(in *Input, epoch string) []string

@@ -103,8 +103,8 @@ func (r *roster) holder(id string) *member {
 	return nil
 }
 
-// changing returns a server that is being started, or "" if there is none. The others do not wait for a server that has
-// failed. They also do not wait for a host that is not connected, unless the connection was lost during the change.
+// changing returns a server that is being started, or "" if there is none. Other servers do not wait for a server that
+// has failed. They also do not wait for a host that is not connected, unless the connection was lost during the change.
 func (r *roster) changing() string {
 	for _, m := range r.ordered() {
 		if m.server() && m.Held != nil && m.State.Busy() && (m.Connected || m.Held.Changed && r.current(m)) {

@@ -57,10 +57,10 @@ type Stored struct {
 	AgentToken string `json:"agentToken"`
 	// First is the host that starts the cluster. If two hosts did, there would be two clusters.
 	First string `json:"first,omitempty"`
-	// Begun is true once that host has been up. From then on, no host starts the cluster again.
+	// Begun is true once the host in First has been up. From then on, no host starts the cluster again.
 	Begun bool `json:"begun,omitempty"`
-	// Nodes contains, by name, the hosts that were given instructions to join. A host stays in it until its node has
-	// been removed.
+	// Nodes contains, by name, the hosts that were given instructions to join. A host stays in the map until its node
+	// has been removed.
 	Nodes map[string]Node `json:"nodes,omitempty"`
 	// Joins counts the joins of nodes.
 	Joins int64 `json:"joins,omitempty"`
@@ -95,8 +95,8 @@ type Host struct {
 	Labels    map[string]string
 	// Address is the address at which other hosts reach the host, or "" if it reports none.
 	Address string
-	// NodeIPs are the addresses of the host's node: one address, and a second one of the other IP family if the machine
-	// reports one, for a cluster with both families. If there are none, the distribution chooses.
+	// NodeIPs are the addresses of the host's node. There is one address, or in a dual-stack cluster a second one from
+	// the other IP family if the machine reports it. If there are none, the distribution chooses the addresses.
 	NodeIPs []string
 	// NodeLabels and NodeTaints come from the host's join command.
 	NodeLabels, NodeTaints []string

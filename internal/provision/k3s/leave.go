@@ -21,7 +21,7 @@ type removal struct {
 	host *Host
 }
 
-// id returns the ID of the instruction. It is different each time the node has joined again.
+// id returns the ID of the instruction. The ID changes each time the node joins again.
 func (r removal) id() string { return "remove-" + digest(r.Node, r.Join) }
 
 // leaves finds the nodes that must be removed from the cluster, releases the hosts whose nodes have been removed, and
@@ -79,8 +79,8 @@ func (r *roster) told() (all, failed sets.Set[string]) {
 	return all, failed
 }
 
-// removable returns the removals that can be made now. Members of etcd leave one at a time, and only while the others
-// have a quorum.
+// removable returns the removals that can be made now. etcd members leave one at a time, and only while the others have
+// a quorum.
 func (d *decision) removable(all []removal, operator *member) (now []removal) {
 	members, work := d.etcd()
 	begun := func(r removal) bool { return operator != nil && slices.Contains(operator.Held.Removes, r.id()) }

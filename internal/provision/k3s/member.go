@@ -41,7 +41,7 @@ func (m *member) up() bool {
 }
 
 // startOptions returns options for systemctl. A server that runs only etcd is not up until a server with an API server
-// has joined, which in turn waits for the first.
+// has joined, and that server in turn waits for the first server.
 func (m *member) startOptions() []string {
 	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
 		return []string{"--no-block"}

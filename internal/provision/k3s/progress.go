@@ -20,8 +20,8 @@ func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
 	return o, ended, false
 }
 
-// SnapshotProgress returns the progress of a snapshot after a decision. It returns false if the decision has ended the
-// snapshot but has not been stored yet.
+// SnapshotProgress returns the progress of a snapshot after a decision. It returns false if the snapshot has ended with
+// this decision and the decision has not been stored yet.
 func (in *Input) SnapshotProgress(snap Snapshot, d Decision) (progress.Snapshot, bool) {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotPending, File: snap.Name, Message: "waits for a server with etcd that is up, and has nothing else to do"}
 	o, ended, stored := in.ended(snap.ID, d)
@@ -37,8 +37,8 @@ func (in *Input) SnapshotProgress(snap Snapshot, d Decision) (progress.Snapshot,
 	return p, ended == stored
 }
 
-// RestoreProgress returns the progress of a restore after a decision. It returns false if the decision has ended the
-// restore but has not been stored yet.
+// RestoreProgress returns the progress of a restore after a decision. It returns false if the restore has ended with
+// this decision and the decision has not been stored yet.
 func (in *Input) RestoreProgress(wanted Restore, d Decision) (progress.Restore, bool) {
 	o, ended, stored := in.ended(wanted.ID, d)
 	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Message: "waits for EtcdRestore " + d.Restore.Name}

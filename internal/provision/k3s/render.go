@@ -39,7 +39,8 @@ type Held struct {
 	Join string `json:"join,omitempty"`
 	// Version is the installed version.
 	Version string `json:"version"`
-	// Install identifies what is installed. Start identifies everything for which the host is restarted.
+	// Install identifies what is installed. Start identifies everything that requires a restart of the host when it
+	// changes.
 	Install string `json:"install"`
 	Start   string `json:"start"`
 	// Installs and Starts number these states. If a state recurs, it gets a new instruction.
@@ -110,7 +111,7 @@ func (w *writer) rotation(host *member) int64 {
 	return w.Spec.CertificateRotation
 }
 
-// startOf identifies everything for which a host is restarted.
+// startOf identifies everything that requires a restart of the host when it changes.
 func (w *writer) startOf(p *Instructions, host *member) string {
 	takesEffect := []any{p.Files, p.Install, w.rotation(host), w.dist.service(host)}
 	if keys := max(w.Stored.Keys, w.Stored.KeysFailed); host.server() && keys > 0 {

@@ -131,8 +131,8 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	return nil
 }
 
-// afterStart returns the instructions for a server after its first start with the data of a snapshot, which also
-// contains an old node object of the server itself.
+// afterStart returns the instructions for a server after its first start with the data of a snapshot. The snapshot also
+// contains an old Node object for the server itself.
 func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstruction {
 	if p.Restores == "" && !p.Rejoins || !host.is(provisionv1.RoleControlPlane) {
 		return nil

@@ -180,8 +180,8 @@ func (r *roster) presentNodes() (nodes []string) {
 	return nodes
 }
 
-// isCleaned reports whether a host's instructions have been withdrawn, so that it is cleaned. Its node must be removed
-// before the host joins again.
+// isCleaned reports whether a host's instructions have been withdrawn, so that the host is cleaned. The host's node
+// must be removed before the host joins again.
 func (r *roster) isCleaned(host *Host) bool {
 	node := r.Stored.Nodes[host.Name]
 	return host.Taken && host.Held == nil && node.Planned && node.UID == host.UID && r.Stored.Begun

@@ -11,8 +11,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// CheckVersion refuses a version if the servers cannot be changed to it. It must not have an older minor version than a
-// working server, or be more than one minor version newer than a server.
+// CheckVersion refuses a version that the servers cannot be changed to. Its minor version must not be older than a
+// working server's, or more than one minor version newer than any server's.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)
 	if err != nil {

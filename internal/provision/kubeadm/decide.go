@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// attempts is the number of times that a step of a restore is tried on a host. Steps can be repeated. A step that fails
-// twice requires manual action.
+// attempts is the number of times that a step of a restore is attempted on a host. Steps can be repeated. A step that
+// fails twice requires manual action.
 const attempts = 2
 
 // Input contains everything that a decision depends on.
@@ -24,8 +24,8 @@ type Input struct {
 	Machines []Machine
 	// Snapshots are the snapshots that have not ended, with the oldest first.
 	Snapshots []SnapshotWish
-	// Stored are the scheduled snapshots that have ended, with the newest first. Retention is the number of them that
-	// each control plane machine keeps.
+	// Stored are the scheduled snapshots that have ended, with the newest first. Retention is the number of scheduled
+	// snapshots that each control plane machine keeps.
 	Stored    []Stored
 	Retention int
 	// Restore is the restore that has not ended, or nil if there is none.
@@ -54,7 +54,8 @@ type Machine struct {
 }
 
 // Task is a task of a machine. It consists of the item in spec.tasks of its DroverMachine, whose etcd field is always
-// set, and the item in status.tasks. A decision creates the former and reads the latter.
+// set, and the corresponding item in status.tasks. A decision creates the item in the spec and reads the item in the
+// status.
 type Task struct {
 	infrav1.MachineTask
 	Status infrav1.MachineTaskStatus

@@ -87,9 +87,9 @@ type Bucket struct {
 // Instruction returns the instruction for a task. The caller sets its ID.
 //
 // A task is not the instruction itself, although both describe an action that a host carries out once. A task is part
-// of a DroverMachine's spec, which is readable for users who must not read Secrets. Therefore a task only names the
-// Secret with the bucket's credentials. Only the controller of DroverMachines reads that Secret, when it gives the
-// instruction to the Host.
+// of a DroverMachine's spec, which users may be able to read even if they must not read Secrets. Therefore a task only
+// names the Secret with the bucket's credentials. Only the controller of DroverMachines reads that Secret, when it
+// gives the instruction to the Host.
 func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
 	if task.Etcd == nil {
 		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no field etcd", verb(task.Action))

@@ -43,7 +43,7 @@ func Remove() protocol.HostInstruction {
 }
 
 // upgrade installs the binaries of a version and makes kubeadm upgrade the node. Cluster API has already made the
-// changes that concern the whole cluster, so "upgrade node" is also correct for the first control plane machine. The
+// changes that affect the whole cluster, so "upgrade node" is also correct for the first control plane machine. The
 // values are passed as arguments.
 const upgrade = `version=$0 path=$1 url=$2 sum=$3 patches=$4 ignored=$5
 export ` + VersionVariable + `="$version" KUBECONFIG=

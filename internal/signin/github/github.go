@@ -121,7 +121,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	return err
 }
 
-// user returns the user of a token with their groups.
+// user returns the user that a token belongs to, with the user's groups.
 func (c *Connector) user(ctx context.Context, token string) (connector.User, error) {
 	a, err := c.account(ctx, token)
 	if err != nil {

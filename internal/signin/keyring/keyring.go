@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/keys"
 )
 
-// The Secret with the signing keys is in the manager's namespace. Field is the key in the Secret's data.
+// Secret is the name of the Secret in the manager's namespace that holds the signing keys. Field is the key in the
+// Secret's data.
 const (
 	Secret = "drover-sign-in"
 	Field  = "keys"
@@ -33,7 +34,7 @@ const (
 	PurposeBrowser    = "device"
 )
 
-// Keys are the keys of one version of the Secret, for as long as the same key is active.
+// Keys are the keys from one version of the Secret. They are used for as long as the same key is active.
 type Keys struct {
 	// UID is the UID of the Secret. A Secret that has been recreated has another UID, which ends all sessions.
 	UID types.UID

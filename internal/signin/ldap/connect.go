@@ -18,8 +18,8 @@ import (
 
 // Limits on data from a server.
 const (
-	// dialShare is the share of the time for connecting to one server, including TLS and the service account's bind. It
-	// leaves time for the next server.
+	// Connecting to one server, including TLS and the service account's bind, may take at most 1/dialShare of the whole
+	// time. This leaves time for the next server.
 	dialShare = 3
 	// maxPacket is the maximum size of one message. The entry of a user in 10,000 groups is about 1 MB in size.
 	maxPacket = 4 << 20

@@ -132,7 +132,7 @@ func joined(failures []error) error {
 	return fmt.Errorf("no server of the directory serves: %s", strings.Join(texts, "; "))
 }
 
-// bounded returns foreign text in a form that is safe to write on one line of a log.
+// bounded shortens text from elsewhere and makes it safe to write on one line of a log.
 func bounded(text string) string {
 	const most = 200
 	text = strings.Map(func(r rune) rune {

@@ -219,7 +219,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	return err
 }
 
-// app returns the hub's client for a provider, and reports whether it requests refresh tokens.
+// app returns the OAuth client that the hub uses with a provider, and reports whether it requests refresh tokens.
 func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offline bool) {
 	endpoint := p.Endpoint()
 	endpoint.AuthStyle = p.style

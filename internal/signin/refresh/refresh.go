@@ -47,8 +47,8 @@ func (s secret) hash() []byte {
 	return sum[:]
 }
 
-// next returns the secret that replaces s. It can only be computed from s and the salt, so it can be returned twice
-// without being stored.
+// next returns the secret that replaces s. It can be computed only from s and the salt, so it does not have to be
+// stored to be returned twice.
 func (s secret) next(salt []byte) (next secret) {
 	mac := hmac.New(sha256.New, s[:])
 	mac.Write(salt)

@@ -32,10 +32,10 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// Prefix is the prefix of the ID of a token in the name of its Secret.
+// Prefix precedes a token's ID in the name of the token's Secret.
 const Prefix = "drover-token-"
 
-// Keys in the Secret of a token, in addition to some keys of sessions.
+// Keys in a token's Secret. The Secret also has some of the keys that a session's Secret has.
 const (
 	keyHash        = "hash"
 	keyDescription = "description"
@@ -104,7 +104,7 @@ func (s *Server) name(id string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: Prefix + id}
 }
 
-// read decodes the Secret of a token. It returns false if the Secret does not have the right format.
+// read decodes a token's Secret. It returns false if the Secret does not have the right format.
 func (s *Server) read(secret *corev1.Secret) (stored, bool) {
 	text := func(key string) string { return string(secret.Data[key]) }
 	t := stored{
@@ -169,9 +169,9 @@ func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error
 	return id, nil
 }
 
-// secretOf returns the Secret of a token. If another replica has just created the token, the cache of this replica may
-// not contain it yet. In that case, secretOf reads from the API server, but only if the ID proves that the hub created
-// the token.
+// secretOf returns a token's Secret. If another replica has just created the token, the cache of this replica may not
+// contain it yet. In that case, secretOf reads from the API server, but only if the ID proves that the hub created the
+// token.
 func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.Client.Get(ctx, s.name(given.ID), secret)

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// AskLimit is the maximum time that a refresh waits for the provider of a session.
+	// AskLimit is the maximum time that a refresh waits for a session's provider.
 	AskLimit = 6 * time.Second
-	// askedFor is how long one request has the exclusive right to query the provider of a session. The right expires by
+	// askedFor is how long one request has the exclusive right to query a session's provider. The right expires by
 	// itself, so that a replica that stops in the meantime does not end the session.
 	askedFor = AskLimit + 2*time.Second
 )
 
-// ErrAsking means that another replica is querying the provider of a session.
+// ErrAsking means that another replica is querying the session's provider.
 var ErrAsking = errors.New("another replica is querying the provider of the session")
 
-// ClaimAsking gives this replica the exclusive right to query the provider of a session. A provider that rotates its
-// own refresh tokens would treat a token that is sent twice as stolen. The session must have just been read from the
-// API server. If another replica writes it first, the error is a conflict.
+// ClaimAsking gives this replica the exclusive right to query a session's provider. A provider that rotates its own
+// refresh tokens would treat a token that is sent twice as stolen. The session must have just been read from the API
+// server. If another replica writes it first, the error is a conflict.
 func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	now := s.now()
 	if since := now.Sub(TimeOf(session.Secret, KeyAsking)); since < askedFor && since > -askedFor {

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// Prefix is the prefix of a session's ID in the name of its Secret.
+// Prefix precedes a session's ID in the name of the session's Secret.
 const Prefix = "drover-session-"
 
 // LabelUser is the label with the name of a session's User, or with a digest of the principal.
@@ -46,7 +46,7 @@ const (
 	// KeyDirect holds the time until which members may accept tokens of the session without the hub. The Secret is kept
 	// until then, so that members can be informed that the session has ended.
 	KeyDirect = "direct"
-	// KeyAsking holds the time when a replica started to query the provider of the session.
+	// KeyAsking holds the time when a replica started to query the session's provider.
 	KeyAsking = "asking"
 )
 

@@ -99,7 +99,7 @@ func NewStore(
 	}
 }
 
-// name returns the name of the Secret of a session.
+// name returns the name of a session's Secret.
 func (s *Store) name(id string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.namespace, Name: Prefix + id}
 }

@@ -88,9 +88,9 @@ type Keys interface {
 	Public(id string) (*ecdsa.PublicKey, bool)
 }
 
-// Verify returns the claims of a token that a key of the set has signed for the issuer and for one accepted audience.
-// It also returns the ID of the key. The function accepted returns the maximum lifetime of a token for an audience, or
-// 0 if the audience is not accepted.
+// Verify returns the claims of a token that was signed with one of the keys for the issuer and for one accepted
+// audience. It also returns the ID of the key. The function accepted returns the maximum lifetime of a token for an
+// audience, or 0 if the audience is not accepted.
 func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string,
 	err error) {
 	if len(raw) > Max {

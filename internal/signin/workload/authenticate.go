@@ -74,7 +74,7 @@ type unverified struct {
 
 // Identify returns the user of a token for a workload AuthProvider, and reports whether the token is for such a
 // provider. Such a token is never sent to a TokenReview. The hub's API server may trust the same issuer, and would give
-// the user another name.
+// the user a different name.
 func (a *Authenticator) Identify(
 	r *http.Request, raw string, sum [sha256.Size]byte,
 ) (id identity.Identity, ours bool, err error) {
