@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// idHeader contains the ID of a request, as with kube-apiserver. The caller may choose it. It also appears in the
-// response, and in the audit log of the member's API server.
+// idHeader is the header with the ID of a request, as in kube-apiserver. The caller may choose the ID. The ID also
+// appears in the response, and in the audit log of the member's API server.
 const idHeader = "Audit-Id"
 
 // Record collects the data to be logged about a request. Its methods are safe for concurrent use. A nil Record is valid
@@ -204,7 +204,7 @@ func (c *capture) taken() []byte {
 	return c.content
 }
 
-// clipped returns a copy of the user that fits into a line.
+// clipped returns a copy of the user that fits on a line.
 func (u *User) clipped() *User {
 	if u == nil {
 		return nil

@@ -19,7 +19,7 @@ const Local = "local"
 // maxAudiences is the maximum number of audiences from one token that the API server is asked about.
 const maxAudiences = 8
 
-// Audiences are the audiences that a token of the hub's API server can have, other than that API server itself: the
+// Audiences are the audiences, other than the hub's own API server, that a token from this API server can have: the
 // hub, which stands for all its members, or a single member. The zero value has none.
 type Audiences struct {
 	// Hub holds the base URLs of the hub, without a trailing slash. Each is an audience.

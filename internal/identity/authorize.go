@@ -87,7 +87,7 @@ func (a *Access) Watch(ctx context.Context, id Identity, resource, namespace str
 	})
 }
 
-// Lease reports whether a user may get a Lease of the hub.
+// Lease reports whether a user may get a Lease on the hub.
 func (a *Access) Lease(ctx context.Context, id Identity, lease types.NamespacedName) (bool, error) {
 	key := id.Digest("leases", lease.Namespace, lease.Name)
 	return a.allowed(ctx, id, key, authorizationv1.SubjectAccessReviewSpec{
@@ -98,7 +98,7 @@ func (a *Access) Lease(ctx context.Context, id Identity, lease types.NamespacedN
 	})
 }
 
-// Metrics requires the right to get the path /metrics of the hub. Its errors are refusals with 403 or 503.
+// Metrics requires the right to get the path /metrics on the hub. Its errors are refusals with 403 or 503.
 func (a *Access) Metrics(ctx context.Context, id Identity) error {
 	path := &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}
 	allowed, err := a.allowed(ctx, id, id.Digest("nonresource", path.Verb, path.Path),

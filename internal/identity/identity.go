@@ -20,8 +20,8 @@ import (
 )
 
 // HubPrefix is the prefix for the names of the hub's users and groups in a member, and for the keys of their extra
-// fields. The prefix ensures that a ServiceAccount, the group system:masters or a node of the hub is never mistaken for
-// one of the member's own. Bindings use names with this prefix.
+// fields. The prefix ensures that a ServiceAccount, the group system:masters or a node from the hub is never mistaken
+// for the member's own. Bindings use names with this prefix.
 const HubPrefix = "hub:"
 
 const (
@@ -76,7 +76,7 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	return id, nil
 }
 
-// Principal returns the identity of a user of the hub's own issuer, such as "local:alice". The user has the same name
+// Principal returns the identity of a user from the hub's own issuer, such as "local:alice". The user has the same name
 // on the hub and in members, and so do the user's groups. The user and the groups must belong to the same provider.
 func Principal(name, uid string, groups ...string) (Identity, error) {
 	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{
@@ -106,7 +106,7 @@ func reserved(provider string) bool {
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
 // Sharer returns the name that gets an equal share of the hub's capacity. All ServiceAccounts of a namespace have a
-// single share, because a user who can create one can create thousands.
+// single share, because a user who can create one ServiceAccount can create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {

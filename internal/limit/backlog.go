@@ -55,7 +55,7 @@ type Flow struct {
 
 // Origin is the member that a response comes from.
 type Origin struct {
-	// Workspace is the workspace of the member. The clusters in a workspace belong together.
+	// Workspace is the member's workspace. The clusters in a workspace belong together.
 	Workspace string
 	// Member is the name of the member. It is unique across all workspaces.
 	Member string

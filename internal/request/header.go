@@ -43,9 +43,9 @@ func SetOrigin(h http.Header, server *url.URL) {
 	}
 }
 
-// IgnoreUpgrade removes a request for a protocol that the Kubernetes API does not use. It uses WebSocket and SPDY/3.1.
-// A server may ignore an upgrade request (RFC 9110, section 7.8), and API servers ignore h2c. If such a request were
-// forwarded, it could become a tunnel for unchecked requests.
+// IgnoreUpgrade removes a request for a protocol that the Kubernetes API does not use. The API uses only WebSocket and
+// SPDY/3.1. A server may ignore an upgrade request (RFC 9110, section 7.8), and API servers ignore h2c. If such an
+// upgrade request were forwarded, it could become a tunnel for unchecked requests.
 func IgnoreUpgrade(h http.Header) {
 	asked, asks := h["Upgrade"]
 	known := len(asked) == 1 && (strings.EqualFold(asked[0], "websocket") || strings.EqualFold(asked[0], "SPDY/3.1"))

@@ -36,8 +36,8 @@ func Repeatable(r *http.Request) bool {
 		!proxied(r.URL.Path)
 }
 
-// proxied reports whether a path leads to a pod, service or node. The prefixes of the agent and of the hub do not
-// contain these path elements in sequence.
+// proxied reports whether a path leads to a pod, service or node. The path prefixes that the agent and the hub use do
+// not contain these path elements in sequence.
 func proxied(path string) bool {
 	parts := strings.Split(path, "/")
 	for i := 2; i < len(parts); i++ {

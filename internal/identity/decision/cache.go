@@ -39,11 +39,11 @@ const (
 // Key is the key of a question. It must be a hash of everything that the answer depends on.
 type Key [32]byte
 
-// Result is a value together with the time for which it can be reused. A Result whose For is zero is not cached.
+// Result is a value together with the time for which it can be reused. A Result is not cached if For is zero.
 type Result[V any] struct {
 	Value V
 	For   time.Duration
-	// Yes reports whether the value permits something. Such results are kept separately from the others.
+	// Yes reports whether the value permits something. Positive results are kept separately from negative ones.
 	Yes bool
 }
 

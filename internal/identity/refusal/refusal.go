@@ -87,7 +87,7 @@ func (e *Error) Because(cause error) *Error {
 	return &c
 }
 
-// About returns a copy of e that names the Cluster concerned in the details of the Status.
+// About returns a copy of e that names the affected Cluster in the details of the Status.
 func (e *Error) About(cluster types.NamespacedName) *Error {
 	c := *e
 	c.cluster = &cluster

@@ -169,7 +169,7 @@ func outcome(err error) (why string, code int) {
 	return "client", 0
 }
 
-// read returns when the client is gone or sends a message, which is not allowed.
+// read returns when the client is gone, or when it sends a message, because clients must not send any.
 func (st *stream) read() error {
 	st.conn.SetReadLimit(1) // if a message is larger, the library closes the connection with code 1009
 	alive := func(string) error { return st.conn.SetReadDeadline(time.Now().Add(silence)) }

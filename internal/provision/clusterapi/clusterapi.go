@@ -237,7 +237,7 @@ func GetMachine(ctx context.Context, reader client.Reader, name types.Namespaced
 }
 
 // ProviderIDs returns the provider IDs of the Machines in a namespace, with the names of the Machines. A Machine that
-// is being deleted keeps its provider ID until its Node is gone, which is the last step.
+// is being deleted keeps its provider ID until its Node is gone. Removing the Node is the last step.
 func ProviderIDs(ctx context.Context, reader client.Reader, namespace string) (map[string]string, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(GroupVersion.WithKind("MachineList"))

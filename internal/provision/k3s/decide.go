@@ -28,7 +28,7 @@ type Decision struct {
 	Instructions map[string]*Instructions
 	// Waiting maps the name of each host that is not ready to the reason it is waiting.
 	Waiting map[string]string
-	// Hosts and Ready count the hosts of the cluster, including hosts that are leaving.
+	// Hosts and Ready count the cluster's hosts, including hosts that are leaving.
 	Hosts, Ready int
 	// Missing is the number of Hosts that the pools need in addition to the free Hosts.
 	Missing int

@@ -14,7 +14,7 @@ import (
 type Input struct {
 	Spec   Spec
 	Stored Stored
-	// Hosts are the Hosts of the workspace that are free or taken for this cluster.
+	// Hosts are the Hosts in the workspace that are free or taken for this cluster.
 	Hosts []Host
 	// Registries is the content of registries.yaml, or nil if there is none.
 	Registries []byte

@@ -78,8 +78,8 @@ type CurrentRestore struct {
 	Away bool
 }
 
-// restoration is the restore in progress. Its steps work on the decision like all other steps, and change Restoring,
-// which is stored.
+// restoration is the restore in progress. Its steps work on the decision like all other steps, and change the stored
+// Restoring.
 type restoration struct {
 	*Restoring
 	d *decision

@@ -37,7 +37,7 @@ type Input struct {
 // Machine is a control plane machine.
 type Machine struct {
 	Name, Host string
-	// Endpoints are the URLs at which others can reach the machine's etcd.
+	// Endpoints are the URLs at which other machines can reach the machine's etcd.
 	Endpoints []string
 	// Provisioned reports whether the machine has been bootstrapped.
 	Provisioned bool
@@ -167,8 +167,8 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots makes one machine at a time take a snapshot. A machine that is slow or disconnected is reported. It delays
-// the others only while it is connected. The snapshot of a machine that stays disconnected fails.
+// snapshots makes one machine at a time take a snapshot. A machine that is slow or disconnected is reported. A slow
+// machine delays the others only while it is connected. The snapshot of a machine that stays disconnected fails.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
 	for _, wish := range d.Snapshots {

@@ -139,7 +139,7 @@ func arguments(action Action, t *infrav1.EtcdTask) ([]string, error) {
 	return arguments, nil
 }
 
-// plain reports whether a text is the name of a file in a directory.
+// plain reports whether a string is the name of a file in a directory.
 func plain(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }

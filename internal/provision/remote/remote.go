@@ -3,7 +3,7 @@
 
 // Package remote creates clients for clusters from kubeconfigs that others have written.
 //
-// Such a kubeconfig must not make the process connect to any other place or run anything locally.
+// Such a kubeconfig must not make the process connect to anything other than the cluster, or run anything locally.
 package remote
 
 import (

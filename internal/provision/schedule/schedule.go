@@ -21,8 +21,8 @@ const help = `write five fields, like "0 */6 * * *" for every six hours, or one 
 type Schedule struct{ times cron.Schedule }
 
 // MinPeriod is the shortest allowed interval between two times of a schedule. Retention counts snapshots and ignores
-// their age. With a schedule such as "* */5 * * *", which is every minute of every fifth hour, the snapshots of one
-// hour would replace all earlier ones.
+// their age. With a schedule such as "* */5 * * *" (every minute of every fifth hour), the snapshots of one hour would
+// replace all earlier ones.
 const MinPeriod = 5 * time.Minute
 
 // Parse parses a schedule. Its error explains the accepted syntax.

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// scope lets the app read the organizations and teams of the user, and no other information that is not public.
+	// scope lets the app read the user's organizations and teams, but no other non-public information.
 	scope      = "read:org"
 	maxCode    = 256
 	maxState   = 1 << 10

@@ -24,8 +24,8 @@ import (
 // askingPause is the polling interval while another replica queries the provider.
 const askingPause = 100 * time.Millisecond
 
-// refreshGate returns a gate that lets one request at a time refresh a session of a provider user. The others wait and
-// get the same result.
+// refreshGate returns a gate that lets one request at a time refresh the session of a provider's user. Concurrent
+// requests wait and get the same result.
 func refreshGate() *limit.Gate {
 	bounds := limit.Bounds{User: 1, Queue: 1024, QueueUser: 32, Wait: session.AskLimit}
 	return limit.NewGate(bounds, limit.Observer{})

@@ -27,7 +27,7 @@ const (
 	// Lifetime is how long a key is used for signing.
 	Lifetime = 30 * 24 * time.Hour
 	// Overlap is how long a key stays published after the next key has started to sign. It is longer than the lifetime
-	// of any token, which is 12 hours for direct access.
+	// of any token. The longest lifetime is 12 hours, for direct access.
 	Overlap = 13 * time.Hour
 	// maxKeys is the maximum number of keys in a stored set. A set usually has two keys.
 	maxKeys = 8

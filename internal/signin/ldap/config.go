@@ -72,9 +72,9 @@ type Groups struct {
 	Source Source
 	// Base is the DN below which groups are searched. Other groups are ignored.
 	Base string
-	// Filter finds groups of a user or, for nested groups, of a group. {dn} is the DN of the user or group, and {name}
-	// is the name of the user. TokenGroups does not use the filter. MemberOf needs it only for nested groups, where the
-	// default is (member={dn}).
+	// Filter finds the groups that contain a user or, for nested groups, another group. {dn} is the DN of the user or
+	// group, and {name} is the name of the user. TokenGroups does not use the filter. MemberOf needs it only for nested
+	// groups, where the default is (member={dn}).
 	Filter string
 	// Name is the attribute whose value, in lower case, is the name of a group. The value must be unique below Base.
 	// With MemberOf, the name is the first part of the DN.

@@ -69,7 +69,7 @@ func (s *session) search(r request) ([]*goldap.Entry, error) {
 	}
 }
 
-// seconds returns the remaining time in seconds, which is sent to the server.
+// seconds returns the remaining time in seconds, in the form in which it is sent to the server.
 func (s *session) seconds() int {
 	deadline, ok := s.ctx.Deadline()
 	if !ok {
@@ -79,7 +79,7 @@ func (s *session) seconds() int {
 }
 
 // values returns the values of an attribute of an entry. Active Directory returns the first 1500 values, and the client
-// has to request the others.
+// has to request the rest.
 func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, error) {
 	var all [][]byte
 	for {

@@ -96,8 +96,8 @@ func lockedForGood(value string) bool {
 	return err != nil || at.UTC().Year() <= 0
 }
 
-// expired reports whether an Active Directory time, which is in units of 100 ns since 1601, has passed. 0 and the
-// maximum value mean never.
+// expired reports whether an Active Directory time has passed. Such a time is the number of 100 ns intervals since
+// 1601. 0 and the maximum value mean never.
 func expired(steps int64, now time.Time) bool {
 	if steps == 0 || steps == math.MaxInt64 {
 		return false

@@ -64,8 +64,8 @@ func (p *Pages) open(w http.ResponseWriter, r *http.Request, a authorization) {
 	p.show(r.Context(), w, keys, a, failure{status: http.StatusOK})
 }
 
-// parseAuthorization checks a request of kubectl, or of the hub's page at the URL hub. If redirect is false, the error
-// must not be sent to the redirect URI.
+// parseAuthorization checks a request from kubectl, or from the hub's page at the URL hub. If redirect is false, the
+// error must not be sent to the redirect URI.
 func parseAuthorization(q url.Values, hub string) (a authorization, redirect bool, problem *oauth.Error) {
 	for name, values := range q {
 		if len(values) > 1 {

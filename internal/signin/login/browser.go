@@ -45,8 +45,8 @@ type browser struct {
 	known        knownBrowser
 }
 
-// knownBrowser is the sealed content of knownCookie. UID is the UID of the User, or of the provider of the account.
-// After a user has been recreated, that user has no known browsers.
+// knownBrowser is the sealed content of knownCookie. UID is the UID of the User, or of the account's provider. After a
+// user has been recreated, that user has no known browsers.
 type knownBrowser struct {
 	ID   string    `json:"i"`
 	User string    `json:"u"`

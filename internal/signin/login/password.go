@@ -204,8 +204,8 @@ func newUpstreams() upstreams {
 	return upstreams{limit.NewGate(bounds, limit.Observer{}), attempts.NewRates(failuresPerSecond, failuresAtOnce)}
 }
 
-// enter waits for the turn of the address and of the provider. It returns a context in which the provider may be
-// queried. A slow provider leaves room for logins to other providers.
+// enter waits until it is the turn of the address and of the provider. It returns a context in which the provider may
+// be queried. A slow provider leaves room for logins to other providers.
 func (u upstreams) enter(ctx context.Context, source, provider string) (context.Context, func(), error) {
 	seat, err := u.gate.Enter(ctx, limit.Requester{User: source, Member: provider})
 	if err != nil {

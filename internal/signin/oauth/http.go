@@ -12,8 +12,8 @@ import (
 	"net/url"
 )
 
-// MaxForm is the maximum size of a form, in bytes. The longest form contains a code with the groups of a user and the
-// state of the user's provider.
+// MaxForm is the maximum size of a form, in bytes. The longest form contains a code with a user's groups and the state
+// from the user's provider.
 const MaxForm = 32 << 10
 
 // Form parses a form. It refuses a form that is too long or repeats a field.

@@ -23,7 +23,7 @@ func New(log logr.Logger) *Log {
 	return &Log{Logger: log, seldom: rate.Sometimes{First: 1, Interval: time.Second}}
 }
 
-// Complain logs an error of the hub at most once per second.
+// Complain logs an error on the hub's side, at most once per second.
 func (l *Log) Complain(err error, what string) {
 	l.seldom.Do(func() { l.Error(err, what) })
 }

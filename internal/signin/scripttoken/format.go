@@ -91,8 +91,8 @@ func Parse(raw string) (Token, bool) {
 	return Token{ID: id, sum: sha256.Sum256([]byte(raw))}, true
 }
 
-// Hash returns the hexadecimal SHA-256 of the whole token, which is stored. It includes the ID, so that the secret is
-// not valid with another ID.
+// Hash returns the hexadecimal SHA-256 of the whole token. Only this hash is stored. It covers the ID, so that the
+// secret is not valid with another ID.
 func (t Token) Hash() []byte { return hex.AppendEncode(nil, t.sum[:]) }
 
 // Matches reports whether a token has the given hash. It takes constant time.

@@ -52,8 +52,8 @@ const (
 	useTimeout             = 10 * time.Second
 )
 
-// credentialID is the extra field in which API servers record the credential of a user. It appears in the audit logs of
-// the hub and of members.
+// credentialID is the extra field in which API servers record a user's credential. The field appears in the audit logs
+// of the hub and of members.
 const credentialID = "authentication.kubernetes.io/credential-id"
 
 // Options of a Server. All are required.

@@ -126,7 +126,7 @@ func (s Session) Provider() string { return string(s.Data[KeyProvider]) }
 // ProviderUID returns the UID of the user's AuthProvider.
 func (s Session) ProviderUID() string { return string(s.Data[KeyProviderUID]) }
 
-// Claims returns the claims of the user at the login, without groups.
+// Claims returns the user's claims from the time of the login, without groups.
 func (s Session) Claims() account.Claims {
 	if s.Provider() == "" {
 		return account.Claims{User: s.User(), UID: types.UID(s.UID())}

@@ -49,7 +49,7 @@ type Claims struct {
 	// UID is the UID of the User, which differs after a User has been deleted and recreated, or the ID of a provider's
 	// user.
 	UID string `json:"uid"`
-	// Groups are the groups of the user that are named in bindings, each with the prefix of its provider.
+	// Groups are the user's groups that are named in bindings, each with the prefix of its provider.
 	Groups []string `json:"groups,omitempty"`
 }
 

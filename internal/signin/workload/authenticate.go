@@ -105,7 +105,7 @@ func (a *Authenticator) Identify(
 
 // provider returns the name of the AuthProvider for the issuer and the audience of a token, or "" if there is none.
 // Tokens of the hub's own API server have an audience that no provider should accept. Even if a provider accepts such
-// an audience, it refuses the token, because the provider's issuer does not publish the key that signed it.
+// an audience, the provider refuses the token, because the provider's issuer does not publish the key that signed it.
 func (a *Authenticator) provider(ctx context.Context, claims unverified) (string, error) {
 	var all v1.AuthProviderList
 	if err := a.Cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
