@@ -20,8 +20,8 @@ const (
 	mostDeleted = 10_000
 	// slack is the number of outdated records that may exist in addition to one record for each object.
 	slack = 1024
-	// settles is how long after a change earlier changes may still arrive. They may arrive late because a new list
-	// returns objects in any order.
+	// settles is how long earlier changes may still arrive after a later one, because a new list returns objects in any
+	// order.
 	settles = time.Second
 )
 

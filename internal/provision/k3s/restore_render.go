@@ -19,7 +19,8 @@ const (
 type Part struct {
 	// Epoch is the restore from which the host's data comes, or after which it joins without data.
 	Epoch string `json:"epoch,omitempty"`
-	// Finds is the restore for which the host is looking for a file. Stopped is the restore for which it is stopped.
+	// Finds is the restore for which the host is looking for a file. Stopped is the restore for which the host is
+	// stopped.
 	Finds   string `json:"finds,omitempty"`
 	Stopped string `json:"stopped,omitempty"`
 	// Restores is the restore for which the host is replacing its data. It is set until the host is up again.

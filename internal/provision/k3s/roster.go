@@ -13,7 +13,7 @@ import (
 )
 
 // roster determines which hosts are in the cluster and how well they work. It does not change anything. The steps of a
-// decision change the input's Stored, and the roster is derived from that.
+// decision change the input's Stored, from which the roster is derived.
 type roster struct {
 	*Input
 	// write creates the instructions of hosts. The roster uses it to find hosts with outdated instructions.

@@ -19,7 +19,7 @@ import (
 )
 
 // Password returns a User and the hash of their password. If there is no such User or password, it returns a hash that
-// no password matches, so that checking it takes the same time.
+// no password matches, so that checking a password takes the same time.
 func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string, error) {
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		return nil, password.Nothing(), nil

@@ -87,8 +87,8 @@ func (b browser) opened(a authorization, now time.Time) bool {
 		subtle.ConstantTimeCompare([]byte(b.page), []byte(a.Browser)) == 1
 }
 
-// counted returns the name under which the browser's failures are counted: its own ID if a user has signed in with it
-// before, and otherwise its address.
+// counted returns the name under which the browser's failures are counted: the browser's own ID if a user has signed in
+// with the browser before, and otherwise its address.
 func (b browser) counted() string {
 	if b.known.ID != "" {
 		return "device " + b.known.ID

@@ -71,8 +71,8 @@ func (p Login) accounts() string {
 	return b.String()
 }
 
-// links returns the links to the providers. Unlike forms, links are not subject to the page's form-action policy, which
-// would have to contain the address of each provider.
+// links returns the links to the providers. Unlike forms, links are not subject to the page's form-action policy. For
+// forms, the policy would have to contain the address of each provider.
 func (p Login) links() string {
 	if len(p.Links) == 0 {
 		return ""
