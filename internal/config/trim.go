@@ -26,8 +26,8 @@ import (
 // contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
-// maxProfileLabels is the number of labels that a Cluster can have, plus the labels that Drover adds to a
-// ClusterProfile.
+// maxProfileLabels is the number of labels that a Cluster can have, plus the number of labels that a ClusterProfile can
+// have.
 const maxProfileLabels = 400
 
 // trim is a cache transform. It leaves out the managed fields of objects and, for our kinds, the metadata that the

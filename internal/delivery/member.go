@@ -101,8 +101,8 @@ func (m *member) wanted(id string) *set.Set {
 	return want
 }
 
-// hasWanted reports whether a member has the current version of the wanted set with the given ID. The set does not have
-// to be applied yet.
+// hasWanted reports whether a member has the wanted version of the set with the given ID. The set does not have to be
+// applied yet.
 func (m *member) hasWanted(id string) bool {
 	want, has := m.wanted(id), m.has[id]
 	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest

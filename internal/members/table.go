@@ -25,7 +25,7 @@ type table struct {
 	log logr.Logger
 	now func() time.Time
 
-	work sync.WaitGroup  // counts the goroutines that watch a session or send requests to agents
+	work sync.WaitGroup  // counts the goroutines that watch sessions or send requests to agents
 	ctx  context.Context // the context of requests to agents; stop cancels it
 	stop context.CancelFunc
 
@@ -41,7 +41,7 @@ func newTable(log logr.Logger, now func() time.Time) *table {
 	return &table{log: log, now: now, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}}
 }
 
-// isHost reports whether a member is a Host and not a Cluster.
+// isHost reports whether a member is a Host rather than a Cluster.
 func isHost(name types.NamespacedName) bool {
 	_, ok := protocol.HostOf(name.Name)
 	return ok

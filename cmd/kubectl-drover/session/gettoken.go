@@ -121,9 +121,9 @@ func (o *options) serversOf(raw *clientcmdapi.Config) []string {
 	return servers
 }
 
-// chooseHub returns the hub that the first matching server belongs to. If there are no servers, it returns the hub of
-// the only session. If a server belongs to a hub without a session, it returns an error instead of using a session at a
-// different hub.
+// chooseHub returns the hub that the first matching server belongs to. If there is none, it returns the hub of the only
+// session. If a server belongs to a hub at which the user has no session, it returns an error instead of using a
+// session at a different hub.
 func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 	if issuer, found := hubOf(sessions, servers); found {
 		return issuer, nil

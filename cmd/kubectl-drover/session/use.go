@@ -292,7 +292,7 @@ func rememberHub(config *clientcmdapi.Config, session *login.Session, selected b
 	return name, markHub(config, name, session)
 }
 
-// markHub marks a context as the hub that was selected last.
+// markHub marks a context as the most recently selected hub.
 func markHub(config *clientcmdapi.Config, name string, session *login.Session) error {
 	mark := cli.MarkOf(config, name)
 	mark.Selected, mark.URL, mark.CA = time.Now(), session.Issuer, session.CA
