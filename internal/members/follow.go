@@ -31,7 +31,7 @@ type Followers struct {
 	following following
 }
 
-// following holds the subjects that the leader follows on all members.
+// following holds the subjects that the leading replica follows for all members.
 type following struct {
 	leading  bool     // table.mu guards leading and subjects
 	subjects []string // subjects with a follower
