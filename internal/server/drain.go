@@ -19,8 +19,8 @@ const (
 	// lastWords is how long the server waits for responses to be sent, and for new connections to send their first
 	// request, before it closes the port.
 	lastWords = time.Second
-	// keepBeyond is added to the time for which this replica uses a tunnel. Agents are told to keep the tunnel for the
-	// sum, so that it is always the replica that closes the tunnel.
+	// keepBeyond is added to the time for which this replica continues to use a tunnel. Agents are told to keep the
+	// tunnel for the sum of both, so that it is always the replica that closes the tunnel.
 	keepBeyond = 10 * time.Second
 	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
 	// value is random, so that they do not all reconnect at the same time.
