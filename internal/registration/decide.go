@@ -45,7 +45,7 @@ type Join struct {
 // DecideJoin returns the identity that a Cluster's agent has after a join request. It has no side effects.
 //
 // A token lets one agent join. If the same agent presents the token again, with the same key and from the same cluster,
-// this counts as a retry and succeeds. If the same key comes from a different cluster, the join is refused with
+// this counts as a retry and succeeds. If a different cluster presents the token, the join is refused with
 // IdentityMismatch. A new token replaces both the key and the member, so a rebuilt member can join its Cluster again.
 func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	if err := checkRequest(in); err != nil {

@@ -54,8 +54,8 @@ type Cluster struct {
 	Selected bool
 	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan has never started in the member.
 	Claim *ClusterClaim
-	// Away is the reason why the member cannot receive anything, for example Disconnected, AgentTooOld or
-	// AgentReadOnly. It is empty if the member can receive the plan.
+	// Away is the reason why the member cannot receive anything, for example AgentTooOld or AgentReadOnly, or that the
+	// member is disconnected. It is empty if the member can receive the plan.
 	Away string
 	// AwaySince is the latest time at which the member can have become unavailable. It is zero if this is unknown.
 	AwaySince time.Time
@@ -113,7 +113,8 @@ const (
 	DeliverPaused Delivery = "Paused"
 	// DeliverPlan gives the member the plan as it is.
 	DeliverPlan Delivery = "Plan"
-	// DeliverUnchanged leaves the member's plan unchanged, because its agent has not reported yet which plan it has.
+	// DeliverUnchanged leaves the member's plan unchanged, because its agent has not reported yet which plan the member
+	// has.
 	DeliverUnchanged Delivery = "Unchanged"
 )
 
