@@ -30,7 +30,7 @@ type Recorder struct {
 
 	id   string
 	last atomic.Pointer[sighting] // nil until the Lease has been read or stored
-	own  atomic.Pointer[history]  // the history that this process last stored, nil if this process has never been the leader
+	own  atomic.Pointer[history]  // the history that this process last stored; nil if it has never been the leader
 	seen history                  // the history that was last read or stored; used only by the leader election
 }
 

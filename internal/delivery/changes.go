@@ -121,7 +121,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 		return
 	}
 	m := g.known(name)
-	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member is waiting for that checkpoint to be confirmed
+	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member waits for its confirmation
 	offer := make(map[string]*protocol.SetState, len(all))
 	for _, event := range all {
 		switch {
@@ -132,7 +132,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 			delete(offer, event.Removed)
 		}
 	}
-	g.affected = append(g.affected, m.lacking()...) // the state of these sets was unknown; update adds the owners of the sets that exist
+	g.affected = append(g.affected, m.lacking()...) // their state was unknown; update adds the owners of sets that exist
 	for id := range m.has {
 		if offer[id] == nil {
 			g.update(m, id, nil)

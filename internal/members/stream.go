@@ -61,7 +61,7 @@ type stream struct {
 	reports   func(*protocol.Report) // nil if no reports are requested
 	intake    *rate.Limiter          // limits reports
 	offers    *reportBytes           // shared by all streams of the member
-	lines     *pace                  // limits the lines that are not part of a complete report; also shared by the member's streams
+	lines     *pace                  // limits lines outside complete reports; also shared by the member's streams
 	sets      subject[*protocol.SetEvent]
 	plans     subject[*protocol.PlanEvent]
 	restart   context.CancelCauseFunc // nil while no request is open; table.mu guards it

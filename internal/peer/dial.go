@@ -31,7 +31,7 @@ type dial struct {
 	wanted  bool   // whether the Finder found it most recently
 	self    bool   // whether it is an address of this replica
 	up      bool   // whether there is a link
-	peer    string // the id of the replica at this address; empty until that replica has requested this replica's members
+	peer    string // the id of the replica at this address; empty until it has requested the members
 }
 
 // found applies the list of the replicas' addresses. A link to an address that is no longer in the list continues,

@@ -239,7 +239,7 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	current bool) (string, error) {
 	last := len(clusters) - 1
 	ownAddress := current && last >= 0 && clusters[last].answers(ctx, directToken(session, clusters[last]))
-	config, err := o.Loading.GetStartingConfig() // read again directly before the change, to keep changes that other programs made in the meantime
+	config, err := o.Loading.GetStartingConfig() // read again just before the change, to keep other programs' changes
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
 	}
