@@ -100,8 +100,8 @@ func (h *Hold) Withdraw(id string) {
 // Settle records that a set has an owner again, or that the set was removed.
 func (h *Hold) Settle(id string) { delete(h.withdrawn, id) }
 
-// Compared records the difference in the member. A nil difference is unknown. It reports whether a known difference has
-// changed.
+// Compared records the difference in the member. A nil difference means that the difference is unknown. Compared
+// reports whether a known difference has changed.
 func (h *Hold) Compared(now *Difference) (changed bool) {
 	if now != nil {
 		now.Checkpoint = h.lost

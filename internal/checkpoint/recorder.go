@@ -16,8 +16,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrRestored stops a replica because the hub's etcd was restored while the replica was running. Its caches may contain
-// objects that no longer exist on the hub.
+// ErrRestored stops a replica because the hub's etcd was restored while the replica was running. The replica's caches
+// may contain objects that no longer exist on the hub.
 var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: " +
 	"the hub's etcd was restored from a backup while the program was running. The replica exits, because its caches " +
 	"may be newer than the hub, and starts again with the hub's present state")

@@ -132,7 +132,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 			delete(offer, event.Removed)
 		}
 	}
-	g.affected = append(g.affected, m.lacking()...) // their state was unknown; update adds the owners of sets that exist
+	g.affected = append(g.affected, m.lacking()...) // their state was unknown; update adds owners of sets that exist
 	for id := range m.has {
 		if offer[id] == nil {
 			g.update(m, id, nil)

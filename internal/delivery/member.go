@@ -36,9 +36,9 @@ type member struct {
 // connection is the part of a member's state that is independent of its sets.
 type connection struct {
 	connected bool // set if a replica of its agent is connected; after Forget, node agents count too
-	// refuses is the reason why the agent accepts no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub
-	// sends none, ReasonIdentityMismatch. It is empty if sets can be sent. If it is not empty, the member may still
-	// have sets that were sent earlier, but these are not maintained and do not count.
+	// refuses is ReasonAgentTooOld or ReasonAgentReadOnly if the agent accepts no sets, and ReasonIdentityMismatch if
+	// the hub sends none. It is empty if sets can be sent. If it is not empty, the member may still have sets that were
+	// sent earlier, but these are not maintained and do not count.
 	refuses string
 	// withheld is true if the Cluster's spec has the ReadOnly profile. In this case, nothing is sent, and existing sets
 	// are removed.

@@ -189,8 +189,8 @@ func (d *Store) Awaited() []Key {
 }
 
 // Replace declares the sets that an owner requires, at most one in each member. The owner's sets in all other members
-// are removed. Declaring a set again without a change costs nothing. Two owners must not require a set with the same ID
-// in the same member. If they do, the later owner owns the set.
+// are removed. Declaring a set again without a change costs nothing. Two owners must not declare sets with the same ID
+// for the same member. If they do, the set belongs to the owner that declared it later.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	g := d.lock()
 	defer d.unlock()

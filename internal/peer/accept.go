@@ -125,7 +125,7 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link the current link of its peer, and closes the previous one. If there is a previous link, the peer
+// enter makes a link the current link of its peer, and closes the previous one. A previous link exists only if the peer
 // has given it up or has two routes to this replica.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()

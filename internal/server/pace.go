@@ -15,7 +15,7 @@ import (
 )
 
 // The rates at which connections are admitted. When thousands of agents lose their connection to the hub at the same
-// time, they reconnect within a second, and any client can open connections endlessly. Without a limit, their
+// time, they reconnect within a second, and any client can open connections endlessly. Without a limit, all these
 // handshakes would leave no CPU time for users, open tunnels and the Lease.
 const (
 	agentsPerCore = 200 // per second; together with the work that follows, this takes about half of a core's time

@@ -10,10 +10,10 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeMembers are the members of a fleet for which a simulation computes steps, in the same way as activeNodes are
-// the nodes of a member. They include the next member to start. They also include each member in which the plan has
-// started, until that member is complete and nothing more happens in it. The other members are only counted, so that
-// the cost of a simulation grows with the number of steps and not with the number of members.
+// activeMembers are the members of a fleet for which a simulation computes steps. They correspond to activeNodes in a
+// member. They include the next member to start. They also include each member in which the plan has started, until
+// that member is complete and nothing more happens in it. The other members are only counted, so that the cost of a
+// simulation grows with the number of steps and not with the number of members.
 type activeMembers struct {
 	// members holds the active members' indexes in the list of all members, which is sorted by name.
 	members []int
