@@ -21,11 +21,12 @@ import (
 
 const (
 	unitName = "drover-host-agent.service"
-	// maxToken is the maximum length of the first line of the input, in bytes.
+	// maxToken is the maximum length of the first line of input, in bytes.
 	maxToken = 4 << 10
 )
 
-// unit is the agent's systemd unit. With KillMode=process, a running instruction continues while the agent restarts.
+// unit is the agent's systemd unit. With KillMode=process, an instruction that is already running continues while the
+// agent restarts.
 const unit = `[Unit]
 Description=Drover host agent
 Wants=network-online.target

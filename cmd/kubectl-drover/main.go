@@ -3,8 +3,8 @@
 
 // Command kubectl-drover is kubectl's plugin for Drover.
 //
-// This file lists the plugin's commands. Each folder below has the commands for one subject. The packages of subjects
-// import package cli, which all of them share, and do not import each other.
+// This file lists the plugin's commands. Each folder below this one contains the commands for one subject. These
+// packages all import package cli, and do not import each other.
 package main
 
 import (
@@ -42,11 +42,11 @@ func commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{
 		// who may do what in a member, and why
 		rights.NewWhy(o), rights.NewWhoCan(o),
-		// roles for users and groups, and projects
+		// users' and groups' roles, and projects
 		grants.NewGrant(o), grants.NewRevoke(o), projects.New(o),
 		// the progress of plans, and what they would do
 		plans.New(o),
-		// clusters that join, and the agents in them
+		// clusters that join, and their agents
 		agents.NewImport(o), agents.NewList(o), agents.NewStatus(o), agents.NewLogs(o),
 		agents.NewUninstall(o),
 		// machines that join
@@ -90,8 +90,9 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 // completerName is the name of the executable that kubectl runs to complete this plugin's arguments.
 const completerName = "kubectl_complete-drover"
 
-// argumentsOf returns the arguments of a command line. If the program was called as completerName, it completes the
-// arguments. kubectl only needs a link with that name in the PATH.
+// argumentsOf returns the arguments of a command line. If the program was started under the name completerName,
+// argumentsOf returns the arguments of the completion command. To complete the plugin's arguments, kubectl needs only a
+// link with that name in the PATH.
 func argumentsOf(line []string) []string {
 	if name := strings.TrimSuffix(filepath.Base(line[0]), ".exe"); name == completerName {
 		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Workspace holds the objects that grant rights in one namespace of the hub, and the time for which access is
+// Workspace holds the objects that grant rights in one namespace on the hub, and the time for which access is
 // evaluated.
 type Workspace struct {
 	Templates       Templates
@@ -31,8 +31,9 @@ type Workspace struct {
 type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
-	// Project is the project of the action's namespace, from the namespace's label in the member. If it is empty, the
-	// label is unknown, and the project is determined from the namespaces that projects list.
+	// Project is the project of the namespace in which the action takes place, taken from the namespace's label in the
+	// member. If Project is empty, the label is unknown, and the project is determined from the namespaces that
+	// projects list.
 	Project string
 }
 
@@ -42,7 +43,7 @@ type Decision string
 const (
 	// Granted means that at least one chain grants the action.
 	Granted Decision = "Granted"
-	// Unknown means that only the member has the rules, because the bound template is external.
+	// Unknown means that the bound template is external, so its rules are known only in the member.
 	Unknown Decision = "Unknown"
 	// NotGranted means that nothing in the workspace grants the action.
 	NotGranted Decision = "NotGranted"
@@ -53,12 +54,13 @@ type Explanation struct {
 	Decision Decision
 	// Chains are the chains that grant the action. Chains with External set might grant it.
 	Chains []Chain
-	// Missing lists the subject's bindings that do not grant the action, with the closest to a grant first. If the
-	// subject has no bindings, it has one entry with LackBinding. It is set for every decision.
+	// Missing lists the subject's bindings that do not grant the action, starting with the binding that comes closest
+	// to granting it. If the subject has no bindings, there is one entry with LackBinding. Missing is set regardless of
+	// the decision.
 	Missing []Missing
 }
 
-// Chain connects a binding to a rule, and to the object in the member that applies the rule there.
+// Chain connects a binding to a rule, and to the object in the member that puts the rule into effect there.
 type Chain struct {
 	// Binding is the binding on the hub.
 	Binding Reference `json:"binding"`
@@ -71,7 +73,7 @@ type Chain struct {
 	// Rule is the rule that allows the action. It is empty if External is set.
 	Rule rbacv1.PolicyRule `json:"rule,omitzero"`
 	// External is the ClusterRole in the member whose rules determine the decision. It is empty if the rules are known
-	// here.
+	// on the hub.
 	External string `json:"external,omitempty"`
 	// Object is the object in the member.
 	Object Reference `json:"object"`
@@ -89,7 +91,7 @@ type Reference struct {
 // Lack is the reason why a binding does not grant an action.
 type Lack string
 
-// Lacks, from the closest to a grant to the furthest.
+// Lacks, ordered by how close the binding comes to granting the action, closest first.
 const (
 	// LackRule: everything else matches, but no rule of the role allows the action.
 	LackRule Lack = "NoRule"
@@ -99,7 +101,7 @@ const (
 	LackRole Lack = "RoleTemplateUnusable"
 	// LackNamespace: the namespace is not in the binding's project.
 	LackNamespace Lack = "NamespaceNotInProject"
-	// LackScope: the binding is for a project, but the action is not in a single namespace.
+	// LackScope: the binding is for a project, but the action is not limited to a single namespace.
 	LackScope Lack = "NotInANamespace"
 	// LackProject: the binding's project does not exist.
 	LackProject Lack = "ProjectNotFound"
@@ -112,7 +114,7 @@ const (
 // Missing is a binding that does not grant the action, and the reason.
 type Missing struct {
 	Lack Lack `json:"lack"`
-	// Binding is the binding. It is empty with LackBinding.
+	// Binding is the binding. It is empty if Lack is LackBinding.
 	Binding Reference  `json:"binding,omitzero"`
 	Subject v1.Subject `json:"subject,omitzero"`
 	// RoleTemplate and Project are the names in the binding. Project is empty for a ClusterRoleTemplateBinding.
@@ -124,7 +126,8 @@ type Missing struct {
 	Err error `json:"-"`
 }
 
-// Explain explains why a user with the given groups may do the action in the given place, or which right is missing.
+// Explain explains why a user with the given groups may perform the action in the given place, or which right is
+// missing.
 func Explain(w Workspace, user string, groups []string, where Place, what Action) Explanation {
 	about := func(s v1.Subject) bool {
 		return s.Kind == v1.SubjectUser && s.Name == user || s.Kind == v1.SubjectGroup && slices.Contains(groups, s.Name)
@@ -178,7 +181,7 @@ type candidate struct {
 	project string
 	expires *metav1.Time
 	target  v1.ClusterTarget
-	lack    Lack // set if it is known without looking at the action
+	lack    Lack // set if the reason does not depend on the action
 	// object is the object in the member, and ref is the ClusterRole to which it refers.
 	object  Reference
 	ref     rbacv1.RoleRef
@@ -224,7 +227,7 @@ func (w Workspace) projectCandidate(b *v1.ProjectRoleTemplateBinding) candidate 
 	return c
 }
 
-// decide returns how a binding grants the action, or why it does not. Exactly one of the results is not nil.
+// decide returns how a binding grants the action, or why it does not. Exactly one of the two results is non-nil.
 func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missing) {
 	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project,
 		Expires: c.expires}

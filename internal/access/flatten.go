@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access converts role templates and bindings into RBAC objects, and explains why a user may do something.
+// Package access converts role templates and bindings into RBAC objects, and explains why a user may perform an action.
 //
-// It has no side effects: it uses no client, context, clock or logger. Rules are never translated, merged or widened:
-// members get the rules as they are written in the templates.
+// It has no side effects and uses no client, context, clock or logger. It never translates, merges or widens rules.
+// Members get the rules exactly as they are written in the templates.
 package access
 
 import (
@@ -21,7 +21,7 @@ import (
 // Templates holds all role templates of the hub, by name.
 type Templates map[string]*v1.RoleTemplate
 
-// Index returns the templates of a list, by name.
+// Index returns the templates in a list, by name.
 func Index(list []v1.RoleTemplate) Templates {
 	templates := make(Templates, len(list))
 	for i := range list {
@@ -35,7 +35,7 @@ type Error struct {
 	// Reason is the reason of the Ready condition: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
 	// ReasonContextMismatch, ReasonInheritsExternal or ReasonInvalidRules.
 	Reason string
-	// Message describes the problem and the remedy.
+	// Message describes the problem and how to fix it.
 	Message string
 }
 
@@ -54,7 +54,7 @@ type Source struct {
 
 // Flatten returns the rules of a template and of all templates that it inherits. Its own rules come first, then the
 // rules of its parents in the listed order. Each template and each rule is included once. An external template is an
-// error, because its rules are not known here. The error is an *Error.
+// error, because its rules are not known on the hub. The error is an *Error.
 func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	sources, err := Sources(templates, name)
 	if err != nil {
@@ -67,8 +67,8 @@ func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	return rules, nil
 }
 
-// Sources is like Flatten, but also returns where each rule was written. For a rule in several places, it returns the
-// first place.
+// Sources is like Flatten, but also returns where each rule was written. If a rule was written in several places, it
+// returns the first one.
 func Sources(templates Templates, name string) ([]Source, error) {
 	w := &walk{templates: templates, done: map[string]bool{}, rules: map[string]bool{}}
 	if err := w.visit(name); err != nil {
@@ -77,7 +77,7 @@ func Sources(templates Templates, name string) ([]Source, error) {
 	return w.sources, nil
 }
 
-// walk traverses the inheritance of one template, depth first.
+// walk traverses the inheritance tree of one template, depth first.
 type walk struct {
 	templates Templates
 	path      []string
@@ -112,7 +112,7 @@ func (w *walk) visit(name string) error {
 	return nil
 }
 
-// template returns the template with the given name, if the previous template on the path may inherit it.
+// template returns the template with the given name, if the previous template on the path is allowed to inherit it.
 func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	template, found := w.templates[name]
 	switch {
@@ -152,7 +152,7 @@ func (w *walk) add(template *v1.RoleTemplate, rule rbacv1.PolicyRule) error {
 	return nil
 }
 
-// ruleKey returns the same key for rules with the same lists, regardless of their order.
+// ruleKey returns the same key for rules whose lists have the same elements, regardless of the order.
 func ruleKey(r rbacv1.PolicyRule) string {
 	key := make([]byte, 0, 256)
 	for _, list := range [][]string{r.APIGroups, r.Resources, r.ResourceNames, r.Verbs, r.NonResourceURLs} {

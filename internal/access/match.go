@@ -18,9 +18,9 @@ type Action struct {
 	Group string `json:"group,omitempty"`
 	// Resource is the plural name, followed by "/" and the subresource if there is one: "pods/log".
 	Resource string `json:"resource,omitempty"`
-	// Name is the name of the object. An empty name means all objects, and is used for create.
+	// Name is the name of the object. An empty name means all objects. It is also used for the verb create.
 	Name string `json:"name,omitempty"`
-	// Namespace is empty for cluster-scoped resources and for all namespaces.
+	// Namespace is empty for cluster-scoped resources and for actions in all namespaces.
 	Namespace string `json:"namespace,omitempty"`
 	// URL is the path of a non-resource request, such as "/metrics".
 	URL string `json:"url,omitempty"`
@@ -38,7 +38,7 @@ func Allows(rule rbacv1.PolicyRule, a Action) bool {
 		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, a.Name))
 }
 
-// has reports whether a list contains a word or "*".
+// has reports whether a list contains the given word or "*".
 func has(list []string, word string) bool {
 	return slices.Contains(list, word) || slices.Contains(list, "*")
 }

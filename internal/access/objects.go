@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Role returns the ClusterRole of a template in a member. It returns nil without an error for an external template,
-// because the member already has the role.
+// Role returns the ClusterRole that represents a template in a member. For an external template, it returns nil without
+// an error, because the member already has the role.
 func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	template, found := templates[name]
 	if found && template.Spec.External != "" {
@@ -31,8 +31,8 @@ func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	}, nil
 }
 
-// ClusterBinding returns the ClusterRoleBinding of a binding, for each member that the binding targets. The error is an
-// *Error.
+// ClusterBinding returns the ClusterRoleBinding that represents a binding in each member that the binding targets. The
+// error is an *Error.
 func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rbacv1.ClusterRoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextCluster)
 	if err != nil {
@@ -47,8 +47,9 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 	}, nil
 }
 
-// ProjectBinding returns the RoleBinding of a binding. It has no namespace, because set.Content.Expand uses it as a
-// template and creates it in each namespace of the project. The error is an *Error.
+// ProjectBinding returns the RoleBinding that represents a binding in a member. The RoleBinding has no namespace,
+// because set.Content.Expand uses it as a template and creates a copy in each of the project's namespaces. The error is
+// an *Error.
 func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rbacv1.RoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextProject)
 	if err != nil {
@@ -100,9 +101,10 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole of a template that is not external. RBAC names may contain colons but
-// the names of our kinds may not, so names of different kinds never collide. The name includes the context, because a
-// binding must never get the rules that its template has in another context, not even temporarily.
+// roleName returns the name of the ClusterRole that represents a template that is not external. RBAC names may contain
+// colons but the names of Drover's own objects may not, so names of different kinds never collide. The name includes
+// the context, because a binding must never get the rules that its template has in another context, not even
+// temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }

@@ -14,7 +14,7 @@ import (
 // maxNamed is the maximum number of sets that a status lists for each kind of change.
 const maxNamed = 50
 
-// Difference holds the changes that a restored hub would make in a member, as sorted IDs of sets.
+// Difference holds the changes that a restored hub would make in a member. It lists sets by their sorted IDs.
 type Difference struct {
 	// Checkpoint is the checkpoint that the agent has or had, and that the hub has no record of.
 	Checkpoint string
@@ -46,7 +46,7 @@ func (d *Difference) Status() *v1.RestoreStatus {
 	}
 }
 
-// Summary describes the number of changes in words.
+// Summary describes in words how many changes there are.
 func Summary(add, change, remove []string) string {
 	return fmt.Sprintf("%d to add, %d to change, %d to remove", len(add), len(change), len(remove))
 }

@@ -5,9 +5,9 @@
 // members and hosts until an administrator confirms them.
 //
 // A checkpoint is one renewal of the leader's Lease. The leader sends the latest checkpoint with each set, and agents
-// store it. The Lease contains the history of leaders, with the number of their renewals, so a leader can tell whether
-// the hub remembers a checkpoint. A restored hub does not remember the checkpoints that were sent after the backup,
-// regardless of its current revisions. Nothing else has to be written for this purpose.
+// store it. The Lease contains the history of leaders and the number of renewals by each leader, so a leader can tell
+// whether the hub remembers a checkpoint. A restored hub does not remember the checkpoints that were sent after the
+// backup, regardless of its current revisions. Nothing but the Lease has to be written for this purpose.
 package checkpoint
 
 import (
@@ -17,18 +17,18 @@ import (
 	"strings"
 )
 
-// maxTerms is the maximum number of terms in a history. That many terms take about 13 KB of text. Older checkpoints
-// count as remembered.
+// maxTerms is the maximum number of terms in a history. A history of this length takes about 13 KB. Checkpoints from
+// before the oldest term count as remembered.
 const maxTerms = 500
 
 // term is the time during which one manager led.
 type term struct {
 	number   int32  // LeaseTransitions of the Lease
 	id       string // the ID of the manager's process
-	renewals uint64 // the number of renewals of the Lease in this term
+	renewals uint64 // how often the Lease was renewed in this term
 }
 
-// history holds the latest terms of one Lease, the oldest first.
+// history holds the latest terms in one Lease, oldest first.
 type history struct {
 	lease string // UID of the Lease, because a Lease that was created again has a different history
 	terms []term
@@ -40,7 +40,7 @@ type point struct {
 	term
 }
 
-// String returns the form in which a checkpoint is sent.
+// String returns the checkpoint in the form in which it is sent.
 func (p point) String() string {
 	return fmt.Sprintf("%s/%d/%s/%d", p.lease, p.number, p.id, p.renewals)
 }
@@ -70,7 +70,7 @@ func parsePoint(text string) (point, bool) {
 	return point{lease: parts[1], term: term{number: int32(number), id: parts[3], renewals: renewals}}, err == nil
 }
 
-// renew returns the history with another renewal by a process. The first renewal by a process starts its term.
+// renew returns the history with one more renewal by the given process. The first renewal by a process starts its term.
 func (h history) renew(number int32, id string) history {
 	terms := append([]term(nil), h.terms...)
 	if n := len(terms); n == 0 || terms[n-1].id != id {
@@ -82,8 +82,8 @@ func (h history) renew(number int32, id string) history {
 
 // forgot reports whether a checkpoint belongs to this hub but is missing from its history.
 //
-// A checkpoint of another Lease does not belong to this hub. Such a checkpoint exists if the hub was restored into
-// another cluster, or if the Lease was deleted.
+// A checkpoint from another Lease does not belong to this hub. An agent can have such a checkpoint if the hub was
+// restored into another cluster, or if the Lease was deleted.
 func (h history) forgot(p point) bool {
 	if p.lease != h.lease || len(h.terms) == 0 {
 		return false
@@ -104,7 +104,7 @@ func (h history) last() (point, bool) {
 	return point{lease: h.lease, term: h.terms[len(h.terms)-1]}, true
 }
 
-// String returns the terms in the form of the Lease's annotation.
+// String returns the terms in the format of the Lease's annotation.
 func (h history) String() string {
 	parts := make([]string, len(h.terms))
 	for i, t := range h.terms {
@@ -117,7 +117,7 @@ func (h history) String() string {
 func parseHistory(lease, text string) history {
 	h := history{lease: lease}
 	for part := range strings.FieldsSeq(text) {
-		p, ok := parsePoint("x/" + part) // a term has the format of a checkpoint, but without the Lease
+		p, ok := parsePoint("x/" + part) // a term has the format of a checkpoint without the Lease's UID
 		if !ok {
 			return history{lease: lease}
 		}

@@ -13,11 +13,11 @@ import (
 
 // Policy holds back the changes that a restored hub would make in its members. The zero value holds nothing back.
 type Policy struct {
-	// Current returns the checkpoint to send with each set, or an empty string if there is none. If it is nil, there is
-	// none.
+	// Current returns the checkpoint to send with each set, or an empty string if there is none. If Current is nil,
+	// there is never a checkpoint.
 	Current func() string
-	// Lost returns the checkpoint that the hub does not remember and that no administrator has confirmed for a member.
-	// The argument "has" is the checkpoint of the member's agent, or empty if it has none. The result is empty if the
+	// Lost returns a member's checkpoint that the hub does not remember and that no administrator has confirmed. The
+	// argument "has" is the checkpoint that the member's agent has, or empty if it has none. The result is empty if the
 	// member is not waiting. If Lost is nil, no member is waiting. Lost must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
 	// Rules holds the rules for sets, by kind of set.
@@ -25,7 +25,7 @@ type Policy struct {
 }
 
 // Rule determines what happens to the sets of one kind while a member is waiting. With the zero value, all changes wait
-// for the confirmation.
+// for confirmation.
 type Rule struct {
 	// CountsAsWithdrawn means that a set is removed immediately when its owner withdraws it after the restore. A user
 	// has requested this removal, so it is not a consequence of the restore.
@@ -33,8 +33,8 @@ type Rule struct {
 	// RevokedAtOnce means that a set that differs from the desired one is removed immediately, and is sent again after
 	// the confirmation. An outdated version of such a set may grant access that has been revoked since.
 	RevokedAtOnce bool
-	// OfMember means that the set belongs to the member itself, and that its owner is notified when the member starts or
-	// stops waiting.
+	// OfMember means that the set belongs to the member itself and that the set's owner is notified when the member
+	// starts or stops waiting.
 	OfMember bool
 }
 
@@ -53,7 +53,7 @@ func (p *Policy) Rule(id string) Rule {
 }
 
 // Examine determines whether a member is waiting, and reports whether that has changed. settled is true if the agent
-// reports each change, so withdrawn sets need not be recorded while the member is not waiting.
+// reports each change, because in that case withdrawn sets need not be recorded while the member is not waiting.
 func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Hold, settled bool) (changed bool) {
 	was := h.Waits()
 	h.lost = ""
@@ -69,7 +69,7 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 	return was != h.Waits()
 }
 
-// Hold is the state of one member after a restore of the hub's etcd. It must not be used concurrently.
+// Hold is the state of one member after the hub's etcd was restored. It must not be used concurrently.
 type Hold struct {
 	reached    string              // the checkpoint that the agent reported, empty if there is none
 	lost       string              // the checkpoint that needs a confirmation, empty if the member is not waiting
@@ -97,11 +97,11 @@ func (h *Hold) Withdraw(id string) {
 	h.withdrawn[id] = struct{}{}
 }
 
-// Settle records that a set has an owner again, or was removed.
+// Settle records that a set has an owner again, or that the set was removed.
 func (h *Hold) Settle(id string) { delete(h.withdrawn, id) }
 
-// Compared records the difference in the member, where nil means that it is unknown. It reports whether a known
-// difference has changed.
+// Compared records the difference in the member. A nil difference means that the difference is unknown. Compared
+// reports whether a known difference has changed.
 func (h *Hold) Compared(now *Difference) (changed bool) {
 	if now != nil {
 		now.Checkpoint = h.lost
@@ -115,7 +115,7 @@ func (h *Hold) Compared(now *Difference) (changed bool) {
 func (h *Hold) Agrees() bool { return h.difference != nil && h.difference.empty() }
 
 // Difference returns the difference that is waiting for a confirmation, or nil if nothing is waiting. The result known
-// reports whether it is known. settled has the same meaning as for Examine.
+// reports whether the difference is known. The argument settled has the same meaning as for Examine.
 func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {
 	case !h.Waits():
@@ -126,5 +126,6 @@ func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	return h.difference, true
 }
 
-// End stops the waiting of a member whose agent has received a checkpoint. The agent is about to report it.
+// End records that a member no longer waits because its agent has received a checkpoint, which the agent is about to
+// report.
 func (h *Hold) End(checkpoint string) { *h = Hold{reached: checkpoint} }

@@ -16,8 +16,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrRestored stops a replica because the hub's etcd was restored while the replica was running. Its caches may contain
-// objects that no longer exist on the hub.
+// ErrRestored stops a replica because the hub's etcd was restored while the replica was running. The replica's caches
+// may contain objects that no longer exist on the hub.
 var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: " +
 	"the hub's etcd was restored from a backup while the program was running. The replica exits, because its caches " +
 	"may be newer than the hub, and starts again with the hub's present state")
@@ -25,13 +25,13 @@ var ErrRestored = errors.New("the Lease lacks renewals that this replica has see
 // Recorder is the Lease client that a manager uses for leader election. It keeps the history in the Lease's annotation.
 type Recorder struct {
 	leasesv1.LeasesGetter
-	// Restored, if it is not nil, is called when a Lease lacks a renewal that was seen before.
+	// Restored is called when a Lease lacks a renewal that was seen before. It may be nil.
 	Restored func()
 
 	id   string
 	last atomic.Pointer[sighting] // nil until the Lease has been read or stored
-	own  atomic.Pointer[history]  // the history that this process last stored, nil if it has never been the leader
-	seen history                  // the history last read or stored; only the leader election uses it
+	own  atomic.Pointer[history]  // the history that this process last stored; nil if it has never been the leader
+	seen history                  // the history that was last read or stored; used only by the leader election
 }
 
 // NewRecorder returns a Recorder that reads and writes Leases with a client.
@@ -39,7 +39,7 @@ func NewRecorder(client leasesv1.LeasesGetter) *Recorder {
 	return &Recorder{LeasesGetter: client, id: rand.Text()[:12]}
 }
 
-// Current returns the latest checkpoint of this leader, or an empty string if it has never been the leader.
+// Current returns this leader's latest checkpoint, or an empty string if this process has never been the leader.
 func (r *Recorder) Current() string {
 	h := r.load()
 	if h == nil {
@@ -49,7 +49,7 @@ func (r *Recorder) Current() string {
 	return last.String()
 }
 
-// Term returns the term of this leader, or an empty string if it has never been the leader.
+// Term returns this leader's term, or an empty string if this process has never been the leader.
 func (r *Recorder) Term() string {
 	if h := r.load(); h != nil {
 		return h.term()
@@ -57,11 +57,11 @@ func (r *Recorder) Term() string {
 	return ""
 }
 
-// Term returns the term of the leader in a Lease, or an empty string if the history of the Lease has none.
+// Term returns the term of the leader that a Lease records, or an empty string if the Lease's history has no term.
 func Term(lease *coordinationv1.Lease) string { return historyOf(lease).term() }
 
-// Forgot reports whether the hub does not remember an agent's checkpoint, because its etcd was restored from an older
-// backup.
+// Forgot reports whether the hub does not remember an agent's checkpoint, because the hub's etcd was restored from an
+// older backup.
 func (r *Recorder) Forgot(checkpoint string) bool {
 	h := r.load()
 	p, ok := parsePoint(checkpoint)
@@ -85,9 +85,9 @@ type leases struct {
 	recorder *Recorder
 }
 
-// Get implements LeaseInterface. A standby replica reads the Lease every few seconds. The leader reads it only if it
-// could not renew it, for example after a restore. After a restore, Get fails, so that a replica whose caches differ
-// from the hub does not lead.
+// Get implements LeaseInterface. A standby replica reads the Lease every few seconds. The leader reads it only if a
+// renewal failed, for example after a restore. After a restore, Get fails, so that a replica whose caches differ from
+// the hub does not become the leader.
 func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Get(ctx, name, options)
 	if err != nil {
@@ -120,7 +120,7 @@ func (l leases) Update(
 	return l.recorder.stored(l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options))
 }
 
-// renew returns a Lease with another renewal, if this process is about to hold it.
+// renew returns a Lease with one more renewal, if this process is about to hold the Lease.
 func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
 		return lease

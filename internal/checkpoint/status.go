@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Policy returns the policy of the hub whose Lease the Recorder renews. The argument clusters must read from a cache.
+// Policy returns the policy of the hub whose Lease the Recorder renews. The client clusters must read from a cache.
 func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
 	lost := func(ctx context.Context, member types.NamespacedName, has string) string {
 		cluster := &v1.Cluster{}
@@ -29,10 +29,10 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 }
 
 // Lost returns the checkpoint of a Cluster or Host that the hub does not remember, or an empty string if there is none.
-// confirmed reports whether an administrator has confirmed the hub's changes there. The argument "waits" comes from the
-// status of the object, and "has" is the checkpoint that its agent reports. An object that has started to wait
-// continues to wait when the history no longer reaches back to that checkpoint, and even when the agent has lost the
-// checkpoint.
+// confirmed reports whether an administrator has confirmed the hub's changes in that member or host. The argument
+// "waits" comes from the object's status, and "has" is the checkpoint that its agent reports. An object that has
+// started to wait continues to wait even when the history no longer reaches back to that checkpoint, and even when the
+// agent has lost the checkpoint.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
 ) (lost string, confirmed bool) {
@@ -45,17 +45,18 @@ func Lost(
 	return lost, lost != "" && object.GetAnnotations()[v1.AnnotationRestored] == lost
 }
 
-// Status is the part of the status of a Cluster or Host that shows the changes that are waiting.
+// Status is the part of a Cluster's or Host's status that shows the changes that are waiting for confirmation.
 type Status struct {
 	Restore    **v1.RestoreStatus
 	Conditions *[]metav1.Condition
 	Generation int64
-	// Now is the transition time for a change of the condition. It defaults to the current time.
+	// Now is the transition time that is set if the condition changes. It defaults to the current time.
 	Now metav1.Time
 }
 
-// Write writes the changes that are waiting for a confirmation, where nil means none, and emits an event when the
-// waiting starts. message explains how to resolve the wait, and action describes what the controller would have done.
+// Write writes the changes that are waiting for confirmation to the status, where nil means that there are none. It
+// emits an event when the waiting starts. message explains how to end the wait, and action describes what the
+// controller would have done.
 func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
 	*s.Restore = held
 	if held == nil {

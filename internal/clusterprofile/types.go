@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterprofile contains the parts of SIG-Multicluster's ClusterProfile kind that the hub writes.
+// Package clusterprofile contains the parts of SIG Multicluster's ClusterProfile kind that the hub writes.
 //
 // +kubebuilder:object:generate=true
 package clusterprofile
@@ -23,8 +23,9 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// ClusterProfile holds the fields of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322) that the hub writes. The
-// upstream module requires another version of controller-runtime, and its type has no further fields.
+// ClusterProfile holds the fields of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322) that the hub writes. This
+// type replaces the upstream one, because the upstream module requires a different version of controller-runtime. The
+// upstream type has no further fields.
 //
 // +kubebuilder:object:root=true
 type ClusterProfile struct {
@@ -50,7 +51,7 @@ type ClusterProfileSpec struct {
 	ClusterManager ClusterManager `json:"clusterManager"`
 }
 
-// ClusterManager is the product that writes a profile. It is immutable, and is also the value of LabelManager.
+// ClusterManager is the product that writes a profile. It is immutable. Its name is also the value of LabelManager.
 type ClusterManager struct {
 	Name string `json:"name"`
 }
@@ -63,7 +64,7 @@ type ClusterProfileStatus struct {
 	AccessProviders []AccessProvider   `json:"accessProviders,omitempty"`
 }
 
-// Version holds the versions of the cluster.
+// Version holds the version of the cluster.
 type Version struct {
 	Kubernetes string `json:"kubernetes,omitempty"`
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Agent holds the defaults for agents. A field of spec.agent of a Cluster overrides the field here. For Env, each
-// variable of the Cluster overrides the variable here.
+// Agent holds the defaults for agents. A field in a Cluster's spec.agent overrides the corresponding field here. For
+// Env, each variable in the Cluster overrides the variable with the same name here.
 type Agent struct {
-	// Image is the image of the agent. Default: the image of the manager's own container (SetAgentImage), or
+	// Image is the agent's image. Default: the image of the manager's own container (see SetAgentImage), or
 	// "drover:latest" if the manager runs outside a cluster.
 	Image string `json:"image,omitempty"`
 	// Rollout specifies how a new image or version reaches the agents: first a few agents, and then larger shares of
@@ -25,7 +25,7 @@ type Agent struct {
 	// Registry is prepended to the images of agents and Plans that do not specify a registry, for example
 	// "registry.example.com/mirror". Default: none.
 	Registry string `json:"registry,omitempty"`
-	// ImagePullSecrets name Secrets in the agent's namespace in each member.
+	// ImagePullSecrets are the names of Secrets in the agent's namespace in each member.
 	ImagePullSecrets []v1.PullSecret `json:"imagePullSecrets,omitempty"`
 	// Env holds environment variables for agents. Only variables that a Cluster may set are allowed.
 	Env []v1.AgentEnv `json:"env,omitempty"`
@@ -41,11 +41,12 @@ func (a Agent) Defaults() v1.Agent {
 		NodeSelector: a.NodeSelector, Tolerations: a.Tolerations, PriorityClassName: a.PriorityClassName}
 }
 
-// aRegistry matches a host with an optional path. The host needs a dot or a port so that container runtimes recognize
-// it as a host.
+// aRegistry matches a registry's host with an optional path. The host needs a dot or a port so that container runtimes
+// recognize it as a host.
 var aRegistry = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]+)?$`)
 
-// validate reports the errors in the section. add takes a field, a format and arguments.
+// validate reports the errors in the section. It reports each error by calling add with a field, a format and
+// arguments.
 func (a Agent) validate(add func(field, format string, args ...any)) {
 	if a.Registry != "" && !aRegistry.MatchString(a.Registry) {
 		add("agent.registry", "%q is not of the form host[:port][/folder], with a dot or a port in the host", a.Registry)

@@ -11,7 +11,7 @@ import (
 
 // Audit configures the log of users' requests to members.
 type Audit struct {
-	// Level is Off, Metadata, or Request, which also logs bodies, except bodies with secrets. Default: Off.
+	// Level is Off, Metadata, or Request. Request also logs bodies, except bodies that contain secrets. Default: Off.
 	Level audit.Level `json:"level,omitempty"`
 	// Mode determines what happens if lines are produced faster than they can be written: Dropping, the default, or
 	// Blocking.
@@ -20,7 +20,7 @@ type Audit struct {
 	Path string `json:"path,omitempty"`
 	// MaxSizeMiB is the size at which the file is renamed to Path.1 and a new file is started. Default: 100.
 	MaxSizeMiB int64 `json:"maxSizeMiB,omitempty"`
-	// MaxBackups is how many renamed files are kept. Default: 5.
+	// MaxBackups is the number of renamed files that are kept. Default: 5.
 	MaxBackups int `json:"maxBackups,omitempty"`
 }
 

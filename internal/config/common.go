@@ -14,12 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Program is the part of a configuration file that all programs have.
+// Program is the part of a configuration file that all programs share.
 type Program struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Namespace is the namespace on the hub for the program's Lease and for the objects that the manager publishes, such
-	// as its CA. Default: "drover-system", and for the provisioner its own namespace.
+	// Namespace is the namespace on the hub that contains the program's Lease and the objects that the manager
+	// publishes, such as its CA. Default: "drover-system" for the manager, and the provisioner's own namespace for the
+	// provisioner.
 	Namespace string `json:"namespace,omitempty"`
 	// Health is the port for the kubelet's probes, without TLS. Default: ":8081".
 	Health Port `json:"health,omitempty"`
@@ -37,7 +38,7 @@ func (p *Program) SetDefaults() {
 	p.LeaderElection.SetDefaults()
 }
 
-// Validate returns all faults of a file of the given kind. It calls rest, which reports the faults of the program's own
+// Validate returns all errors in a file of the given kind. It calls rest, which reports the errors in the program's own
 // fields.
 func (p *Program) Validate(kind string, rest func(add func(field, format string, args ...any))) error {
 	var errs []error
@@ -57,8 +58,7 @@ func (p *Program) Validate(kind string, rest func(add func(field, format string,
 	return errors.Join(errs...)
 }
 
-// Port configures a port for operators. Connections to it and handshakes on it do not count toward the limits of
-// Server.
+// Port configures a port for operators. Its connections and handshakes do not count toward the limits of Server.
 type Port struct {
 	// Listen is the address of the port, or ListenNowhere.
 	Listen string `json:"listen,omitempty"`
@@ -71,7 +71,7 @@ func (p Port) validate(name string, add func(field, format string, args ...any))
 	}
 }
 
-// LeaderElection configures leader election among the replicas of a command, through a Lease.
+// LeaderElection configures leader election among the replicas of a program. It uses a Lease.
 type LeaderElection struct {
 	// Enabled turns leader election on. Default: true. Turn it off only for a single process.
 	Enabled *bool `json:"enabled,omitempty"`

@@ -35,7 +35,7 @@ type Config struct {
 	Tracing Tracing `json:"tracing,omitempty"`
 	// Drain configures how a replica stops.
 	Drain Drain `json:"drain,omitempty"`
-	// Limits limit the load that users can put on one replica.
+	// Limits restricts the load that users can put on one replica.
 	Limits Limits `json:"limits,omitempty"`
 	// Audit configures the log of users' requests to members. It is off by default.
 	Audit Audit `json:"audit,omitempty"`
@@ -57,7 +57,7 @@ type Channels struct {
 type Server struct {
 	// Listen is the address of the port. Default: ":8443".
 	Listen string `json:"listen,omitempty"`
-	// URLs are the base URLs under which agents and users reach the hub, with the preferred URL first. Only https is
+	// URLs are the base URLs at which agents and users reach the hub, with the preferred URL first. Only https is
 	// allowed. All of them are announced to the agents. At least one is required.
 	URLs []string `json:"urls"`
 	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub uses this certificate
@@ -65,7 +65,7 @@ type Server struct {
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 }
 
-// ListenNowhere instead of an address disables a Port.
+// ListenNowhere disables a Port if it is used instead of an address.
 const ListenNowhere = "0"
 
 // Load reads, defaults and validates the file at path. Unknown fields are errors.
@@ -85,7 +85,7 @@ func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	return c, nil
 }
 
-// Parse does the same as Load for the content of a file. It reports all errors together.
+// Parse does the same as Load, but takes the content of a file. It reports all errors together.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -117,7 +117,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// validate reports the faults of the manager's own fields.
+// validate reports the errors in the manager's own fields.
 func (c *Config) validate(add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(c.Server.Listen); err != nil {
 		add("server.listen", "want host:port or :port: %w", err)
@@ -141,7 +141,8 @@ func (c *Config) validate(add func(field, format string, args ...any)) {
 	c.SignIn.validate(c.Server.URLs, add)
 }
 
-// moved returns an error for keys of the manager's former configuration that another command reads now.
+// moved returns an error for keys that the manager's configuration file used to have and that another command now
+// reads.
 func moved(raw []byte) error {
 	var former struct {
 		ClusterAPI any `json:"clusterAPI"`

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// EnvPod is the environment variable with the name of the manager's Pod. It is not set for a manager that runs outside
-// a cluster.
+// EnvPod is the environment variable that contains the name of the manager's Pod. It is not set if the manager runs
+// outside a cluster.
 const EnvPod = "DROVER_POD"
 
 const (
@@ -24,8 +24,8 @@ const (
 
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=pods,verbs=get
 
-// SetAgentImage sets the image of agents if the file does not specify one. Since a single image contains both binaries,
-// the default is the image of the manager's own container.
+// SetAgentImage sets the agents' image if the configuration file does not specify one. Since a single image contains
+// both binaries, the default is the image of the manager's own container.
 func (c *Config) SetAgentImage(ctx context.Context, hub client.Reader, pod string) error {
 	if c.Agent.Image != "" {
 		return nil

@@ -12,8 +12,8 @@ import (
 )
 
 // kubeconfig returns the configuration that the manager uses to reach the hub's API server. It never uses a proxy from
-// the environment, because such a proxy is for external destinations, such as release channels, and must not see the
-// manager's token.
+// the environment, because such a proxy is intended for external destinations, such as release channels, and must not
+// see the manager's token.
 func kubeconfig(userAgent string) (*rest.Config, error) {
 	cfg, err := ctrl.GetConfig()
 	if err != nil {

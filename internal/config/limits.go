@@ -11,17 +11,17 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Limits limit users' requests to one replica, and the resources that a workspace can use. The defaults are suitable
-// for 1 GiB of memory.
+// Limits restricts users' requests to one replica, and the resources that a workspace can use. The defaults are
+// suitable for 1 GiB of memory.
 type Limits struct {
 	// Short limits requests that end with their response. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`
-	// Long limits requests that are meant to last: watches, followed logs, sessions, and requests that are proxied to
-	// workloads. Defaults: user 1000, member 2000, all 5000.
+	// Long limits requests that are meant to last, such as watches, followed logs, sessions, and requests that are
+	// proxied to workloads. Defaults: user 1000, member 2000, all 5000.
 	Long RequestLimits `json:"long,omitempty"`
-	// Queue limits the short requests that wait because a limit has been reached. Long requests never wait.
+	// Queue limits the short requests that wait because a limit has been reached. Long requests are never queued.
 	Queue Queue `json:"queue,omitempty"`
-	// Backlog limits the memory for responses that users do not read.
+	// Backlog limits the memory for responses that users are not reading.
 	Backlog Backlog `json:"backlog,omitempty"`
 	// Workspace limits the resources that the members of one workspace can use.
 	Workspace Workspace `json:"workspace,omitempty"`
@@ -35,23 +35,23 @@ type Workspace struct {
 	// Clusters is the maximum number of Clusters that get a join token. Further Clusters get the reason
 	// TooManyClusters. Clusters that have joined are not affected. Default: 1000.
 	Clusters int `json:"clusters,omitempty"`
-	// Tunnels is the maximum number of tunnels that all Clusters of the workspace together have to one replica.
-	// Default: 4000. This is enough for two agent replicas of each Cluster, which all open a new tunnel before they
-	// close the old one.
+	// Tunnels is the maximum number of tunnels to one replica for all Clusters of a workspace together. Default: 4000.
+	// This is enough for two agent replicas per Cluster, even while all of them open a new tunnel before they close the
+	// old one.
 	Tunnels int `json:"tunnels,omitempty"`
-	// ClusterTunnels is the maximum number of tunnels of one Cluster to one replica. Default: 12.
+	// ClusterTunnels is the maximum number of tunnels to one replica for one Cluster. Default: 12.
 	ClusterTunnels int `json:"clusterTunnels,omitempty"`
 }
 
 // Connections limits the connections to the port of one replica.
 type Connections struct {
-	// All is the maximum number of connections, including tunnels. The next connection waits to be accepted. Default:
+	// All is the maximum number of connections, including tunnels. Further connections wait to be accepted. Default:
 	// 50000.
 	All int `json:"all,omitempty"`
-	// Source is the maximum number of connections of one address (or IPv6 /64) without an authenticated user or agent.
-	// It is also the maximum for one user, and for the service accounts of one namespace. The next connection is closed
-	// immediately. Default: 4000. Tunnels do not count, because behind a load balancer all agents come from one
-	// address.
+	// Source is the maximum number of connections from one address (or IPv6 /64) that have no authenticated user or
+	// agent. It is also the maximum for one user, and for the service accounts of one namespace together. Further
+	// connections are closed immediately. Default: 4000. Tunnels do not count, because behind a load balancer all
+	// agents have the same address.
 	Source int `json:"source,omitempty"`
 }
 
@@ -65,18 +65,19 @@ type RequestLimits struct {
 	All int `json:"all,omitempty"`
 }
 
-// Queue limits the short requests that are waiting.
+// Queue limits the short requests that wait because a limit has been reached.
 type Queue struct {
 	// All is how many requests may wait at the same time. Default: 2000.
 	All int `json:"all,omitempty"`
-	// User is how many requests of one user may wait. Default: 400.
+	// User is how many requests from one user may wait. Default: 400.
 	User int `json:"user,omitempty"`
 	// Wait is how long a request may wait. Default: 5s, at most 30s.
 	Wait metav1.Duration `json:"wait,omitempty"`
 }
 
-// Backlog limits the buffered responses that users do not read. Above a limit, the oldest response that has made no
-// progress for a second is cut off. At twice the limit, the oldest response is cut off even if it is making progress.
+// Backlog limits the buffered responses that users are not reading. Above a limit, the oldest of the responses that
+// have made no progress for a second is cut off. At twice the limit, the oldest response is cut off even if it is
+// making progress.
 type Backlog struct {
 	// MemberMiB is the limit for responses from one member. Default: 64.
 	MemberMiB int64 `json:"memberMiB,omitempty"`

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// startLog configures logging for the whole process according to the options, by default as JSON with times in RFC
-// 3339. Only panics are logged with a stack trace, because errors say what failed and on which object.
-// "-zap-stacktrace-level=error" adds stack traces to errors.
+// startLog configures logging for the whole process according to the options, by default as JSON with RFC 3339
+// timestamps. Only panics are logged with a stack trace, because error messages say which operation failed and on which
+// object. "-zap-stacktrace-level=error" adds stack traces to errors.
 func startLog(options zap.Options) {
 	log := newLog(options)
 	ctrl.SetLogger(log)
@@ -35,15 +35,15 @@ func newLog(options zap.Options) logr.Logger {
 	return zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&options)))
 }
 
-// quietConflicts logs optimistic-concurrency conflicts at level debug. They are not errors, because the write is
-// retried.
+// quietConflicts logs optimistic-concurrency conflicts at debug level. They are not errors, because the write that
+// failed is retried.
 type quietConflicts struct {
 	zapcore.Core
 	fields []zapcore.Field
 }
 
-// With implements zapcore.Core. It keeps the fields unencoded until a line is logged. Each reconcile has a logger with
-// values, but most reconciles log nothing, and encoding the values takes a buffer of one KiB each time.
+// With implements zapcore.Core. It does not encode the fields until a line is logged. Each reconcile has its own logger
+// with values, but most reconciles log nothing, and each time the values are encoded, this takes a buffer of one KiB.
 func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
 	return quietConflicts{c.Core, slices.Concat(c.fields, fields)}
 }

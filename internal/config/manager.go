@@ -70,7 +70,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 
 // restMapper returns the usual mapper, with a faster mapper in front of it for kinds that are mapped often. The cache
 // checks whether a kind is namespaced whenever a Secret is read, and controllers do so on each event for an object that
-// a Cluster owns. The usual mapper needs a tenth of a millisecond of CPU for that.
+// a Cluster owns. The usual mapper takes a tenth of a millisecond of CPU time for each check.
 func restMapper(c *rest.Config, client *http.Client) (meta.RESTMapper, error) {
 	discovered, err := apiutil.NewDynamicRESTMapper(c, client)
 	if err != nil {

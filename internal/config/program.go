@@ -33,7 +33,7 @@ func Main(program, version string, run func(ctx context.Context, path string) er
 	return 0
 }
 
-// NewManager returns a controller manager for the configuration of a command.
+// NewManager returns a controller manager for a command's configuration.
 func NewManager(cfg interface{ ManagerOptions() (ctrl.Options, error) }, userAgent string) (ctrl.Manager, error) {
 	hub, err := kubeconfig(userAgent)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxWaves is the maximum number of waves, as in a Plan.
+// maxWaves is the maximum number of waves, the same as in a Plan.
 const maxWaves = 16
 
 // Rollout specifies how a new image or version reaches the agents. Its fields are the same as in a Plan. A change to a
@@ -22,16 +22,17 @@ const maxWaves = 16
 type Rollout struct {
 	// Paused prevents further agents from starting an upgrade. Default: false.
 	Paused bool `json:"paused,omitempty"`
-	// MaxConcurrentClusters is how many agents may be upgraded at the same time, as a number or as a percentage of all
-	// agents (such as "10%", rounded up). Default: 10%.
+	// MaxConcurrentClusters is the maximum number of agents that are upgraded at the same time, as a number or as a
+	// percentage of all agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
 	// MaxFailedClusters is how many agents may fail before no more agents start, as a number or as a percentage
-	// (rounded down). It applies separately to each workspace, where it holds back only that workspace, and to all
-	// Clusters outside the workspace with the most failures. Default: 1%.
+	// (rounded down). The limit applies to each workspace separately, and reaching it there holds back only that
+	// workspace. It also applies to all Clusters together, except those in the workspace with the most failures.
+	// Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
-	// Waves start one after the other. Clusters that are in none of them form the last wave. Default: 1% of all
-	// Clusters, 10% of the others, and then the rest, 10 minutes apart. If the list is empty, all Clusters form a
-	// single wave.
+	// Waves start one after the other. Clusters that are in none of the waves form the last wave. Default: 1% of all
+	// Clusters, 10% of the others, and then the rest, with pauses of 10 minutes. If the list is empty, all Clusters
+	// form a single wave.
 	Waves []Wave `json:"waves"`
 	// Window is the time window in which agents may start an upgrade. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`
@@ -90,7 +91,7 @@ func (r *Rollout) validate(add func(field, format string, args ...any)) {
 	}
 }
 
-// Pace returns the pace for the given number of Clusters.
+// Pace returns the rollout's pace for the given number of Clusters.
 func (r *Rollout) Pace(clusters int) rollout.Pace {
 	scaled := func(value *intstr.IntOrString, up bool) int {
 		n, _ := intstr.GetScaledValueFromIntOrPercent(value, clusters, up) // validate has already checked the value

@@ -19,14 +19,14 @@ type SignIn struct {
 	Issuer string `json:"issuer,omitempty"`
 	// Tokens configures the tokens that users create for scripts.
 	Tokens Tokens `json:"tokens,omitempty"`
-	// SessionLifetime is how long after a login users can refresh their tokens. Default: 12h.
+	// SessionLifetime is how long users can refresh their tokens after a login. Default: 12h.
 	SessionLifetime metav1.Duration `json:"sessionLifetime,omitempty"`
 	// SessionIdleTimeout is how long an unused refresh token is valid. Default: 4h, or SessionLifetime if that is shorter.
 	SessionIdleTimeout metav1.Duration `json:"sessionIdleTimeout,omitempty"`
 }
 
-// Limits for sessions. Tokens are valid for 10 minutes anyway, so a shorter session would have no effect. Entering a
-// password once a month is not a burden.
+// Limits for sessions. Tokens are valid for 10 minutes anyway, so a shorter session would have no effect. The maximum
+// still requires users to sign in once a month, which is not a burden.
 const (
 	minSession = 10 * time.Minute
 	maxSession = 30 * 24 * time.Hour
@@ -51,7 +51,7 @@ const (
 	maxTokenTTL = 366 * 24 * time.Hour
 )
 
-// On reports whether users can sign in.
+// On reports whether sign-in is on.
 func (s SignIn) On() bool { return s.Issuer != "" }
 
 func (s *SignIn) validate(urls []string, add func(field, format string, args ...any)) {

@@ -5,7 +5,7 @@ package config
 
 import "net/url"
 
-// defaultSampleRatio suits a busy hub. Set it to 1 temporarily to diagnose a problem.
+// defaultSampleRatio suits a busy hub. To diagnose a problem, the ratio can temporarily be set to 1.
 const defaultSampleRatio = 0.01
 
 // Tracing sends OpenTelemetry spans of users' requests to a collector.

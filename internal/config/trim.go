@@ -21,11 +21,13 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// trimmed is an annotation that stands for the annotations that trim leaves out. Without it, a merge patch that removes
-// the last of our annotations would remove all annotations. Its value never changes, so no patch contains it.
+// trimmed is an annotation that represents the annotations that trim leaves out. Without it, a merge patch that removes
+// the last of our annotations would remove all annotations from the object. Its value never changes, so no patch
+// contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
-// maxProfileLabels is the number of labels that a Cluster can have, plus the labels of a profile.
+// maxProfileLabels is the number of labels that a Cluster can have, plus the number of labels that a ClusterProfile can
+// have.
 const maxProfileLabels = 400
 
 // trim is a cache transform. It leaves out the managed fields of objects and, for our kinds, the metadata that the
@@ -44,7 +46,7 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// trimOurs trims an object of the registry.
+// trimOurs trims an object of one of Drover's kinds.
 func trimOurs(o client.Object, kind kinds.Kind) {
 	cluster, isCluster := o.(*v1.Cluster)
 	switch {
@@ -61,7 +63,7 @@ func trimOurs(o client.Object, kind kinds.Kind) {
 	o.SetOwnerReferences(nil)
 }
 
-// trimOther trims an object of another group.
+// trimOther trims an object of any other API group.
 func trimOther(object any) {
 	switch o := object.(type) {
 	case *rbacv1.Role:
@@ -79,17 +81,17 @@ func trimOther(object any) {
 	}
 }
 
-// maxSubjects is the number of subjects of a RoleBinding that are kept, which is one more than the manager's own
-// RoleBindings have.
+// maxSubjects is the number of subjects of a RoleBinding that are kept, which is one more than any of the manager's own
+// RoleBindings has.
 const maxSubjects = 2
 
-// made returns the metadata to keep of a Role or RoleBinding that the manager created for a binding.
+// made returns the metadata that is kept for a Role or RoleBinding that the manager created for a binding.
 func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }
 
-// metadata returns the metadata of an object of another group that the manager reads. Objects of all other kinds are in
-// the manager's own namespace.
+// metadata returns the metadata that is kept for an object of another API group because the manager reads it. Objects
+// of all other kinds are in the manager's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
 	case *clusterprofile.ClusterProfile:
@@ -98,8 +100,8 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	return kept, false
 }
 
-// shareText lets Clusters with equal texts share the memory for them. For example, ten thousand Ready Clusters all have
-// the same conditions.
+// shareText lets Clusters with equal strings share the memory for these strings. For example, ten thousand Ready
+// Clusters all have the same conditions.
 func shareText(c *v1.Cluster) {
 	shared := func(text string) string { return unique.Make(text).Value() }
 	for i := range c.Status.Conditions {

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// want records that an owner requires a set in a member.
+// want records that an owner wants a member to have a set.
 func (g *guarded) want(m *member, key Key, c content) {
 	id := c.set.ID
 	was := m.entry(id)
@@ -29,10 +29,10 @@ func (g *guarded) want(m *member, key Key, c content) {
 	g.enqueue(m, id)
 }
 
-// withdraw records that an owner no longer requires a set in a member.
+// withdraw records that an owner no longer wants a member to have a set.
 func (g *guarded) withdraw(m *member, id string, key Key) {
 	if m.entry(id).key != key {
-		return // another owner now requires it in the member
+		return // another owner now wants the member to have this set
 	}
 	delete(m.wants, id)
 	if g.owners.complete {
@@ -46,7 +46,7 @@ func (g *guarded) withdraw(m *member, id string, key Key) {
 	g.drop(m)
 }
 
-// known returns the state of a member, and creates it if necessary.
+// known returns the state of a member. It creates the state if necessary.
 func (g *guarded) known(name types.NamespacedName) *member {
 	m := g.members[name]
 	if m == nil {
@@ -56,8 +56,8 @@ func (g *guarded) known(name types.NamespacedName) *member {
 	return m
 }
 
-// wantedIn returns the state of a member in which an owner requires a set. If Forget was called for the member,
-// wantedIn replaces its state with a new one.
+// wantedIn returns the state of a member that is to have a set. If Forget was called for the member, wantedIn replaces
+// the member's state with a new one.
 func (g *guarded) wantedIn(name types.NamespacedName) *member {
 	was := g.members[name]
 	if was != nil && !was.forgotten {
@@ -110,7 +110,7 @@ func (g *guarded) look(m *member) {
 }
 
 // maxUnowned is the maximum number of sets without an owner that the store remembers per member, in addition to the
-// sets in the first report. The agent may be malicious.
+// sets in the first report. The limit is necessary because the agent may be malicious.
 const maxUnowned = 1024
 
 // Synced applies the report of all sets of a member. Synced, Event and Stopped implement members.Follower.
@@ -121,7 +121,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 		return
 	}
 	m := g.known(name)
-	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member is waiting for its confirmation
+	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member waits for its confirmation
 	offer := make(map[string]*protocol.SetState, len(all))
 	for _, event := range all {
 		switch {
@@ -132,7 +132,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 			delete(offer, event.Removed)
 		}
 	}
-	g.affected = append(g.affected, m.lacking()...) // their state was unknown; update adds the owners of existing sets
+	g.affected = append(g.affected, m.lacking()...) // their state was unknown; update adds owners of sets that exist
 	for id := range m.has {
 		if offer[id] == nil {
 			g.update(m, id, nil)
@@ -167,7 +167,7 @@ func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
 	}
 }
 
-// Stopped records that a member's sets may change without being reported. The last reported state is kept.
+// Stopped records that changes to a member's sets may no longer be reported. The last reported state is kept.
 func (d *Store) Stopped(name types.NamespacedName) {
 	g := d.lock()
 	defer d.unlock()

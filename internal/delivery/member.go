@@ -14,15 +14,16 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// member is the state of one Cluster: the sets that it should have and the sets that it has. It is part of guarded.
+// member is the state of one Cluster: the sets that it should have and the sets that it has. The lock of guarded
+// protects it.
 type member struct {
 	name types.NamespacedName
 	connection
 	synced    bool // set if the agent has reported all its sets and reports each change
 	forgotten bool // set if Forget was called
 	reported  bool // set if the agent has ever reported all its sets to this store
-	// hold records the changes that await a confirmation. comparing is true if unusedID has been queued to compute
-	// these changes.
+	// hold records the changes that are waiting for confirmation. comparing is true if unusedID has been queued to
+	// compute these changes.
 	hold      unconfirmed
 	comparing bool
 
@@ -34,13 +35,13 @@ type member struct {
 
 // connection is the part of a member's state that is independent of its sets.
 type connection struct {
-	connected bool // set if a replica of its agent is connected; after Forget, node agents also count
-	// refuses is the reason why the agent accepts no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends
-	// none, ReasonIdentityMismatch. It is empty if sets can be sent. Otherwise the member may still have its earlier
-	// sets, but they are not maintained and do not count.
+	connected bool // set if a replica of its agent is connected; after Forget, node agents count too
+	// refuses is ReasonAgentTooOld or ReasonAgentReadOnly if the agent accepts no sets, and ReasonIdentityMismatch if
+	// the hub sends none. It is empty if sets can be sent. If it is not empty, the member may still have sets that were
+	// sent earlier, but these are not maintained and do not count.
 	refuses string
-	// withheld is true if the Cluster's spec has the ReadOnly profile. Then nothing is sent, and existing sets are
-	// removed.
+	// withheld is true if the Cluster's spec has the ReadOnly profile. In this case, nothing is sent, and existing sets
+	// are removed.
 	withheld bool
 	// leaderless is true if no replica of the agent has been the leader for members.LeaderPatience.
 	leaderless bool
@@ -65,8 +66,8 @@ func connectionOf(state members.State, was connection) connection {
 	return now
 }
 
-// wanted is a set that an owner requires in a member. An entry without an owner represents a set that has been
-// withdrawn. Such entries exist until the store is complete.
+// wanted is a set that an owner wants a member to have. An entry without an owner represents a set that has been
+// withdrawn. Such entries exist only until the store is complete.
 type wanted struct {
 	key Key
 	content
@@ -100,7 +101,8 @@ func (m *member) wanted(id string) *set.Set {
 	return want
 }
 
-// hasWanted reports whether a member has the required set with the given ID, whether or not the set has been applied.
+// hasWanted reports whether a member has the wanted version of the set with the given ID. The set does not have to be
+// applied yet.
 func (m *member) hasWanted(id string) bool {
 	want, has := m.wanted(id), m.has[id]
 	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest
@@ -132,15 +134,15 @@ func (m *member) lacking() []Key {
 	return keys
 }
 
-// anyDigest is the digest of a set that matches any set in a member. No set with content has this digest.
+// anyDigest is a digest that matches any version of a set in a member. No set with content has this digest.
 const anyDigest = "*"
 
 // Unchanged returns a set that leaves the member's current set with the given ID in place. Nothing is sent or removed
 // until Replace is called with another set.
 func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
 
-// Absent returns a set that causes the member's set with the given ID to be removed. The owner is notified as for any
-// other set. Remains counts the members that still have the set.
+// Absent returns a set that causes the member's set with the given ID to be removed. Its owner is notified of changes
+// as for any other set. Remains counts the members that still have the set.
 func Absent(id string) *set.Set { return &set.Set{ID: id} }
 
 func unchanged(s *set.Set) bool {
@@ -150,13 +152,14 @@ func unchanged(s *set.Set) bool {
 // IsAbsent reports whether a set is Absent.
 func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
 
-// excessDigest is the digest of a set that the store does not hold, because its workspace has too many large sets.
+// excessDigest is the digest that represents a set whose content the store does not keep because its workspace has too
+// many large sets.
 const excessDigest = "*excess"
 
 func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
 
 // due reports whether a set must be sent to a member or removed from it now. If the member cannot take it now, the set
-// is queued again when the connection changes, when the agent reports its sets, or when a send ends.
+// is queued again when the connection changes, when the agent reports its sets, or when the current send ends.
 func (m *member) due(id string, r rule) bool {
 	switch {
 	case !m.takes() || m.sends[id] != nil:
@@ -175,7 +178,7 @@ func (m *member) due(id string, r rule) bool {
 	return m.has[id] != nil && (r.complete || m.withheld || IsAbsent(m.entry(id).set))
 }
 
-// next returns the set to send to a member next, or nil for a removal.
+// next returns the set that is to be sent to a member next, or nil if the set is to be removed.
 func (m *member) next(id string, r rule) *set.Set {
 	if m.outdated(id, r) {
 		return nil

@@ -15,11 +15,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// patience is the number of failures after which a set counts as Failed. One or two sends fail when a tunnel moves.
+// patience is the number of failures after which a set counts as Failed. The number is greater than two because one or
+// two sends fail when a tunnel moves.
 const patience = 3
 
-// settleTime is how long after its start a store waits for agents to connect before it counts them as Away. The Cluster
-// controller waits for the same time.
+// settleTime is how long a store waits after its start for agents to connect before it counts them as Away. The Cluster
+// controller waits equally long.
 const settleTime = 25 * time.Second
 
 // fewSends is the number of sends in progress above which a member counts as busy.
@@ -38,7 +39,7 @@ const (
 	Unreported
 	// Pending means that the set is being delivered.
 	Pending
-	// Failed means that the set could not be sent or applied.
+	// Failed means that the set could not be sent or could not be applied.
 	Failed
 	// Refused means that the agent accepts no sets, or that the hub sends none to it.
 	Refused
@@ -52,17 +53,18 @@ type Outcome struct {
 	Reason string
 	// Failures are the objects that failed, for Failed and Refused.
 	Failures []v1.Failure
-	// Namespaces, Short and Spent are copied from the agent's report on the namespaces for which the set is expanded.
+	// Namespaces, Short and Spent are copied from the agent's report about the namespaces for which the set is
+	// expanded.
 	Namespaces   int32
 	Short, Spent []string
-	// Since is when Replace was called with the set, for Pending.
+	// Since is the time when Replace was called with the set. It is set for Pending.
 	Since time.Time
 	// Busy is true if many other sets are being sent to the member.
 	Busy bool
 }
 
-// Outcomes returns the outcomes of the set with the given ID in members, sorted by the members' names. A member in
-// which no such set is required counts as Pending.
+// Outcomes returns the outcomes in the given members of the set with the given ID, sorted by the members' names. A
+// member for which no such set is wanted counts as Pending.
 func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
 	g := d.lock()
@@ -149,7 +151,7 @@ func failedOutcome(reason, message string) Outcome {
 	return Outcome{Stage: Failed, Reason: reason, Failures: []v1.Failure{{Object: wholeSet, Message: message}}}
 }
 
-// excessOutcome returns the outcome of a set that the store does not hold.
+// excessOutcome returns the outcome of a set whose content the store does not keep.
 func excessOutcome(workspace string) Outcome {
 	return failedOutcome(v1.ReasonDeliveryFailed, fmt.Sprintf(
 		"The hub does not deliver it, because the sets of workspace %s that are larger than %d KiB exceed %d MiB in total; "+
@@ -184,11 +186,10 @@ func refusalText(reason string) string {
 	return "The agent is too old to accept this; upgrade it"
 }
 
-// wholeSet is the object of a failure that concerns all objects of a set.
+// wholeSet is the object name for a failure that affects all objects of a set.
 const wholeSet = "set"
 
-// Explain describes a failure in one sentence, with the reason and, unless the failure concerns all objects, the
-// object.
+// Explain describes a failure in one sentence, with the reason and, unless the failure affects all objects, the object.
 func Explain(f v1.Failure) string {
 	if f.Object == wholeSet {
 		return f.Message
@@ -211,7 +212,7 @@ func stateOutcome(s *protocol.SetState) Outcome {
 		o.Reason = v1.ReasonRoleMissing
 	case protocol.SetFailed:
 		o.Reason = v1.ReasonDeliveryFailed
-	default: // pending, or expired by a clock that is ahead of the hub's clock
+	default: // pending, or expired according to a clock that is ahead of the hub's clock
 		o.Stage = Pending
 		return o
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// owners holds the hub objects that own sets, and the owners that are expected to declare sets. It is part of guarded.
+// owners holds the hub objects that own sets, and the owners that are expected to declare sets. The lock of guarded
+// protects it.
 type owners struct {
 	all map[Key]*owner
 	// expected contains the owners for which Replace has not been called yet. It is nil before Expect is called.
@@ -48,7 +49,7 @@ func (o *owners) finish() (completed bool) {
 	return completed
 }
 
-// get returns an owner, and creates it if necessary.
+// get returns an owner. It creates the owner if necessary.
 func (o *owners) get(key Key) *owner {
 	found := o.all[key]
 	if found == nil {
@@ -58,8 +59,8 @@ func (o *owners) get(key Key) *owner {
 	return found
 }
 
-// content returns the content of a set, which is shared by all members of the owner. shared contains the contents of
-// the current call of Replace, by digest.
+// content returns the content of a set, which is shared by all members to which the owner's set is delivered. shared
+// holds the contents that the current call of Replace has seen, by digest.
 func (o *owner) content(s *set.Set, shared map[string]content) content {
 	for _, known := range []map[string]content{shared, o.sets} {
 		if c, is := known[s.Digest]; is && c.set.ID == s.ID {
@@ -96,7 +97,7 @@ func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []K
 	return room, o.finish()
 }
 
-// forget records that no owner has a set in a member any longer.
+// forget records that no owner has a set in the given member any more.
 func (o *owners) forget(m *member) {
 	for _, w := range m.wants {
 		if owner := o.all[w.key]; owner != nil {
@@ -105,8 +106,8 @@ func (o *owners) forget(m *member) {
 	}
 }
 
-// Limits on the memory that a workspace's sets use. Large sets contain copies of Secrets, and any number of plans may
-// refer to the same Secrets.
+// Limits on the memory that a workspace's sets use. They are necessary because large sets contain copies of Secrets,
+// and any number of plans may refer to the same Secrets.
 const (
 	largeSet = 64 << 10  // bytes above which a set counts as large
 	maxLarge = 128 << 20 // bytes of all large sets of a workspace
@@ -143,7 +144,7 @@ func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[type
 	return bounded
 }
 
-// excessive returns the owners in a workspace with sets that the store does not hold.
+// excessive returns the owners in a workspace that have sets whose content the store does not keep.
 func (o *owners) excessive(workspace string) (keys []Key) {
 	for key, owner := range o.all {
 		if _, is := owner.sets[excessDigest]; is && key.Namespace == workspace {
@@ -153,7 +154,7 @@ func (o *owners) excessive(workspace string) (keys []Key) {
 	return keys
 }
 
-// size returns the number of bytes to send. It returns 0 for nil, which represents a removal.
+// size returns the number of bytes that sending a set takes. It returns 0 for nil, which represents a removal.
 func size(s *set.Set) int {
 	if s == nil {
 		return 0
@@ -161,7 +162,8 @@ func size(s *set.Set) int {
 	return len(s.JSON())
 }
 
-// content is a set that an owner requires, together with its usual state in a member. Both are shared by all members.
+// content is a set that an owner wants members to have, together with its usual state in a member. Both are shared by
+// all members.
 type content struct {
 	set     *set.Set
 	applied *protocol.SetState

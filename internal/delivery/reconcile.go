@@ -34,15 +34,16 @@ const (
 	// workers is the number of sets that are reconciled concurrently. A send occupies a worker for at most slowSend, so
 	// even many unresponsive members delay the others only a little.
 	workers = 512
-	// slowSend is how long a worker waits for a send. A slower send continues without a worker.
+	// slowSend is how long a worker waits for a send. A send that takes longer continues without a worker.
 	slowSend = 500 * time.Millisecond
 	// maxSlowSends is the maximum number of sends in progress to an unresponsive member, while one of them takes longer
 	// than slowSend. With this limit, 1,000 such members occupy the workers for seconds rather than minutes.
 	maxSlowSends = 8
-	// maxMemberSends is the maximum number of sends in progress to one member. The agent has its own limit. It responds
-	// after it has stored a set, and when there are many sets, it stores most of them only after it has applied them.
+	// maxMemberSends is the maximum number of sends in progress to one member. The agent has its own limit. The agent
+	// responds after it has stored a set. When there are many sets, it stores most of them only after it has applied
+	// them.
 	maxMemberSends = 256
-	// maxMemberBytes is the maximum number of bytes in progress to one member. A single set may exceed it.
+	// maxMemberBytes is the maximum number of bytes in progress to one member. A single set may exceed this limit.
 	maxMemberBytes = 4 << 20
 )
 
@@ -71,8 +72,8 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// begin passes the queue of its controller to the store. Every change to a member's required or existing sets adds
-// targets to this queue.
+// begin passes the controller's queue to the store. Every change to a member's required or existing sets adds targets
+// to this queue.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
 	g := d.lock()
 	defer d.unlock()
@@ -153,7 +154,7 @@ func (g *guarded) enqueue(m *member, id string) bool {
 	return due
 }
 
-// enqueueAll queues all sets in a member that are due.
+// enqueueAll queues all of a member's sets that are due.
 func (g *guarded) enqueueAll(m *member) {
 	for id := range m.wants {
 		g.enqueue(m, id)
@@ -172,7 +173,7 @@ func (m *member) room(want *set.Set) bool {
 	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// resume queues as many of the sets that are delayed by a member's limits as there is room for.
+// resume queues sets that a member's limits have delayed, as many as there is now room for.
 func (g *guarded) resume(m *member) {
 	if len(m.waiting) == 0 {
 		return
@@ -189,8 +190,8 @@ func (g *guarded) resume(m *member) {
 	}
 }
 
-// sendTimeout is the timeout for one send. The agent responds within protocol.SetTimeout, and the rest is for the
-// network.
+// sendTimeout is the timeout for one send. The agent responds within protocol.SetTimeout, and the rest of the time is
+// for the network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
 // sending is a send in progress.
@@ -198,7 +199,7 @@ type sending struct {
 	target
 	due  *set.Set // nil for a removal
 	slow bool     // set if it takes longer than slowSend
-	bare bool     // set if it is sent without a checkpoint, because the member continues to wait for a confirmation
+	bare bool     // set if it is sent without a checkpoint, because the member continues to wait for confirmation
 	done chan struct{}
 }
 
@@ -249,7 +250,7 @@ func (g *guarded) sent(m *member, s *sending, state *protocol.SetState, err erro
 		m.has[s.id] = want.share(state)
 	case members.IsStatus(err, http.StatusNotFound):
 		g.affected = append(g.affected, m.refuse(v1.ReasonAgentTooOld)...)
-	default: // the failure counts if the owner still wants the same set
+	default: // the failure counts only if the owner still wants the same set
 		due := m.next(s.id, g.rule(s.id))
 		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) {
 			g.retries.failed(m, s.id, err)
@@ -314,9 +315,10 @@ func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 // flow tracks the sends to a member, and how many sets the member has accepted recently.
 type flow struct {
 	sends map[string]*sending // in progress
-	// waiting contains the IDs of sets that are sent as soon as there is room for them.
+	// waiting contains the IDs of sets that will be sent as soon as there is room for them.
 	waiting map[string]struct{}
-	// taken counts the successful sends in the period of slowSend that started at start, and in the period before it.
+	// taken counts the successful sends, separately for the period of slowSend that started at start and for the period
+	// before it.
 	taken [2]int
 	start time.Time
 }
@@ -332,9 +334,9 @@ func (f *flow) took(now time.Time) {
 	f.taken[0]++
 }
 
-// maxSends returns how many sends to the member may be in progress. While one of them is slow, this is the number of
-// sets that the member has accepted recently. A busy member then continues at its own pace, and an unresponsive member
-// occupies few workers.
+// maxSends returns how many sends to the member may be in progress. While one of them is slow, the result is the number
+// of sets that the member has accepted recently. This way, a busy member continues at its own pace, and an unresponsive
+// member occupies few workers.
 func (f *flow) maxSends(now time.Time) int {
 	for _, s := range f.sends {
 		if !s.slow {

@@ -14,22 +14,23 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// This file contains the part of the store that handles a hub whose etcd was restored from a backup.
-// internal/checkpoint determines which members wait for a confirmation, and how their sets are treated in the meantime.
+// This file contains the part of the store that handles a hub whose etcd was restored from a backup. Package checkpoint
+// determines which members wait for confirmation, and how their sets are treated in the meantime.
 
-// Unconfirmed returns the changes in a member that a restored hub makes only after a confirmation, or nil if there are
-// none. The result known reports whether the changes are known.
+// Unconfirmed returns the changes in a member that a restored hub makes only after an administrator has confirmed them,
+// or nil if there are none. The result known reports whether the changes are known.
 type Unconfirmed func(member types.NamespacedName) (difference *checkpoint.Difference, known bool)
 
-// unconfirmed records the changes in one member that await a confirmation.
+// unconfirmed records the changes in one member that are waiting for confirmation.
 type unconfirmed = checkpoint.Hold
 
-// unusedID is an ID that no set has. Removing it sends the current checkpoint to an agent and has no other effect.
+// unusedID is an ID that no set has. Removing unusedID sends the current checkpoint to an agent and has no other
+// effect.
 const unusedID = "checkpoint"
 
 // rule contains the facts that, in addition to the member's state, determine whether a set is due.
 type rule struct {
-	revocable bool // set if sets of its kind are revoked immediately
+	revocable bool // set if sets of this kind are revoked immediately
 	complete  bool // set if all owners have declared their sets
 }
 
@@ -49,7 +50,7 @@ func (o *Options) path(s *sending) (string, error) {
 	return protocol.SetPathAt(s.id, reached), nil
 }
 
-// reaches records the checkpoint of an event, and reports whether the event has one.
+// reaches records the checkpoint in an event, and reports whether the event has one.
 func (m *member) reaches(event *protocol.SetEvent) bool {
 	if event.Checkpoint == "" {
 		return false
@@ -58,8 +59,8 @@ func (m *member) reaches(event *protocol.SetEvent) bool {
 	return true
 }
 
-// countAsWithdrawn records that an owner has withdrawn a set, if this may have happened after a restore. The set is
-// then removed without a confirmation.
+// countAsWithdrawn records that an owner has withdrawn a set, if this may have happened after a restore. In this case,
+// the set is removed without confirmation.
 func (m *member) countAsWithdrawn(id string, policy *checkpoint.Policy) {
 	if policy.Lost != nil && (!m.synced || m.hold.Waits()) && policy.Rule(id).CountsAsWithdrawn {
 		m.hold.Withdraw(id)
@@ -85,8 +86,8 @@ func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.D
 	return m.hold.Difference(m.synced)
 }
 
-// examine determines whether a member waits for a confirmation. If this has changed, it checks all sets of the member
-// again.
+// examine determines whether a member is waiting for confirmation. If this has changed, it checks all sets of the
+// member again.
 func (g *guarded) examine(m *member) {
 	changed := g.options.Restore.Examine(g.ctx, m.name, &m.hold, m.synced)
 	g.compareLater(m)
@@ -95,14 +96,14 @@ func (g *guarded) examine(m *member) {
 	}
 }
 
-// holdChanged checks all sets of a member that has started or stopped waiting for a confirmation, and notifies the
-// owners that may be affected.
+// holdChanged checks all sets of a member that has started or stopped waiting for confirmation, and notifies the owners
+// that may be affected.
 func (g *guarded) holdChanged(m *member) {
 	g.enqueueAll(m)
 	g.affected = append(append(g.affected, m.lacking()...), m.ownOwners(&g.options.Restore)...)
 }
 
-// compareLater schedules compare for a member that is waiting for a confirmation. It delays the comparison a little,
+// compareLater schedules compare for a member that is waiting for confirmation. It delays the comparison a little,
 // because an agent may report many changes at the same time.
 func (g *guarded) compareLater(m *member) {
 	if m.hold.Waits() && !m.comparing && g.queue != nil {
@@ -111,8 +112,8 @@ func (g *guarded) compareLater(m *member) {
 	}
 }
 
-// compare computes the changes that await a confirmation in a member, and notifies the member's owners if they have
-// changed.
+// compare computes the changes that are waiting for confirmation in a member. If these changes differ from the last
+// result, it notifies the owners of the member's sets.
 func (g *guarded) compare(m *member) {
 	m.comparing = false
 	var now *checkpoint.Difference
@@ -134,13 +135,13 @@ func (m *member) ownOwners(policy *checkpoint.Policy) (keys []Key) {
 	return keys
 }
 
-// endHold stops the waiting of a member whose agent has received the current checkpoint.
+// endHold records that a member no longer waits because its agent has received the current checkpoint.
 func (g *guarded) endHold(m *member) {
 	m.hold.End(g.options.Restore.Checkpoint())
 	g.holdChanged(m)
 }
 
-// outdated reports whether a member that is waiting for a confirmation has an outdated set of a kind that is revoked
+// outdated reports whether a member that is waiting for confirmation has an outdated set of a kind that is revoked
 // immediately. Such a set is removed, and is sent again after the confirmation.
 func (m *member) outdated(id string, r rule) bool {
 	if !r.revocable || !m.hold.Waits() || !r.complete || m.has[id] == nil {
@@ -151,9 +152,9 @@ func (m *member) outdated(id string, r rule) bool {
 }
 
 // agrees reports whether a waiting member has exactly the sets that it should have, so there is nothing to confirm. The
-// hold ends only when the agent has the current checkpoint, because a later leader would otherwise hold the member
-// again for its old checkpoint. A member does not agree while an owner is still undecided, because that owner may
-// require a change.
+// hold ends only when the agent has the current checkpoint, because otherwise a later leader would hold the member
+// again on account of its old checkpoint. A member does not agree while an owner has not declared its sets yet, because
+// that owner may require a change.
 func (m *member) agrees() bool {
 	if !m.hold.Agrees() {
 		return false

@@ -15,13 +15,13 @@ import (
 // failure describes why a set was not delivered.
 type failure struct {
 	count   int
-	refused bool // set if the agent rejected it, so a retry is unlikely to help
+	refused bool // set if the agent rejected the set, in which case a retry is unlikely to help
 	lost    bool // set if the agent had the set and reports that it no longer has it
 	message string
 	retryAt time.Time
 }
 
-// retries decides when to send a set again. It is part of guarded.
+// retries decides when to send a set again. The lock of guarded protects it.
 type retries struct {
 	backoff workqueue.TypedRateLimiter[target]
 }
@@ -39,7 +39,8 @@ func (r retries) failed(m *member, id string, err error) {
 	m.failed[id] = &failure{count: count, refused: refused, message: err.Error(), retryAt: retryAt}
 }
 
-// lost records that a member no longer has a set that it had. The pauses grow as long as this continues.
+// lost records that a member no longer has a set that it once had. The pauses before the set is sent again grow as long
+// as the member keeps losing it.
 func (r retries) lost(m *member, id string) {
 	if f := m.failed[id]; f != nil && time.Since(f.retryAt) > maxPause {
 		r.clear(m, id)

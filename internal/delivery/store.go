@@ -3,8 +3,8 @@
 
 // Package delivery compares the sets that each member should have with the sets that it has, and sends the difference.
 //
-// A Store runs on the leading manager. It is a controller whose requests consist of a member and a set ID. It sends
-// nothing to a disconnected member. When the member connects, its sets are queued.
+// A Store runs on the leading manager. It is a controller in which each request consists of a member and a set ID. It
+// sends nothing to a disconnected member. When the member connects, the store queues the member's sets.
 package delivery
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Key identifies the object on the hub that owns sets. The store does not interpret it.
+// Key identifies an object on the hub that owns sets. The store does not interpret it.
 type Key struct {
 	// Kind is the kind of the owner. OnResult registers functions by kind.
 	Kind      string
@@ -40,7 +40,7 @@ func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name 
 type Options struct {
 	// State returns the state of a member.
 	State func(member types.NamespacedName) members.State
-	// Leading returns a transport to the agent of a member that accepts sets.
+	// Leading returns a transport to the agent replica that accepts a member's sets.
 	Leading func(member types.NamespacedName) (http.RoundTripper, error)
 	// Leaving reports whether a member's Cluster is being deleted or gone, in which case nothing more is sent to the
 	// member. If it is nil, no Cluster counts as leaving.
@@ -49,13 +49,13 @@ type Options struct {
 	// regardless of the agent's reports, and existing sets are removed. Store.Changed must be called when the profile
 	// changes. If ReadOnly is nil, no member is read-only. The function must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
-	// Restore determines which changes wait for a confirmation after the hub's etcd was restored. With the zero value,
-	// no changes wait.
+	// Restore determines which changes wait for confirmation after the hub's etcd was restored. With the zero value, no
+	// changes wait.
 	Restore checkpoint.Policy
 	// Observer is notified of sends. Its functions may be nil.
 	Observer Observer
-	// Pause is the delay after the first failure. It doubles with each failure, up to maxPause. It defaults to
-	// firstPause.
+	// Pause is the delay before a retry after the first failure. It doubles with each failure, up to maxPause. It
+	// defaults to firstPause.
 	Pause time.Duration
 	Log   logr.Logger
 }
@@ -65,8 +65,8 @@ type Observer struct {
 	// Sent is called after each send or removal. Its arguments are "put" or "delete", "ok" or "failed", and the
 	// duration.
 	Sent func(verb, result string, took time.Duration)
-	// Awaited is called every few seconds with the owners for which the store is waiting, until it is complete. The last
-	// call has no owners.
+	// Awaited is called every few seconds with the owners for which the store is waiting, until the store is complete.
+	// In the last call, there are no owners.
 	Awaited func([]Key)
 }
 
@@ -84,7 +84,7 @@ type Store struct {
 	stop  context.CancelFunc
 	sends sync.WaitGroup
 
-	// mu guards the state, which is used only between lock and unlock. It is never held during I/O.
+	// mu guards the state. The state is used only between calls to lock and unlock. It is never held during I/O.
 	mu    sync.Mutex
 	state guarded
 }
@@ -126,7 +126,7 @@ func (d *Store) lock() *guarded {
 	return &d.state
 }
 
-// unlock releases the lock, and then notifies the owners that were affected while it was held.
+// unlock releases the lock, and then notifies the owners that were affected while the lock was held.
 func (d *Store) unlock() {
 	var calls []func()
 	for _, key := range d.state.affected {
@@ -150,7 +150,7 @@ func (d *Store) OnResult(kind string, f func(Key)) {
 }
 
 // Expect sets the owners that exist. Once Replace was called for each of them, the store is complete and starts
-// removing sets without an owner from members. A second call drops the owners that have gone since the first call.
+// removing sets without an owner from members. A second call drops owners that no longer exist.
 func (d *Store) Expect(keys []Key) {
 	g := d.lock()
 	defer d.unlock()
@@ -188,9 +188,9 @@ func (d *Store) Awaited() []Key {
 	})
 }
 
-// Replace declares the sets that an owner requires, at most one in each member. The owner's sets in other members are
-// removed. Unchanged sets cost nothing. Two owners must not require a set with the same ID in the same member. If they
-// do, the later owner owns the set.
+// Replace declares the sets that an owner requires, at most one in each member. The owner's sets in all other members
+// are removed. Declaring a set again without a change costs nothing. Two owners must not declare sets with the same ID
+// for the same member. If they do, the set belongs to the owner that declared it later.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	g := d.lock()
 	defer d.unlock()
@@ -233,8 +233,8 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	return want.set
 }
 
-// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner
-// requires a set in it again. The agent itself decides whether to remove its objects.
+// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner again
+// declares a set for it. The agent itself decides whether to remove its objects.
 func (d *Store) Forget(name types.NamespacedName) {
 	g := d.lock()
 	defer d.unlock()
@@ -247,7 +247,7 @@ func (d *Store) Forget(name types.NamespacedName) {
 	g.drop(m)
 }
 
-// Changed checks a member's connection again. It can be passed to members.Registry.OnChange.
+// Changed makes the store check a member's connection again. It can be passed to members.Registry.OnChange.
 func (d *Store) Changed(name types.NamespacedName) {
 	g := d.lock()
 	defer d.unlock()

@@ -19,21 +19,21 @@ import (
 
 // Times for controllers that write a summary.
 const (
-	// hold is how long the status is not written while a set is Pending.
+	// hold is how long the write of the status is delayed while a set is Pending.
 	hold = time.Second
-	// burst is how long the status is not written while a member is busy. Status updates during a burst of sets would
-	// delay the burst itself.
+	// burst is how long the write of the status is delayed while a member is busy. Status updates during a burst of
+	// sets would delay the burst itself.
 	burst = 2 * time.Second
 	// lookAgain is the pause before busy members are checked again.
 	lookAgain = 500 * time.Millisecond
-	// listenAgain is the pause before agents that have not reported yet are checked again. The owner is usually
-	// notified of their reports earlier than that.
+	// listenAgain is the pause before agents that have not reported yet are checked again. Usually, their reports cause
+	// a notification earlier.
 	listenAgain = 5 * time.Second
 )
 
 // Summary combines the outcomes in all members.
 type Summary struct {
-	// Ready is the status of the Ready condition, and Reason and Message belong to it. Stalled is true if a user must
+	// Ready is the status of the Ready condition, and Reason and Message explain it. Stalled is true if a user must
 	// act.
 	Ready   bool
 	Reason  string
@@ -113,13 +113,14 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether the summary may have changed because of the hub rather than only because of members. The
-// argument observed has the same meaning as for Delay, and was is the count in the status.
+// Urgent reports whether the summary may have changed because of the hub rather than only because of changes in
+// members. The argument observed has the same meaning as for Delay, and was is the number of members in the current
+// status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
 
-// Refuse replaces the summary with the reason why an object is not delivered, or not completely delivered, to the given
+// Refuse replaces the summary with the reason why an object is not delivered, or not delivered completely, to the given
 // number of members.
 func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unreported, v.Since, v.Busy, v.Incomplete =
@@ -129,8 +130,8 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	}
 }
 
-// Expire replaces the summary with the expiry of a binding. held, away and unreported are the counts of Remains. The
-// status does not change while any members are unreported, so a manager that has just started changes no status.
+// Expire replaces the summary with the expiry of a binding. held, away and unreported are the results of Remains. The
+// status does not change while unreported is not 0, so that a manager that has just started does not change any status.
 func (v *Summary) Expire(message string, held, away, unreported int) {
 	*v = Summary{
 		Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0,
@@ -149,8 +150,8 @@ func (v *Summary) Expire(message string, held, away, unreported int) {
 	}
 }
 
-// Write writes the summary into conditions, and reports whether its reason deserves an event. ReasonDelivering never
-// does.
+// Write writes the summary into conditions, and reports whether an event should be emitted for the summary's reason.
+// This is never the case for ReasonDelivering.
 func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
 	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
 	if v.Reason == v1.ReasonMembersAway && !delivered(was) {
@@ -180,7 +181,7 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 }
 
 // delivered reports whether, according to the Ready condition, a member has the object. While no member is connected,
-// there is no other evidence.
+// the condition is the only evidence.
 func delivered(ready *metav1.Condition) bool {
 	return ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason != v1.ReasonNoClusters
 }
@@ -192,8 +193,8 @@ type Status struct {
 	Clusters   **v1.ClusterCount
 }
 
-// Change returns a change that writes the summary into an object's status for the given generation. If more is not nil,
-// it changes the rest of the status.
+// Change returns a function that writes the summary into an object's status for the given generation. The function more
+// changes the rest of the status. It may be nil.
 func (v Summary) Change(generation int64, s Status, now time.Time, more func(*status.Update)) status.Change {
 	observed := *s.Observed == generation
 	return status.Change{Delay: v.Delay(observed, now), Fill: func(u *status.Update) bool {

@@ -46,7 +46,7 @@ var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.Lab
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 })
 
-// Self returns the object itself.
+// Self returns the name of the object itself.
 func Self(_ context.Context, _ client.Reader, object client.Object) ([]types.NamespacedName, error) {
 	return names([]client.Object{object}), nil
 }
@@ -59,8 +59,8 @@ func ClusterTo[T targeted](
 	return names(found), err
 }
 
-// ClusterToPlans returns the Plans that target a Cluster, and the Plans that have a claim on it, even if they no longer
-// exist.
+// ClusterToPlans returns the Plans that target a Cluster, and the Plans that have a claim on the Cluster, even if those
+// Plans no longer exist.
 func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
 	found, err := ClusterTo[*v1.Plan](ctx, reader, cluster)
 	for key := range cluster.GetAnnotations() {
@@ -71,19 +71,19 @@ func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Ob
 	return found, err
 }
 
-// SecretToPlans returns the Plans of a workspace that refer to a Secret.
+// SecretToPlans returns the Plans in a Secret's workspace that refer to the Secret.
 func SecretToPlans(ctx context.Context, reader client.Reader, secret client.Object) ([]types.NamespacedName, error) {
 	return plans(ctx, reader, secret.GetNamespace(), func(spec *v1.PlanSpec) bool {
 		return slices.Contains(PlanSecrets(spec), secret.GetName())
 	})
 }
 
-// ChannelToPlans returns the Plans of all workspaces that use a channel.
+// ChannelToPlans returns the Plans in all workspaces that use a channel.
 func ChannelToPlans(ctx context.Context, reader client.Reader, url string) ([]types.NamespacedName, error) {
 	return plans(ctx, reader, "", func(spec *v1.PlanSpec) bool { return spec.Channel == url })
 }
 
-// plans returns the Plans of a workspace whose spec matches. An empty workspace means all workspaces.
+// plans returns the Plans in a workspace whose spec matches. An empty workspace means all workspaces.
 func plans(
 	ctx context.Context, reader client.Reader, workspace string, matches func(*v1.PlanSpec) bool,
 ) ([]types.NamespacedName, error) {
@@ -124,7 +124,7 @@ func ClusterToProjectBindings(
 		})
 }
 
-// ProjectToProjectBindings returns the bindings of a Project.
+// ProjectToProjectBindings returns the bindings that refer to a Project.
 func ProjectToProjectBindings(
 	ctx context.Context, reader client.Reader, project client.Object,
 ) ([]types.NamespacedName, error) {
@@ -184,8 +184,8 @@ func ProjectToRoles(ctx context.Context, reader client.Reader, project client.Ob
 	return roles(bindings), err
 }
 
-// ProjectToConflicting returns the Projects of a workspace that list a namespace of the given Project, including the
-// Project itself.
+// ProjectToConflicting returns the Projects in a workspace that list at least one of the given Project's namespaces,
+// including the Project itself.
 func ProjectToConflicting(
 	ctx context.Context, reader client.Reader, project client.Object,
 ) ([]types.NamespacedName, error) {
@@ -197,7 +197,7 @@ func ProjectToConflicting(
 	return names(rivals), err
 }
 
-// SecretToProjects returns the Project in a Secret's label.
+// SecretToProjects returns the Project that a Secret's label names.
 func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) ([]types.NamespacedName, error) {
 	project := secret.GetLabels()[v1.LabelProject]
 	if project == "" {
@@ -206,7 +206,7 @@ func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) 
 	return []types.NamespacedName{{Namespace: secret.GetNamespace(), Name: project}}, nil
 }
 
-// then looks up the objects that are affected by a change, and the objects that are affected by those in turn.
+// then looks up the objects that are affected by a change, and the objects that these objects affect in turn.
 func then(
 	ctx context.Context, reader client.Reader, object client.Object,
 	first Lookup, next func(types.NamespacedName) ([]types.NamespacedName, error),
@@ -235,7 +235,7 @@ func names[T client.Object](objects []T) []types.NamespacedName {
 	return found
 }
 
-// roles returns the names of the role templates of bindings.
+// roles returns the names of the role templates that bindings refer to.
 func roles[B v1.Binding](bindings []B) []types.NamespacedName {
 	found := make([]types.NamespacedName, len(bindings))
 	for i, binding := range bindings {

@@ -43,13 +43,13 @@ func (p Principals) subjects() []v1.Subject {
 // Grants finds the bindings of users to Clusters. It may be used concurrently.
 //
 // Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers.
-// Listing a cache would take as long as everything else that the hub does for a small request.
+// Listing the objects in a cache would take as long as everything else that the hub does for a small request.
 type Grants struct {
 	reader             client.Reader                  // reads Projects and Clusters
 	clusters, projects toolscache.SharedIndexInformer // bindings, by subject
 }
 
-// NewGrants returns Grants, and adds indexes to the informers of bindings. The reader must read from the same caches.
+// NewGrants returns Grants, and adds indexes to the informers for bindings. The reader must read from the same caches.
 func NewGrants(ctx context.Context, informers cache.Informers, reader client.Reader) (*Grants, error) {
 	g := &Grants{reader: reader}
 	var err error
@@ -90,7 +90,7 @@ func indexSubjects(
 }
 
 // Bound reports whether one of the principals has an unexpired binding that targets a Cluster. The rights in the
-// binding's role are not considered, because the member checks them. An error means that the result is unknown.
+// binding's role are not considered, because the member checks them. If Bound returns an error, the answer is unknown.
 func (g *Grants) Bound(
 	ctx context.Context, principals Principals, cluster types.NamespacedName, now time.Time,
 ) (bool, error) {
@@ -109,8 +109,8 @@ func (g *Grants) Bound(
 	return false, nil
 }
 
-// Workspaces returns the workspaces with bindings of the principals, and the principals that have bindings there,
-// expired or not. It examines every binding on the hub.
+// Workspaces returns the workspaces that have bindings for any of the principals, together with the principals that
+// have bindings there, including expired ones. It examines every binding on the hub.
 func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -135,7 +135,7 @@ func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error
 	return found, nil
 }
 
-// boundBy reports whether an index has a binding of a subject that targets the member.
+// boundBy reports whether an index contains a binding for a subject that targets the member.
 func (g *Grants) boundBy(
 	ctx context.Context, bindings toolscache.SharedIndexInformer, key string, cluster *lazyCluster, now time.Time,
 ) (bool, error) {
@@ -181,8 +181,8 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 }
 
 // Named returns the groups that a binding names in any workspace, without duplicates. If a token cannot hold all
-// groups, it contains the first ones. Therefore the groups are ordered round-robin by workspace, so that a workspace
-// whose bindings name many groups cannot crowd out other workspaces.
+// groups, it contains the first ones. For this reason, the groups are ordered round-robin by workspace, so that a
+// workspace whose bindings name many groups cannot crowd out other workspaces.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -200,7 +200,7 @@ func (g *Grants) Named(groups []string) ([]string, error) {
 	return inTurn(named), nil
 }
 
-// naming returns the workspaces with bindings that name a group, without duplicates.
+// naming returns the workspaces that have bindings that name a group, without duplicates.
 func (g *Grants) naming(group string) ([]string, error) {
 	var workspaces []string
 	for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
@@ -217,8 +217,8 @@ func (g *Grants) naming(group string) ([]string, error) {
 	return slices.Compact(workspaces), nil
 }
 
-// inTurn returns the groups of all workspaces without duplicates: the first group of each workspace, then the second
-// group of each, and so on.
+// inTurn returns the groups of all workspaces without duplicates. The order is the first group of each workspace, then
+// the second group of each, and so on.
 func inTurn(named map[string][]string) []string {
 	var all []string
 	taken := map[string]bool{}
@@ -235,7 +235,8 @@ func inTurn(named map[string][]string) []string {
 	return all
 }
 
-// Disabled reports whether a User disables a principal. The reader must be a cache with the indexes that Index adds.
+// Disabled reports whether any of the principals has been disabled by a User. The reader must be a cache with the
+// indexes that Users adds.
 func Disabled(ctx context.Context, reader client.Reader, principal string) (bool, error) {
 	var users v1.UserList
 	if err := reader.List(ctx, &users, client.MatchingFields{byPrincipal: principal},

@@ -3,7 +3,7 @@
 
 // Package index finds the members that an object on the hub targets, and the objects that a change affects.
 //
-// It reads from caches with the indexes that Index adds to them. It runs on every replica of the hub.
+// It reads from caches to which Index has added indexes. It runs on every replica of the hub.
 package index
 
 import (
@@ -19,7 +19,7 @@ import (
 
 // Names of indexes.
 const (
-	byCluster   = "index.cluster"   // clusterName, or selecting for objects with a selector
+	byCluster   = "index.cluster"   // value of clusterName, or selecting for objects with a selector
 	byRole      = "index.role"      // roleTemplateName
 	bySubject   = "index.subject"   // workspace/kind/name; used by Grants
 	byProject   = "index.project"   // projectName
@@ -28,7 +28,7 @@ const (
 	byPrincipal = "index.principal" // spec.principal of a User
 )
 
-// selecting is the value in byCluster for all objects with a selector. It cannot be the name of a Cluster.
+// selecting is the value in the index byCluster for all objects with a selector. It cannot be the name of a Cluster.
 const selecting = "*"
 
 // Index adds the indexes to a cache. Call it before the cache is used.
@@ -62,7 +62,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// Users adds to a cache the index that Disabled uses. It is needed on hubs that users sign in to.
+// Users adds to a cache the index that Disabled uses. The index is needed on hubs that users sign in to.
 func Users(ctx context.Context, indexer client.FieldIndexer) error {
 	err := indexer.IndexField(ctx, &v1.User{}, byPrincipal, func(o client.Object) []string {
 		return []string{o.(*v1.User).Spec.Principal}

@@ -23,8 +23,8 @@ type targeted interface {
 	v1.Targeted
 }
 
-// targeting returns the objects of a kind that target a Cluster. They belong to the cache and must not be changed. This
-// applies to all lists that this package returns.
+// targeting returns the objects of a kind that target a Cluster. The objects belong to the cache and must not be
+// changed. This applies to all lists that this package returns.
 func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]T, error) {
 	var found []T
 	for _, key := range []string{cluster.GetName(), selecting} {

@@ -25,7 +25,7 @@ type Problem struct {
 	Stalled bool
 }
 
-// Members returns the Clusters that a target in a namespace selects, without Clusters that are being deleted. If there
+// Members returns the Clusters in a namespace that a target selects, except Clusters that are being deleted. If there
 // is a problem, it returns no members. A selector that selects nothing is not a problem.
 func Members(
 	ctx context.Context, reader client.Reader, namespace string, t v1.ClusterTarget,
@@ -64,7 +64,7 @@ func named(
 	return []types.NamespacedName{name}, nil, nil
 }
 
-// ProjectMembers returns the members of the project in a binding.
+// ProjectMembers returns the members that a binding's project targets.
 func ProjectMembers(
 	ctx context.Context, reader client.Reader, b *v1.ProjectRoleTemplateBinding,
 ) ([]types.NamespacedName, *Problem, error) {

@@ -19,20 +19,20 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// MaxSecretData is the maximum size of the data of a Secret that is copied into members, in bytes. It is a quarter of
-// the size that an API server accepts, because users who can create Secrets in a workspace must not be able to fill the
-// manager's memory.
+// MaxSecretData is the maximum size of a Secret's data, in bytes, for the Secret to be copied into members. It is a
+// quarter of the size that an API server accepts, because users who can create Secrets in a workspace must not be able
+// to fill the manager's memory.
 const MaxSecretData = 256 << 10
 
-// maxRemembered is the maximum size of the content that is kept between uses, in bytes, for all Secrets together.
+// maxRemembered is the maximum total size of the Secrets' content that is kept between uses, in bytes.
 const maxRemembered = 16 << 20
 
 // keySize is the key of StringData in which SecretOutline stores the size of the data. The API server never sends
-// StringData, so no one else can have set the key.
+// StringData, so nothing but SecretOutline can have set the key.
 const keySize = "size"
 
 // SecretOutline is a cache transform. It keeps the fields of a Secret that decisions depend on, and the size of its
-// data. A second call changes nothing.
+// data. Calling it again changes nothing.
 func SecretOutline(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || secret.StringData[keySize] != "" {
@@ -56,11 +56,11 @@ func SecretOutline(object any) (any, error) {
 	return outline, nil
 }
 
-// choosing returns the labels that users set to have a Secret copied into members, and the label of Secrets that are
-// never copied.
+// choosing returns the labels that determine whether a Secret is copied into members: the labels that users set to have
+// it copied, and the label that prevents copies.
 func choosing() []string { return []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} }
 
-// sameChoice reports whether a Secret still has the same labels for copying.
+// sameChoice reports whether the labels that determine copying have the same values in two versions of a Secret.
 func sameChoice(outline, secret *corev1.Secret) bool {
 	return secret.UID == outline.UID && !slices.ContainsFunc(choosing(), func(key string) bool {
 		return secret.Labels[key] != outline.Labels[key]
@@ -92,12 +92,12 @@ func (e *SecretTooLargeError) Error() string {
 		e.Size>>10, MaxSecretData>>10)
 }
 
-// SecretReader reads the Secrets that users label for projects and plans. List returns them from the cache, without
-// content. Get returns them with their content, or a SecretTooLargeError.
+// SecretReader reads the Secrets that users label for projects and plans. List returns Secrets from the cache, without
+// their content. Get returns a Secret with its content, or a SecretTooLargeError.
 type SecretReader struct {
 	// Reader is a cache whose transform is SecretOutline.
 	client.Reader
-	// Live reads from the API server.
+	// Live reads directly from the API server.
 	Live client.Reader
 
 	mu       sync.Mutex // guards the fields below
@@ -130,7 +130,8 @@ func (r *SecretReader) Get(
 	if err := r.Live.Get(ctx, name, secret, options...); err != nil {
 		return err
 	}
-	// The Secret has been replaced or has lost its label since it was cached. The event for this will arrive soon.
+	// The Secret has been replaced or has lost its label since it was cached. The event for this change will arrive
+	// soon.
 	if !sameChoice(outline, secret) {
 		r.forget(name)
 		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
@@ -151,12 +152,12 @@ func (r *SecretReader) recall(name types.NamespacedName, version string) *corev1
 	return nil
 }
 
-// remember keeps content for the next use, and drops other content if there is too much.
+// remember keeps content for the next use. If too much content is kept, it drops the content of other Secrets.
 func (r *SecretReader) remember(name types.NamespacedName, secret *corev1.Secret) {
 	r.forget(name)
 	secret.ManagedFields = nil
 	except, listed := secret.Annotations[v1.AnnotationExceptNamespaces]
-	if secret.Annotations = nil; listed { // other annotations may contain a copy of the data
+	if secret.Annotations = nil; listed { // annotations other than these may contain a copy of the data
 		secret.Annotations = map[string]string{v1.AnnotationExceptNamespaces: except}
 	}
 	kept := secret.DeepCopy()

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the registry of the kinds in api/v1.
+// Package kinds contains the registry of the kinds in api/v1.
 //
 // It defines which kinds users may watch, which metadata caches keep, and which sets are delivered to members.
 //
@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// MaxAnnotation is the maximum size of an annotation that users write and the manager reads, in bytes.
+	// MaxAnnotation is the maximum size, in bytes, of an annotation that is written by users and read by the manager.
 	MaxAnnotation = 1 << 10
-	// maxHostLabels limits the number of a Host's labels that objects can select by.
+	// maxHostLabels limits how many of a Host's labels can be used in selectors.
 	maxHostLabels = 64
 )
 
@@ -43,12 +43,12 @@ type Kind struct {
 	Sets []Set
 }
 
-// Set is a kind of set that objects of a Kind own.
+// Set describes one kind of set that objects of a Kind own.
 type Set struct {
-	// Kind is the first part of the set's ID.
+	// Kind is the first part of a set's ID.
 	Kind string
 	// Restored defines how a hub that was restored from a backup treats such a set until an administrator has confirmed
-	// it.
+	// the hub's changes.
 	Restored checkpoint.Rule
 }
 
@@ -61,7 +61,7 @@ func All() []Kind {
 			Name: "Cluster", Resource: "clusters", Object: &v1.Cluster{}, List: &v1.ClusterList{},
 			Sets: []Set{
 				{set.Guards, checkpoint.Rule{CountsAsWithdrawn: true, OfMember: true}},
-				// Such a set may contain keys and sessions that were revoked after the backup.
+				// After a restore, such a set may contain keys and sessions that were revoked after the backup.
 				{set.Direct, checkpoint.Rule{CountsAsWithdrawn: true, RevokedAtOnce: true}},
 			},
 		},
@@ -81,7 +81,7 @@ func All() []Kind {
 		},
 		{
 			Name: "Plan", Resource: "plans", Object: &v1.Plan{}, List: &v1.PlanList{},
-			// A rollout also withdraws plans, and this does not express a user's decision.
+			// A rollout also withdraws plans, so a withdrawal does not show that a user made a decision.
 			Sets: []Set{{set.Plan, checkpoint.Rule{}}},
 		},
 		{

@@ -85,7 +85,7 @@ func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRe
 	err = wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
 		raw, err = c.sendBy(ctx, c.transports.Leading, name, ask)
 		if errors.Is(err, ErrNoLeader) {
-			return false, nil // a dead leader's Lease has to expire first
+			return false, nil // the Lease of a leader that has died must expire first
 		}
 		return true, err
 	})

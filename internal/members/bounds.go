@@ -14,7 +14,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrWorkspaceFull is returned when a workspace has reached its tunnel limit.
+// ErrWorkspaceFull is returned if a workspace has reached its tunnel limit.
 var ErrWorkspaceFull = errors.New("the workspace has reached its limit of tunnels at this replica of the hub")
 
 // Bounds limit the resources that members use in one replica.
@@ -27,20 +27,21 @@ type Bounds struct {
 }
 
 // DefaultBounds returns the bounds that apply unless the configuration overrides them. They allow a Cluster to run five
-// agent replicas, plus one during an update, each opening a new tunnel before it closes its old one. They allow a
-// workspace to have a thousand Clusters with two agent replicas each, all reconnecting at once.
+// agent replicas, plus one during an update, where each replica opens a new tunnel before it closes its old one. They
+// allow a workspace to have a thousand Clusters with two agent replicas each, even if all of these replicas reconnect
+// at once.
 func DefaultBounds() Bounds {
 	return Bounds{ClusterTunnels: 12, WorkspaceTunnels: 4000}
 }
 
 // How long rejected agents have to wait, and how often rejections are reported.
 const (
-	// tooFastPause is how long a Cluster is prevented from opening tunnels after its agent has sent too much.
+	// tooFastPause is how long a Cluster is prevented from opening tunnels after its agent has sent too much data.
 	tooFastPause = time.Minute
 	// fullPause is how long an agent waits before it retries when its workspace is full.
 	fullPause = 30 * time.Second
-	// refusalPause is the minimum time between two reported rejections of the same Cluster. Without it, a client with a
-	// used token could cause a status update with every attempt.
+	// refusalPause is the minimum time between two reported rejections of the same Cluster. Without it, a client whose
+	// token has already been used could cause a status update with every attempt.
 	refusalPause = time.Minute
 )
 
@@ -94,8 +95,8 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend closes the member's tunnels to this replica because its agent is sending too much. The argument "what" names
-// the excess, for example "reports". The member cannot open another tunnel for a minute.
+// suspend closes the member's tunnels to this replica because its agent is sending too much. The argument "what" says
+// what the agent sends too much of, for example "reports". The member cannot open another tunnel for a minute.
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()
 	m := a.table.memberLocked(name)
@@ -177,8 +178,8 @@ func (a *Admission) turnAway(name types.NamespacedName, reason, message string) 
 	}
 }
 
-// surplusLocked returns the oldest tunnel if the member has more than most tunnels. Tunnels that are already being
-// closed do not count.
+// surplusLocked returns the oldest tunnel if the member has more than most tunnels. Tunnels that are already closing do
+// not count.
 func (m *member) surplusLocked(most int) *session {
 	var oldest *session
 	open := 0

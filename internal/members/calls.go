@@ -109,8 +109,8 @@ func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstru
 }
 
 // StartUninstall asks a member's agent to remove itself, in the background, unless the same call is still running or
-// ended less than CallPause ago. It returns the state of the call. Only the leading agent removes the delivered
-// objects.
+// ended less than CallPause ago. It returns the state of the call. The call goes to the leading agent, because only the
+// leading agent removes the delivered objects.
 func (c *Calls) StartUninstall(name types.NamespacedName) Call {
 	return c.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }
@@ -147,7 +147,7 @@ func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest
 	return call.Call
 }
 
-// agentCall is a Call with the kind of its request. It is guarded by table.mu.
+// agentCall is a Call together with the kind of its request. It is guarded by table.mu.
 type agentCall struct {
 	Call
 	kind string

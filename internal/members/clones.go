@@ -31,11 +31,11 @@ const (
 	examineEvery = 5 * time.Second
 	// askTimeout is the timeout for one query, because a stopped process does not respond.
 	askTimeout = 5 * time.Second
-	// cloneGone is how long all agents must agree before the member counts as one cluster again. It is the duration of
-	// the agents' Lease, so if an agent of the other cluster merely restarts, it is back before then.
+	// cloneGone is how long all agents must agree before the member counts as one cluster again. It equals the duration
+	// of the agents' Lease, so an agent in the other cluster that merely restarts is back before this time has passed.
 	cloneGone = 15 * time.Second
-	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. The tunnel of an
-	// agent that hangs is closed sooner.
+	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. If the agent
+	// hangs, its tunnel is closed sooner.
 	doubtLimit = 30 * time.Second
 	// maxExamined is the maximum number of agents that are queried.
 	maxExamined = 8
@@ -52,7 +52,7 @@ type examination struct {
 	found *Clones   // nil as long as there is no proof of two clusters
 	last  time.Time // when the agents last disagreed
 	start time.Time
-	// decided reports whether all agents have responded in one round of queries, or doubtLimit has passed.
+	// decided reports whether all agents have responded in one round of queries, or whether doubtLimit has passed.
 	decided bool
 }
 
@@ -109,7 +109,7 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	switch {
 	case proven:
 		e.last = now
-		// As long as both are connected, the names stay the same, so the status does not change either.
+		// As long as both agents are connected, their names are kept, so that the status does not change either.
 		if e.found == nil || !connected(e.found.Agents[0]) || !connected(e.found.Agents[1]) {
 			e.found = &Clones{Agents: []string{min(a, b), max(a, b)}}
 		}

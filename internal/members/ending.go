@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// drain waits until the open requests of a disconnecting agent have ended. The agent no longer counts as connected for
+// drain waits until the open requests to a disconnecting agent have ended. The agent no longer counts as connected for
 // new requests.
 func (t *Tunnels) drain(s *session) {
 	name := s.peer.Name()
@@ -22,7 +22,7 @@ func (t *Tunnels) drain(s *session) {
 	t.table.lostLocked(m, s.cause)
 	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-t.admission.bounds.ClusterTunnels)])
 	t.table.mu.Unlock()
-	// Otherwise an agent could accumulate tunnels by ending each tunnel's report while a shell is open in it.
+	// Otherwise an agent could accumulate tunnels by ending each tunnel's report while a shell is open in that tunnel.
 	for _, oldest := range surplus {
 		oldest.Close()
 	}

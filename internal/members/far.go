@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// remoteStream is the stream of a leading agent whose tunnel ends at another replica. It is guarded by table.mu.
+// remoteStream is the stream from a leading agent whose tunnel ends at another replica. It is guarded by table.mu.
 type remoteStream struct {
 	tunnel string // ID
 	stop   context.CancelFunc
 	stream *stream
-	wake   chan struct{} // receives a value when it is worth trying again
+	wake   chan struct{} // receives a value when a new attempt is worthwhile
 }
 
 // Delays before a stream through another replica is reopened.
@@ -26,8 +26,8 @@ const (
 	maxFarPause   = 30 * time.Second
 )
 
-// followFarLocked opens or closes a member's stream through another replica, depending on the replicas to which its
-// agents' tunnels lead.
+// followFarLocked opens or closes a member's stream through another replica, depending on the replicas at which the
+// tunnels of the member's agents end.
 func (s *Followers) followFarLocked(name types.NamespacedName) {
 	m := s.table.members[name]
 	if m == nil {
@@ -78,7 +78,7 @@ func (m *member) farLeader() route {
 	return found
 }
 
-// followFar reads an agent's lines through another replica until ctx ends.
+// followFar reads the lines that an agent sends through another replica until ctx ends.
 func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		err := f.stream.read(ctx, func() (streamRequest, error) {

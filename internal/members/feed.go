@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Limits on a Record, which comes from another replica that may run another version.
+// Limits on a Record. They are needed because a Record comes from another replica, which may run a different version.
 const (
 	maxTunnels = 16
 	maxText    = 1 << 10
@@ -25,14 +25,14 @@ const (
 type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Tunnels are the tunnels that end at that replica, except draining tunnels.
+	// Tunnels are the tunnels that end at the sending replica, except draining tunnels.
 	Tunnels []Peer `json:"tunnels,omitempty"`
 	// Report is the report that the agent sent through the tunnel with the epoch Reported. ReportErr explains why there
 	// is none.
 	Report    *protocol.Report `json:"report,omitempty"`
 	ReportErr string           `json:"reportErr,omitempty"`
 	Reported  int64            `json:"reported,omitempty"`
-	// Loss describes how the last tunnel to that replica ended.
+	// Loss describes how the last tunnel to the sending replica ended.
 	Loss    *Loss      `json:"loss,omitempty"`
 	Refusal *Rejection `json:"refusal,omitempty"`
 }
@@ -55,8 +55,8 @@ func (r *Record) empty() bool {
 	return len(r.Tunnels) == 0 && r.Loss == nil && r.Refusal == nil
 }
 
-// Bound shortens a record: texts to 1 KiB, tunnels to the first 16, and the report as Report.Bound does. It removes
-// tunnels that have no ID or belong to another member.
+// Bound shortens a record: strings to 1 KiB, tunnels to the first 16, and the report in the same way as Report.Bound.
+// It removes tunnels that have no ID or belong to another member.
 func (r *Record) Bound() {
 	cluster := r.Cluster()
 	r.Tunnels = slices.DeleteFunc(r.Tunnels, func(p Peer) bool {
@@ -77,8 +77,8 @@ func (r *Record) Bound() {
 	}
 }
 
-// notAfter replaces times in the future with now. They occur when the clock of the other replica is ahead. Otherwise, a
-// caller that waits for some time after a loss would also wait for the difference between the clocks.
+// notAfter replaces times in the future with now. Such times occur when the other replica's clock is ahead. If they
+// were kept, a caller that waits for some time after a loss would also wait for the difference between the clocks.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss
@@ -123,14 +123,14 @@ func (t *table) recordLocked(name types.NamespacedName) Record {
 	return record
 }
 
-// Replicas sends the state of the members of this replica to each of the hub's other replicas through a Feed. It also
-// holds the state of their members, in a Mirror for each replica.
+// Replicas sends the state of the members that are connected to this replica to each of the hub's other replicas
+// through a Feed. It also holds the state of the other replicas' members, in one Mirror for each replica.
 type Replicas struct {
 	table   *table
 	notices *Notices
 }
 
-// Feed reports the changes on this replica. It holds each member's name at most once, even if the reader is slow.
+// Feed reports the changes on this replica. Even if its reader is slow, it holds each member's name at most once.
 type Feed struct {
 	notices *Notices
 	wake    chan struct{}
@@ -177,9 +177,9 @@ func (f *Feed) Close() {
 	delete(f.notices.feeds, f)
 }
 
-// notifyFeedsLocked records that a member has changed on this replica. When the registry closes, it does not report
-// that the tunnels have ended, because agents connect to another replica before the other replicas notice that this one
-// is gone.
+// notifyFeedsLocked records that a member has changed on this replica. When the registry closes, the end of its tunnels
+// is not reported, because agents connect to another replica before the other replicas notice that this replica is
+// gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	if n.table.closed {
 		return

@@ -13,14 +13,14 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Follower receives the events on one subject that agents send in addition to their reports. Its methods must not
+// Follower receives the events about one subject that agents send in addition to their reports. Its methods must not
 // block.
 type Follower[E any] interface {
 	// Synced is called with the complete state of a member's agent.
 	Synced(member types.NamespacedName, all []E)
-	// Event is called with each change after that.
+	// Event is called with each change that follows.
 	Event(member types.NamespacedName, event E)
-	// Stopped is called when changes may be missed from now on, until Synced is called again.
+	// Stopped is called when changes may be missed from then on. The next call to Synced ends this state.
 	Stopped(member types.NamespacedName)
 }
 
@@ -31,7 +31,7 @@ type Followers struct {
 	following following
 }
 
-// following holds the subjects that the leader follows on all members.
+// following holds the subjects that the leading replica follows for all members.
 type following struct {
 	leading  bool     // table.mu guards leading and subjects
 	subjects []string // subjects with a follower
@@ -68,7 +68,7 @@ func (t *topic[E]) event(s *stream, event E) {
 	}
 }
 
-// stopped reports whether this stream counted for its member.
+// stopped records that this stream has ended, and reports whether the stream counted for its member.
 func (t *topic[E]) stopped(s *stream) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,8 +120,8 @@ func (s *Followers) Lead(ctx context.Context) error {
 	return nil
 }
 
-// subjectsLocked returns the subjects to request from a member's agent whose tunnel ends here. Hosts have neither sets
-// nor plans of Clusters.
+// subjectsLocked returns the subjects to request from a member's agent whose tunnel ends at this replica. Hosts have
+// neither sets nor plans of Clusters.
 func (s *Followers) subjectsLocked(name types.NamespacedName) []string {
 	subjects := []string{protocol.SubjectReport}
 	if !s.following.leading || isHost(name) {

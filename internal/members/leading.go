@@ -23,8 +23,8 @@ const maxAsked = 8
 // Leading returns a transport to the leading agent of a member, wherever its tunnel ends. It first tries the agent that
 // claims to be the leader in its report. If that agent responds with 421 or cannot be reached, it tries the others one
 // by one. Leading returns ErrNotConnected for a member that is not connected, and ErrClones if two clusters share the
-// member's identity. While this is unknown, requests fail with ErrUndecided, because a clone must not receive data that
-// is meant for the member. Requests with a body need GetBody.
+// member's identity. While the hub does not know whether this is the case, requests fail with ErrUndecided, because a
+// clone must not receive data that is meant for the member. Requests that have a body must have GetBody set.
 func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -79,8 +79,8 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 // errTried is returned when a request has been sent to all of a member's agents.
 var errTried = errors.New("all agents have been tried")
 
-// leader returns the best route to the agent that claims to be the leader, or to another agent if none does. kin are
-// the IDs of all tunnels of that agent's process.
+// leader returns the best route to the agent that claims to be the leader, or to another agent if none does. kin
+// contains the IDs of all tunnels from that agent's process.
 func (t *Transports) leader(name types.NamespacedName, tried []string) (found route, kin []string, err error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

@@ -59,7 +59,7 @@ func (l *lines) Scan() bool {
 // Bytes returns the line that Scan has read. It is valid until the next call of Scan.
 func (l *lines) Bytes() []byte { return l.line }
 
-// Err returns why there are no more lines, or nil at the end of the input.
+// Err returns why there are no more lines. It returns nil at the end of the input.
 func (l *lines) Err() error {
 	if errors.Is(l.err, io.EOF) {
 		return nil
@@ -68,13 +68,13 @@ func (l *lines) Err() error {
 }
 
 // pace limits how fast the lines of one stream are read. An agent that sends faster is held back by the stream's flow
-// control window. This costs memory, so it is tolerated only for some time.
+// control window. Holding an agent back costs memory, so it is done only for a limited time.
 type pace struct {
 	limiter *rate.Limiter
 	behind  time.Time // when the agent started to be held back continuously; zero if it is not held back
 }
 
-// newPace returns a pace with the rate of a limiter. Several streams can share a limiter. It holds an agent back for at
+// newPace returns a pace that uses a limiter's rate. Several streams can share a limiter. It holds an agent back for at
 // most maxAhead.
 func newPace(limiter *rate.Limiter) *pace { return &pace{limiter: limiter} }
 

@@ -15,7 +15,7 @@ type Notices struct {
 	listeners listeners
 }
 
-// listeners holds the functions to call on changes. table.mu guards them.
+// listeners holds the functions to call when a member changes. table.mu guards them.
 type listeners struct {
 	clusters, hosts heard
 	tokens          []func(Peer)
@@ -27,7 +27,7 @@ type heard struct {
 	opened  []func(types.NamespacedName)
 }
 
-// of returns the functions for Hosts if name is a Host, and the functions for Clusters otherwise.
+// of returns the functions for Hosts if name belongs to a Host, and the functions for Clusters otherwise.
 func (l *listeners) of(name types.NamespacedName) *heard {
 	if isHost(name) {
 		return &l.hosts
@@ -35,8 +35,8 @@ func (l *listeners) of(name types.NamespacedName) *heard {
 	return &l.clusters
 }
 
-// OnChange registers a function that is called after each change to a Cluster on any replica: when it has been
-// connected, lost or refused, or when its agent has sent a report. f must not block.
+// OnChange registers a function that is called after each change to a Cluster on any replica. Changes are that the
+// Cluster has connected, was lost or was refused, or that its agent has sent a report. f must not block.
 func (n *Notices) OnChange(f func(types.NamespacedName)) {
 	register(n, &n.listeners.clusters.changed, f)
 }

@@ -17,26 +17,27 @@ const (
 // takes to admit them. It covers their first few attempts.
 const ReturnTime = 25 * time.Second
 
-// AdmissionTime returns how long a hub takes to admit this many agents at its limited rate.
+// AdmissionTime returns how long a hub takes to admit the given number of agents at its limited rate.
 func AdmissionTime(agents int) time.Duration {
 	return time.Duration(agents) * time.Second / admittedPerSecond
 }
 
-// losses distinguishes between losing a few members and losing many at the same time. Many are lost when something
-// fails between them and the hub, and most of them reconnect. How soon each one reconnects depends on the rate at which
-// the hub admits them. Until then, a missing member is no sign of a problem with that member.
+// losses distinguishes the loss of a few members from the loss of many members at the same time. Many are lost when
+// something fails between them and the hub, and most of them reconnect. How soon each one reconnects depends on the
+// rate at which the hub admits them. Until it has reconnected, its absence does not indicate a problem with that
+// member.
 //
 // It is a virtual queue, as in the generic cell rate algorithm: a lost member joins the queue, a member that reconnects
 // leaves it, and the hub serves admittedPerSecond. A single member that keeps reconnecting therefore does not look like
 // many members. It is guarded by table.mu.
 type losses struct {
 	admitted time.Time // when the queue will be empty
-	// many is the latest expected end of the queue at the loss of a member that was one of many. It is zero if no such
-	// loss has occurred.
+	// many is the time at which the queue was expected to be empty, as of the latest loss of a member that was one of
+	// many. It is zero if no such loss has occurred.
 	many time.Time
 }
 
-// lost must be called when a member has lost its last tunnel.
+// lost must be called when a member loses its last tunnel.
 func (l *losses) lost(now time.Time) {
 	if l.admitted.Before(now) {
 		l.admitted = now
@@ -48,12 +49,12 @@ func (l *losses) lost(now time.Time) {
 	}
 }
 
-// returned must be called when a lost member has reconnected.
+// returned must be called when a lost member reconnects.
 func (l *losses) returned() { l.admitted = l.admitted.Add(-AdmissionTime(1)) }
 
 // returning returns the time until which a member that was lost at the given time, as one of many, may still reconnect.
-// It returns zero if it was not one of many. If other members are lost later, the time is extended, but never beyond
-// the time that would apply if all members had been lost together with this one.
+// It returns the zero time if the member was not one of many. If other members are lost later, the time is extended,
+// but never beyond the time that would apply if all members had been lost together with this one.
 func (l *losses) returning(lost time.Time, members int) time.Time {
 	if l.many.IsZero() {
 		return time.Time{}

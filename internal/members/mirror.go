@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Mirror holds the last reported state of another replica's members. Its owner calls Begin, and then Update and
-// Complete as reports arrive. When the replica cannot be reached, the owner calls Detach, and then either Begin again
-// or Close. Its methods must not be called concurrently.
+// Mirror holds the most recently reported state of another replica's members. Its owner calls Begin, and then Update
+// and Complete as reports arrive. When the replica cannot be reached, the owner calls Detach, and then either Begin
+// again or Close. Its methods must not be called concurrently.
 type Mirror struct {
 	table   *table
 	notices *Notices
@@ -47,7 +47,7 @@ func (r *Replicas) Mirror(replica string) *Mirror {
 }
 
 // Begin records that the replica can be reached through via, which must not block, and that it is starting to report
-// its members. Complete then removes the members that it has not reported again.
+// its members. Complete then removes the members that the replica has not reported again.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -109,8 +109,8 @@ func (m *Mirror) updateLocked(record Record) []Peer {
 	return opened
 }
 
-// setLocked replaces the replica's state of a member and returns the previous state. A nil state means that the replica
-// knows nothing about the member.
+// setLocked replaces the state that the replica reported for a member, and returns the previous state. A nil state
+// means that the replica knows nothing about the member.
 func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Record) {
 	member := m.table.memberLocked(name)
 	connected, lost := member.connected(), member.lost()
@@ -131,7 +131,7 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 	case connected && !now:
 		m.table.losses.lost(m.table.now())
 	case !now && !lost && record != nil && record.recent(m.table.now()):
-		// the member was lost before this replica knew of it
+		// the member was lost before this replica knew about it
 		m.table.losses.lost(m.table.now())
 	case !connected && now && lost:
 		m.table.losses.returned()
@@ -163,7 +163,7 @@ func (t *table) replayedLocked(opened []Peer) []*session {
 	return replayed
 }
 
-// Complete records that the replica has reported all its members.
+// Complete records that the replica has reported all of its members.
 func (m *Mirror) Complete() {
 	var gone []types.NamespacedName
 	m.table.mu.Lock()
@@ -178,8 +178,8 @@ func (m *Mirror) Complete() {
 	m.notices.notify(gone...)
 }
 
-// Detach records that the replica is unreachable. Its members still count as connected, because their agents may be
-// moving to another replica, or the replica may come back.
+// Detach records that the replica is unreachable. Members that are connected to that replica still count as connected,
+// because their agents may be moving to another replica, or the replica may come back.
 func (m *Mirror) Detach() {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -212,7 +212,7 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	}
 	lost := loss{at: m.detached, because: ErrReplicaGone}
 	record := member.remote[i].record
-	// the member had been lost before; from now on, this replica remembers the loss
+	// the member was already lost; from now on, this replica remembers the loss
 	if len(record.Tunnels) == 0 && record.Loss != nil {
 		lost.at, lost.because = record.Loss.At, record.Loss
 	}
@@ -222,7 +222,7 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	m.setLocked(name, nil)
 }
 
-// Error returns the cause of the loss as it was reported.
+// Error returns the cause of the loss as the other replica reported it.
 func (l *Loss) Error() string { return l.Because }
 
 // Is reports whether target is ErrReportEnded and the agent disconnected on its own initiative. It is used by

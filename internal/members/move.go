@@ -23,14 +23,14 @@ import (
 // Timing of moves.
 const (
 	// movesPerCore is the number of agents per second and core that are asked to move. Each of them causes a TLS
-	// handshake with another replica, which accepts only a limited number at a time.
+	// handshake with another replica, and a replica performs only a limited number of handshakes at a time.
 	movesPerCore = 200
 	moveBurst    = 50
 	// moveTimeout is how long an agent may take to respond. It does no work before it responds.
 	moveTimeout = 10 * time.Second
 
 	// lateRequests is how long a tunnel still accepts requests after its agent has announced that it is disconnecting.
-	// These are requests that had already selected the tunnel.
+	// Such requests come from callers that had already selected the tunnel.
 	lateRequests = time.Second
 
 	// moveSilence is how long Move waits after the last agent has moved. An agent dials within seconds. An agent that
@@ -39,9 +39,10 @@ const (
 )
 
 // Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and to give up the
-// current one, which they may continue to use for the duration keep. It asks them no faster than other replicas can
-// accept them. It returns how many agents have moved and how many have stayed. An agent has stayed if it did not
-// respond, does not support the request, or had not moved when ctx ended or when no agent had moved for 10 s.
+// current tunnel. They may continue to use the current tunnel for the duration keep. Move does not ask the agents
+// faster than other replicas can accept them. It returns how many agents have moved and how many have stayed. An agent
+// has stayed if it did not respond, does not support the request, or had not moved when ctx ended or when no agent had
+// moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
@@ -105,8 +106,9 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	return nil
 }
 
-// leaving is a tunnel whose agent can disconnect without users noticing. When it does, watches end between two events,
-// as they also do when the tunnel breaks, and requests that have already selected the tunnel are still accepted.
+// leaving is a tunnel whose agent can disconnect without users noticing. When the agent disconnects, watches end
+// between two events, as they also do when the tunnel breaks. Requests that have already selected the tunnel are still
+// accepted.
 type leaving struct {
 	Session
 	going context.Context // ends when the agent announces that it is disconnecting
@@ -128,8 +130,8 @@ func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err // the errors of a transport are not wrapped
 }
 
-// broken reports whether the tunnel has ended. A watch between two events then ends as if its API server had ended it,
-// so that its user continues through another tunnel.
+// broken reports whether the tunnel has ended. In that case, a watch that is between two events ends as if its API
+// server had ended it, so that its user continues through another tunnel.
 func (l *leaving) broken() bool {
 	select {
 	case <-l.Done():
@@ -160,10 +162,10 @@ func (l *leaving) await(ctx context.Context) {
 	}
 }
 
-// left reports whether the agent has disconnected or is gone.
+// left reports whether the agent has announced that it is disconnecting, or is gone.
 func (l *leaving) left() bool { return l.going.Err() != nil || l.broken() }
 
-// Streams returns the number of requests in progress, or 0 for a tunnel that does not count them.
+// Streams returns the number of requests in progress, or 0 if the tunnel does not count requests.
 func (l *leaving) Streams() int {
 	if counting, ok := l.Session.(interface{ Streams() int }); ok {
 		return counting.Streams()

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits on the unfinished complete reports of a subject in all streams of one member. A member may have twelve
-// tunnels, each report is held in memory until it is complete, and the agent may be malicious. An agent that moves
-// sends complete reports through two tunnels at once.
+// Limits on the complete reports about a subject that are still being received, in all of one member's streams
+// together. A member may have twelve tunnels, each report is held in memory until it is complete, and the agent may be
+// malicious. An agent that moves sends complete reports through two tunnels at once.
 const (
 	maxOffered = 2 * (maxSets + maxPlans)          // bytes at once
 	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes per second
 )
 
-// Limits on all other lines of one member's streams together. A line costs one unit, plus one per KiB, because decoding
-// 64 KiB can take 10 ms of CPU time.
+// Limits on all other lines of one member's streams together. A line costs one unit, plus one unit per KiB, because
+// decoding 64 KiB can take 10 ms of CPU time.
 const (
 	lineRate, lineBurst = 400, 10_000
 	lineUnit            = 1 << 10
@@ -38,7 +38,7 @@ func newOffers() *reportBytes {
 	return &reportBytes{pace: rate.NewLimiter(offerRate, maxOffered), lines: rate.NewLimiter(lineRate, lineBurst)}
 }
 
-// take reports whether this many more bytes may be held. If so, it counts them.
+// take reports whether the given number of additional bytes may be held. If so, it counts them.
 func (o *reportBytes) take(bytes int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

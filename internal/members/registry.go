@@ -61,7 +61,7 @@ type Session interface {
 type Peer struct {
 	// Cluster is the Cluster to which the agent has proved to belong.
 	Cluster protocol.ClusterRef `json:"cluster"`
-	// Key is the ID of the key that the agent used for this proof, in the form of registration.KeyID.
+	// Key is the ID of the key with which the agent proved this. It has the form that registration.KeyID returns.
 	Key string `json:"key"`
 	// Instance distinguishes the agent's process from the other processes of its cluster. It is empty if the agent does
 	// not send a name.
@@ -77,7 +77,8 @@ type Peer struct {
 	// ID is the ID of the tunnel. Registry.Add generates it.
 	ID string `json:"id"`
 	// Epoch orders tunnels. It is the time at which the replica accepted the tunnel, in nanoseconds of its clock, but
-	// always later than the epochs of the Cluster's tunnels that the replica knew. Registry.Add generates it.
+	// always later than the epochs of all tunnels of the Cluster that the replica knew about. Registry.Add generates
+	// it.
 	Epoch int64 `json:"epoch"`
 }
 
@@ -98,8 +99,8 @@ type Rejection struct {
 }
 
 // Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It has one
-// part for each subject, and the parts share one table with its lock. Functions should accept only the parts that they
-// need. Use New to create a Registry. All methods can be called concurrently.
+// part for each subject. The parts share one table and its lock. Functions should accept only the parts that they need.
+// Use New to create a Registry. All methods can be called concurrently.
 type Registry struct {
 	*Tunnels
 	*Admission

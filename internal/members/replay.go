@@ -11,22 +11,22 @@ import (
 	"sync/atomic"
 )
 
-// maxReplay is the maximum number of bytes of a request body that are kept until the response arrives, in case they
-// have to be sent again.
+// maxReplay is the maximum number of bytes of a request body that are kept until the response arrives, in case the body
+// has to be sent again.
 const maxReplay = 64 << 10
 
 // errSpoilt is returned when a body cannot be sent again, because too much of it has been read.
 var errSpoilt = errors.New("the body cannot be sent again")
 
-// replay is a request's body that can be sent more than once, as long as no more than maxReplay bytes of it have been
-// read. A nil replay stands for a request without a body.
+// replay is a request body that can be sent more than once, as long as no more than maxReplay bytes of it have been
+// read. A nil replay represents a request without a body.
 type replay struct {
 	body    io.ReadCloser
 	current *attempt
 	// contains a token while no attempt is reading body; only the holder of the token may use record and at
 	reading chan struct{}
 	record  []byte      // the bytes that were read so far
-	spoiler *attempt    // the attempt that read more than can be replayed
+	spoiler *attempt    // the attempt that has read more than can be replayed
 	spoilt  atomic.Bool // set if there is a spoiler
 
 	mu        sync.Mutex // guards the fields below
@@ -95,8 +95,8 @@ type attempt struct {
 	over atomic.Bool // set if the attempt was abandoned
 }
 
-// Read first returns the bytes that earlier attempts have read, and then the rest of the body. If an attempt reads more
-// bytes after it was abandoned, they are kept for the next attempt.
+// Read first returns the bytes that earlier attempts have read, and then the rest of the body. If an attempt is
+// abandoned while it is reading, the bytes that it reads are kept for the next attempt.
 func (a *attempt) Read(p []byte) (int, error) {
 	<-a.reading
 	defer func() { a.reading <- struct{}{} }()
@@ -115,7 +115,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 	return n, err // the errors of a reader are not wrapped
 }
 
-// keep stores bytes that may be needed again. The caller must hold the token of reading.
+// keep stores bytes that may be needed again. The caller must hold the token from reading.
 func (a *attempt) keep(p []byte) {
 	a.mu.Lock()
 	committed := a.committed

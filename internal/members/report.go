@@ -54,7 +54,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 		t.admission.suspend(s.peer.Name(), fast.what)
 	case errors.Is(err, errNoReport):
 		t.setReport(s, nil, err)
-	default: // either the tunnel is closing, in which case it provides the cause, or only this request was aborted
+	default: // either the tunnel is closing and provides the cause, or only this request was aborted
 		s.Close()
 		<-s.Done()
 		if errors.Is(s.Err(), tunnel.ErrClosed) {
@@ -135,7 +135,7 @@ func (t *Tunnels) setReport(s *session, report *protocol.Report, err error) {
 	t.notices.changed(s.peer.Name())
 }
 
-// known returns the peer of a session, updated from its last report. table.mu must be held.
+// known returns a session's peer, updated from the session's last report. table.mu must be held.
 func (s *session) known() Peer {
 	p := s.peer
 	p.Leads = s.report != nil && s.report.Leader

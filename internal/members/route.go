@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// route is an open tunnel to a member, to this replica or another one.
+// route is an open tunnel from a member. It ends at this replica or at another one.
 type route struct {
 	id        string
 	instance  string // the agent's instance name, which may be empty
@@ -19,11 +19,11 @@ type route struct {
 }
 
 // best returns the best route for a request that could not be sent on the routes in tried. It returns false if there is
-// none.
+// no such route.
 //
 // Only the newest tunnel of each agent process counts, no matter where it ends, because the agent will soon close its
-// older ones. Pods of the agent's Deployment are preferred to node agents. Otherwise, a tunnel that ends at this
-// replica is preferred, and then the newest one.
+// older tunnels. Pods of the agent's Deployment are preferred to node agents. Otherwise, a tunnel that ends at this
+// replica is preferred, and then the newest tunnel.
 func best(routes []route, tried []string) (route, bool) {
 	usable := slices.DeleteFunc(routes, func(r route) bool { return r.carrier == nil || slices.Contains(tried, r.id) })
 	var found *route

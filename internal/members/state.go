@@ -24,18 +24,18 @@ type State struct {
 	// LastSeen is the time when the last tunnel ended. It is zero if none has ended since this process started.
 	LastSeen time.Time
 	// Returning is the time until which a member without a tunnel is expected to reconnect, because many members lost
-	// their tunnels at the same time. It is zero if only a few did. If the tunnel led to another replica whose clock is
-	// behind, the time is correspondingly earlier.
+	// their tunnels at the same time. It is zero if only a few members lost their tunnels. If the tunnel ended at
+	// another replica and that replica's clock is behind, the time is correspondingly earlier.
 	Returning time.Time
 	// LostBecause is the reason why the last tunnel ended.
 	LostBecause error
 	// Left is true if the last tunnel ended because the agent disconnected, either to stop or to move to another
 	// replica.
 	Left bool
-	// NoLeader is the time since which none of the connected agent's replicas has been the leader. It is zero if one of
-	// them is, or if this has lasted for less than LeaderPatience.
+	// NoLeader is the time since which none of the connected replicas of the agent has been the leader. It is zero if
+	// one of them is the leader, or if none has been the leader for less than LeaderPatience.
 	NoLeader time.Time
-	// Clones are the two clusters that share the member's identity. It is nil for a single cluster.
+	// Clones are the two clusters that share the member's identity. It is nil unless two clusters were found.
 	Clones *Clones
 	// Refusal is the latest rejection within RefusalMemory, or nil if there was none.
 	Refusal *Rejection
@@ -63,7 +63,7 @@ func (s State) Agents() int {
 	return len(instances) + nameless
 }
 
-// States returns the state of members, including their tunnels to other replicas.
+// States returns the state of members, taking into account their tunnels to all replicas.
 type States struct{ table *table }
 
 // State returns the state of a member.
@@ -112,15 +112,16 @@ func (all *States) State(name types.NamespacedName) State {
 	return state
 }
 
-// agentState is an agent's report about its cluster through one tunnel, or the reason why there is none.
+// agentState is the report that an agent sent about its cluster through one tunnel, or the reason why there is no
+// report.
 type agentState struct {
 	report *protocol.Report
 	err    error
 	epoch  int64 // the tunnel's epoch
 }
 
-// preferred returns the better of two states. A leader's state is preferred to any other, any state to an empty one,
-// and otherwise the newer one.
+// preferred returns the better of two states. A leader's state is preferred to any other state, and any state is
+// preferred to an empty one. Otherwise, the newer state is preferred.
 func preferred(a, b agentState) agentState {
 	rank := func(s agentState) int {
 		switch {
@@ -152,7 +153,7 @@ func (m *member) stateHere() agentState {
 	return state
 }
 
-// Size returns the number of connected members and the number of their tunnels, to all replicas.
+// Size returns the number of connected members and the number of their tunnels, across all replicas.
 func (all *States) Size() (members, tunnels int) {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()
@@ -169,7 +170,8 @@ func (all *States) Size() (members, tunnels int) {
 	return members, tunnels
 }
 
-// LocalSize returns the number of members that are connected to this replica, and the number of their tunnels here.
+// LocalSize returns the number of members that are connected to this replica, and the number of their tunnels to this
+// replica.
 func (all *States) LocalSize() (members, tunnels int) {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()

@@ -23,7 +23,8 @@ import (
 // Limits on the events that an agent sends in addition to its reports. Events are kept in memory and trigger
 // reconciles, and the agent may be malicious.
 const (
-	// maxSets and maxPlans limit the size of a subject's complete report, in bytes. An event counts as the size of its
+	// maxSets and maxPlans limit the size of a complete report about a subject, in bytes. An event counts as the size
+	// of its
 	// line plus eventCost, the overhead of an event in memory and in a queue. Without eventCost, half a million of the
 	// shortest lines would stay below the limit.
 	maxSets, maxPlans = 16 << 20, 4 << 20
@@ -33,7 +34,8 @@ const (
 	planRate, planBurst = 20, 500
 	// maxAhead is how long an agent may exceed these rates.
 	maxAhead = 10 * time.Second
-	// An agent reports everything when it becomes the leader, which the Lease allows only once every few seconds.
+	// An agent reports everything when it becomes the leader, and the Lease allows a change of leader only once every
+	// few seconds.
 	wholeEvery, wholeBurst = 10 * time.Second, 10
 )
 
@@ -43,7 +45,7 @@ const usualLine = 128
 // errRestart cancels a request so that its stream can be reopened.
 var errRestart = errors.New("the stream is opened again")
 
-// tooFast is an ErrTooFast that names the subject for which the agent sends too much.
+// tooFast is an ErrTooFast that also names the subject about which the agent sends too much.
 type tooFast struct{ what string }
 
 // Error implements error.
@@ -52,14 +54,14 @@ func (e tooFast) Error() string { return ErrTooFast.Error() + ": " + e.what }
 // Is reports whether target is ErrTooFast. It is used by errors.Is.
 func (e tooFast) Is(target error) bool { return target == ErrTooFast }
 
-// stream reads the lines that one agent sends. Only the reading goroutine may use its fields, except restart.
+// stream reads the lines that one agent sends. Only the goroutine that reads may use the fields, except restart.
 type stream struct {
 	followers *Followers
 	name      types.NamespacedName
 	reports   func(*protocol.Report) // nil if no reports are requested
 	intake    *rate.Limiter          // limits reports
 	offers    *reportBytes           // shared by all streams of the member
-	lines     *pace                  // limits lines that are not part of a complete report; also shared
+	lines     *pace                  // limits lines outside complete reports; also shared by the member's streams
 	sets      subject[*protocol.SetEvent]
 	plans     subject[*protocol.PlanEvent]
 	restart   context.CancelCauseFunc // nil while no request is open; table.mu guards it
@@ -102,7 +104,7 @@ func (s *stream) restartable(ctx context.Context) (context.Context, context.Canc
 	return opened, cancel
 }
 
-// restarted cancels a context of restartable, and reports whether restart had already canceled it.
+// restarted cancels a context that restartable returned, and reports whether restart had already canceled it.
 func (s *stream) restarted(opened context.Context, cancel context.CancelCauseFunc) bool {
 	restarted := errors.Is(context.Cause(opened), errRestart)
 	s.setRestart(nil)
@@ -141,7 +143,7 @@ func (s *stream) open(ctx context.Context, what func() (streamRequest, error)) (
 		return nil, nil, err
 	}
 	resp, err := Ask(ctx, ask.agent, http.MethodGet, protocol.StreamPath(ask.subjects...), nil)
-	if IsStatus(err, http.StatusNotFound) { // an agent that does not know the path will never report
+	if IsStatus(err, http.StatusNotFound) { // an agent that does not serve the path will never report
 		return nil, nil, fmt.Errorf("%w: it answered %d to %s", errNoReport, http.StatusNotFound, protocol.PathReport)
 	}
 	if err != nil {
@@ -199,7 +201,7 @@ func (s *stream) take(ctx context.Context, line *protocol.Line, size int) error 
 	return nil
 }
 
-// ahead waits until the rate limit of a pace lets a line pass.
+// ahead waits until a pace's rate limit allows a line.
 func (s *stream) ahead(ctx context.Context, p *pace, n int, what string) error {
 	err := p.wait(ctx, n)
 	if errors.Is(err, ErrTooFast) {
@@ -214,7 +216,7 @@ func (s *stream) end() {
 	s.plans.stop(s)
 }
 
-// subject is one subject that a stream carries in addition to reports.
+// subject is one of the subjects that a stream carries in addition to reports.
 type subject[E any] struct {
 	topic  *topic[E]
 	what   string // the subject in tooFast
@@ -228,7 +230,7 @@ type subject[E any] struct {
 	bytes  int // the size of offer
 }
 
-// eventMark describes the effect of an event on the stream, and its cost in bytes.
+// eventMark describes the effect of an event on the stream, and the event's cost in bytes.
 type eventMark struct {
 	synced, stopped bool
 	size            int
@@ -288,13 +290,13 @@ func (s *subject[E]) stop(from *stream) {
 	s.synced = false
 }
 
-// drop discards the events of an incomplete report.
+// drop discards the events of a complete report that has not been fully received.
 func (s *subject[E]) drop(from *stream) {
 	from.offers.give(s.bytes)
 	s.offer, s.bytes = nil, 0
 }
 
-// restart reopens the other streams of a member.
+// restart reopens the member's other streams.
 func (s *Followers) restart(but *stream) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()

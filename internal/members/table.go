@@ -25,7 +25,7 @@ type table struct {
 	log logr.Logger
 	now func() time.Time
 
-	work sync.WaitGroup  // counts the goroutines that watch a session or send requests to agents
+	work sync.WaitGroup  // counts the goroutines that watch sessions or send requests to agents
 	ctx  context.Context // the context of requests to agents; stop cancels it
 	stop context.CancelFunc
 
@@ -41,7 +41,7 @@ func newTable(log logr.Logger, now func() time.Time) *table {
 	return &table{log: log, now: now, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}}
 }
 
-// isHost reports whether a member is a Host and not a Cluster.
+// isHost reports whether a member is a Host rather than a Cluster.
 func isHost(name types.NamespacedName) bool {
 	_, ok := protocol.HostOf(name.Name)
 	return ok
@@ -51,8 +51,8 @@ func isHost(name types.NamespacedName) bool {
 type member struct {
 	sessions  []*session    // sorted, newest last
 	draining  []*session    // sessions that accept no new requests and no longer count as a connection
-	remote    []remote      // the state of the member that other replicas share, with one element per replica
-	far       *remoteStream // nil if nothing is read through another replica
+	remote    []remote      // the state of the member that other replicas have reported, with one element per replica
+	far       *remoteStream // nil if no stream is read through another replica
 	offers    *reportBytes
 	loss      loss // the loss of the last tunnel to this replica
 	refusal   *Rejection
@@ -60,7 +60,8 @@ type member struct {
 	paused    time.Time  // the member cannot open a tunnel until this time
 	forgotten bool       // set if the member is to be dropped after its last tunnel
 	vacancy   *vacancy   // nil while one of its agents is the leader
-	// examination is nil unless the hub is querying the agents to determine whether they belong to a single cluster.
+	// examination is nil unless the hub is querying the agents to determine whether all of them belong to the same
+	// cluster.
 	examination *examination
 	arrival     chan struct{} // closed when the member has a new route; nil while no request is waiting for one
 }
@@ -81,7 +82,7 @@ func (t *table) memberLocked(name types.NamespacedName) *member {
 	return m
 }
 
-// dropLocked forgets a member without tunnels if its Cluster is gone or nothing else is known about it.
+// dropLocked forgets a member that has no tunnels, if its Cluster is gone or nothing else is known about the member.
 func (t *table) dropLocked(name types.NamespacedName, m *member) {
 	if m.connected() || len(m.draining) > 0 {
 		return
@@ -102,14 +103,14 @@ func (m *member) connected() bool {
 }
 
 // arrivedLocked must be called for each new tunnel to any replica. It discards the latest call and the loss of the
-// previous tunnel. If the new tunnel is lost later, LastSeen then refers to that tunnel, even if its replica can no
-// longer report the loss.
+// previous tunnel. If the new tunnel is lost later, LastSeen refers to the new tunnel, even if the replica at which it
+// ended can no longer report the loss.
 func (m *member) arrivedLocked() {
 	m.lastCall, m.loss = nil, loss{}
 	m.wakeLocked()
 }
 
-// lost reports whether the member has lost a tunnel, as far as any replica remembers.
+// lost reports whether the member has lost a tunnel, as far as any replica knows.
 func (m *member) lost() bool {
 	return !m.loss.at.IsZero() || slices.ContainsFunc(m.remote, func(r remote) bool { return r.record.Loss != nil })
 }
@@ -122,8 +123,8 @@ func (m *member) wakeLocked() {
 	}
 }
 
-// epochLocked returns the epoch for a member's new tunnel. It is greater than all known epochs of the member, even if
-// the replicas' clocks differ.
+// epochLocked returns the epoch for a member's new tunnel. It is greater than all known epochs of the member's tunnels,
+// even if the replicas' clocks differ.
 func (t *table) epochLocked(m *member) int64 {
 	t.epoch = max(t.epoch+1, t.now().UnixNano())
 	epoch := t.epoch
@@ -145,7 +146,7 @@ func (t *table) lostLocked(m *member, cause error) {
 	}
 }
 
-// servesLocked returns nil if requests can be sent to a member, or ErrNotConnected or ErrClones.
+// servesLocked returns nil if requests can be sent to a member, and otherwise ErrNotConnected or ErrClones.
 func (t *table) servesLocked(name types.NamespacedName) error {
 	m := t.members[name]
 	switch {

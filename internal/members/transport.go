@@ -20,23 +20,24 @@ import (
 // start of the request. Most agents that lose a tunnel reconnect within a second, after one or two attempts.
 const routePatience = 1500 * time.Millisecond
 
-// leastPatience is the minimum time that a request waits, even if it had been running for long when its tunnel ended.
+// leastPatience is the minimum time that a request waits, even if the request had already been running for a long time
+// when its tunnel ended.
 const leastPatience = 500 * time.Millisecond
 
 // attempts is the maximum number of times that a request is sent. A stale route leads to one more lookup, but never to
 // a loop.
 const attempts = 2
 
-// Transports carries requests to members' agents. Each request selects its own tunnel, so a transport stays valid when
-// tunnels are opened and closed.
+// Transports carries requests to members' agents. Each request selects its own tunnel, so a transport remains valid
+// when tunnels are opened and closed.
 type Transports struct{ table *table }
 
 // Transport returns a transport to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected if
 // the member is not connected, and ErrClones if two clusters share the member's identity.
 //
-// A request is sent once more through another tunnel if no agent has seen it, because its tunnel ended or had moved.
-// The same applies to a read-only request if its tunnel ended before the response arrived. If no other tunnel is opened
-// within routePatience, the request fails with ErrNotConnected.
+// If a request's tunnel ended or moved before an agent saw the request, the request is sent once more through another
+// tunnel. The same applies to a read-only request if its tunnel ended before the response arrived. If no other tunnel
+// is opened within routePatience, the request fails with ErrNotConnected.
 func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -72,7 +73,7 @@ func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripp
 	return newest, nil
 }
 
-// way sends each request to one member through the best tunnel at that moment.
+// way sends each request to one member through the tunnel that is the best one at that moment.
 type way struct {
 	transports *Transports
 	name       types.NamespacedName

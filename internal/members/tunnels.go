@@ -78,9 +78,9 @@ func (t *Tunnels) Add(peer Peer, tunnel Session) {
 	}
 }
 
-// opened reports whether another replica has a tunnel that was opened with the same token. The token was not known to
-// be used when this tunnel was admitted, but a client that opens two tunnels at the same time can delay one handshake
-// until the other tunnel is known.
+// opened reports whether another replica has a tunnel that was opened with the same token. When this tunnel was
+// admitted, no other use of the token was known. However, a client that opens two tunnels at the same time can delay
+// one handshake until the other tunnel is known.
 func (m *member) opened(with Peer) bool {
 	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
 		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool {
@@ -122,7 +122,7 @@ func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	}
 }
 
-// Forget closes all tunnels of a deleted Cluster at this replica and discards its state.
+// Forget closes all tunnels of a deleted Cluster at this replica and discards the Cluster's state.
 func (t *Tunnels) Forget(name types.NamespacedName) {
 	t.Disconnect(name, func(Peer) bool { return false })
 	t.table.mu.Lock()
@@ -134,7 +134,7 @@ func (t *Tunnels) Forget(name types.NamespacedName) {
 	}
 }
 
-// Close closes all tunnels and accepts no more. It returns when all goroutines that use the tunnels have ended.
+// Close closes all tunnels and accepts no new ones. It returns when all goroutines that use the tunnels have ended.
 func (t *Tunnels) Close() {
 	var all []*session
 	t.table.mu.Lock()

@@ -10,23 +10,23 @@ import (
 	"sync"
 )
 
-// leastHeap is the smallest size that the runtime assumes for a heap, in bytes: it does not collect garbage until there
-// is GOGC percent of this size.
+// leastHeap is the smallest heap size that the runtime assumes, in bytes. The runtime does not collect garbage until
+// there is GOGC percent of this size.
 const leastHeap = 4 << 20
 
-// leastObject is a size, in bytes, for which the allocator uses a separate block. Other objects in the same block would
-// keep the object alive.
+// leastObject is an object size, in bytes, for which the allocator uses a separate block. In a shared block, other
+// objects would keep the object alive.
 const leastObject = 16
 
-// collector determines, after each garbage collection, when the next one happens. This is when GOGC requires it, or
-// later.
+// collector determines, after each garbage collection, when the next one happens. The next collection happens when GOGC
+// requires it, or later.
 type collector struct {
 	configured int    // the value of GOGC
 	garbage    uint64 // garbage that may always exist before it is collected, in bytes
 
 	mu      sync.Mutex // guards the fields below
 	present int
-	peak    uint64 // the largest size that was allowed since memory was last returned, in bytes
+	peak    uint64 // the largest size that has been allowed since memory was last returned, in bytes
 }
 
 // startCollector starts to control when garbage is collected. It does nothing if GOGC is off.
@@ -53,14 +53,14 @@ func (c *collector) adjust(struct{}) {
 }
 
 // percentLocked returns the limit for garbage as a percentage of held. The argument held counts the same memory as the
-// runtime: objects, stacks and globals.
+// runtime does, which is objects, stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)
 	c.peak = max(c.peak, held+c.garbage, held+held*uint64(max(c.configured, 0))/100)
 	return max(c.configured, int(100*float64(c.peak-held)/float64(held)))
 }
 
-// returned is called before memory is returned. It lowers the allowed size to the initial one again.
+// returned is called before memory is returned. It resets the allowed size to the initial size.
 func (c *collector) returned() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,24 +15,24 @@ import (
 const interval = 5 * time.Second
 
 // A process is calm if, per interval, it allocates less than calmBytes or less than 1/share of the memory that it
-// holds. Returning memory is worthwhile once worthBytes, or 1/share of the held memory, has been allocated, because the
-// cost of a collection is proportional to the held memory.
+// holds. Returning memory is worthwhile once worthBytes, or 1/share of the held memory, has been allocated since memory
+// was last returned, because the cost of a collection is proportional to the held memory.
 const (
 	calmBytes  = 512 << 10
 	worthBytes = 1 << 20
 	share      = 16
 )
 
-// ReturnWhenCalm returns memory to the system whenever the process is calm after work, until ctx ends. Without it, the
-// runtime would keep the memory that was used during a burst. The runtime collects garbage when the heap has grown by
-// GOGC percent, or after two minutes, and an idle heap hardly grows.
+// ReturnWhenCalm returns memory to the system whenever the process becomes calm after a burst of work, until ctx ends.
+// Without it, the runtime would keep the memory that was used during a burst. The runtime collects garbage when the
+// heap has grown by GOGC percent, or after two minutes, and an idle heap hardly grows.
 func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 
 // Manage does the same, and also lets the process use more memory until it is returned. Garbage may grow to the given
-// number of bytes before it is collected, even if GOGC allows less, and the heap may grow to the largest size that it
-// was allowed before. This matters because a collection scans every object and stack, even if there is little garbage.
-// A small process spends a tenth of a request's CPU on it. A process that has lost half of its members at once would
-// collect even more often while they reconnect.
+// number of bytes before it is collected, even if GOGC allows less, and the heap may grow to the largest size that was
+// allowed before. This matters because a collection scans every object and stack, even if there is little garbage. In a
+// small process, collections take a tenth of the CPU time of a request. A process that has lost half of its members at
+// once would collect even more often while the members reconnect.
 func Manage(ctx context.Context, garbage uint64) {
 	returnWhenCalm(ctx, startCollector(garbage).returned)
 }
@@ -48,20 +48,20 @@ func returnWhenCalm(ctx context.Context, returning func()) {
 		}
 		if h.calm(read()) {
 			returning()
-			debug.FreeOSMemory() // takes a millisecond of CPU for each held MB
+			debug.FreeOSMemory() // takes a millisecond of CPU time for each MB held
 		}
 	}
 }
 
-// heap records how much memory the process had allocated since its start, in bytes.
+// heap records how much memory the process has allocated since its start, in bytes.
 type heap struct {
 	seen     uint64 // at the last check
 	returned uint64 // when memory was last returned
 }
 
-// calm reports whether memory should be returned: there has been work since memory was last returned, and there is none
-// at the moment. allocated counts since the start, and live is the memory that the last collection has left, both in
-// bytes.
+// calm reports whether memory should be returned: there has been work since memory was last returned, and there is no
+// work at the moment. allocated is the number of bytes allocated since the start, and live is the number of bytes that
+// remained after the last collection.
 func (h *heap) calm(allocated, live uint64) bool {
 	busy := allocated-h.seen > max(calmBytes, live/share)
 	h.seen = allocated

@@ -31,11 +31,11 @@ const FieldOwner = client.FieldOwner("drover")
 type Marks struct {
 	Type   corev1.SecretType
 	Labels map[string]string
-	// Owner is the UID of an object that must be one of the owners. It is empty if any owner is accepted.
+	// Owner is the UID of an object that must be one of the Secret's owners. If it is empty, any owner is accepted.
 	Owner types.UID
 }
 
-// Has reports whether a Secret has all of these marks.
+// Has reports whether a Secret has all of the marks.
 func (m Marks) Has(secret *corev1.Secret) bool {
 	for label, value := range m.Labels {
 		if secret.Labels[label] != value {
@@ -77,8 +77,8 @@ func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, wa
 	return hub.Apply(ctx, want, FieldOwner, client.ForceOwnership)
 }
 
-// NewSecret returns the Secret that an apply configuration describes. For the API server, a create costs a fraction of
-// an apply.
+// NewSecret returns the Secret that an apply configuration describes. It is used for creating Secrets, because a create
+// costs the API server a fraction of what an apply costs.
 func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
 	secret.Namespace, secret.Name = *want.Namespace, *want.Name
@@ -91,8 +91,8 @@ func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	return secret
 }
 
-// Part returns the start of an apply configuration for an object that was read. It has the object's identity and
-// version, but no content.
+// Part returns the beginning of an apply configuration for an object that was read. It contains the object's identity
+// and version, but no content.
 func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstructured {
 	part := &unstructured.Unstructured{}
 	part.SetGroupVersionKind(kind)
@@ -113,8 +113,8 @@ func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructur
 }
 
 // SetFinalizer adds or removes a finalizer of an object that was read. The argument change is
-// controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer patches nothing else, because the status is written
-// elsewhere. A deleted object is not an error, and a changed object is a Conflict.
+// controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer does not patch anything else, because the status is
+// written elsewhere. It returns no error if the object has been deleted, and a Conflict if the object has changed.
 func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, finalizer string,
 	change func(client.Object, string) bool) error {
 	patched, is := read.DeepCopyObject().(client.Object)
@@ -125,8 +125,8 @@ func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, fi
 	return client.IgnoreNotFound(hub.Patch(ctx, patched, lock))
 }
 
-// Delete deletes an object that was read. A deleted object is not an error, and a replaced or changed object is a
-// Conflict.
+// Delete deletes an object that was read. It returns no error if the object has already been deleted, and a Conflict if
+// the object has been replaced or changed.
 func Delete(ctx context.Context, hub client.Writer, read client.Object) error {
 	uid, version := read.GetUID(), read.GetResourceVersion()
 	return client.IgnoreNotFound(hub.Delete(ctx, read, client.Preconditions{UID: &uid, ResourceVersion: &version}))

@@ -22,7 +22,7 @@ import (
 )
 
 // How long the members of an unreachable replica still count as connected. The period ends within ten seconds after the
-// replica was last heard from, and gives its agents time to connect to another replica.
+// replica was last heard from. It gives the agents that were connected to that replica time to connect to another one.
 const (
 	grace      = 9500 * time.Millisecond // counted from when the replica was last heard from
 	leastGrace = time.Second
@@ -35,10 +35,10 @@ type peer struct {
 
 	// Network.mu guards the following fields.
 	current  *link
-	complete bool // whether the peer has ever reported all its members
+	complete bool // whether the peer has ever reported all of its members
 }
 
-// link is one tunnel of a peer.
+// link is one tunnel to a peer.
 type link struct {
 	session    *tunnel.Session
 	start      time.Time
@@ -58,7 +58,7 @@ func (n *Network) newLink(open func(tunnel.Config) (*tunnel.Session, error)) (*l
 	return l, err
 }
 
-// grace returns how long the members of the peer still count as connected after the end of the link.
+// grace returns how long the peer's members still count as connected after the link has ended.
 func (l *link) grace() time.Duration {
 	return max(leastGrace, grace-(time.Since(l.start)-time.Duration(l.heard.Load())))
 }
@@ -125,8 +125,8 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link the current link of its peer, and closes the previous one. The peer has given up the previous
-// link, or has two routes to this replica.
+// enter makes a link the current link of its peer, and closes the previous one. A previous link exists only if the peer
+// has given it up or has two routes to this replica.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()
 	p := n.peers[id]
@@ -145,7 +145,7 @@ func (n *Network) enter(id string, l *link) *peer {
 	return p
 }
 
-// leave drops a peer if its current link is still l, and reports whether it did.
+// leave drops a peer if l is still the peer's current link, and reports whether it did.
 func (n *Network) leave(id string, p *peer, l *link) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -20,8 +20,8 @@ const (
 	firstWait   = 100 * time.Millisecond
 	longestWait = 2 * time.Second
 	healthy     = 10 * time.Second
-	// selfWait is the pause before an address of this replica itself is dialed again. Another replica may get the
-	// address later.
+	// selfWait is the pause before an address that turned out to be this replica's own is dialed again. Another replica
+	// may get the address later.
 	selfWait = time.Minute
 )
 
@@ -31,11 +31,11 @@ type dial struct {
 	wanted  bool   // whether the Finder found it most recently
 	self    bool   // whether it is an address of this replica
 	up      bool   // whether there is a link
-	peer    string // the id of the replica at this address; empty until that replica has requested the members
+	peer    string // the id of the replica at this address; empty until it has requested the members
 }
 
-// found applies the addresses of the replicas. A link to an address that is no longer among them continues, because a
-// replica that is stopping still has tunnels.
+// found applies the list of the replicas' addresses. A link to an address that is no longer in the list continues,
+// because a replica that is stopping still has tunnels.
 func (n *Network) found(addresses []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,7 +85,7 @@ func (n *Network) keep(d *dial) {
 	}
 }
 
-// wanted reports whether to dial an address. If not, the address is forgotten.
+// wanted reports whether an address should still be dialed. If not, it forgets the address.
 func (n *Network) wanted(d *dial) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -105,8 +105,8 @@ func (n *Network) wait(d time.Duration) {
 	}
 }
 
-// offer dials a replica and offers it the members of this replica until the link ends. It returns whether there was a
-// link, and why it ended.
+// offer dials a replica and offers it the members of this replica until the link ends. It reports whether there was a
+// link, and returns the reason why the link ended.
 func (n *Network) offer(d *dial) (up bool, err error) {
 	config, err := n.options.TLS()
 	if err != nil {

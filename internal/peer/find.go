@@ -22,7 +22,8 @@ import (
 // portName is the name of the replicas' port in their Service.
 const portName = "peers"
 
-// Finder finds the replicas. It calls found with all their addresses (host:port) whenever they change, until ctx ends.
+// Finder finds the replicas. It calls found with the addresses (host:port) of all replicas whenever these change, until
+// ctx ends.
 type Finder func(ctx context.Context, found func(addresses []string)) error
 
 // Static returns a Finder for replicas whose addresses never change.
@@ -74,8 +75,8 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 	}
 }
 
-// addresses returns one address of each replica in the EndpointSlices of their Service, preferring IPv4. It includes
-// replicas that are not ready, because a replica that is stopping still has tunnels.
+// addresses returns one address of each replica in the EndpointSlices of the replicas' Service, preferring IPv4. It
+// includes replicas that are not ready, because a replica that is stopping still has tunnels.
 func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
 	byReplica := map[string]string{}
 	slices.SortFunc(endpointSlices, func(a, b discoveryv1.EndpointSlice) int { // IPv6 first, so that IPv4 replaces it

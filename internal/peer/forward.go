@@ -28,7 +28,8 @@ import (
 const (
 	// headerHop marks a response that comes from the other replica itself rather than from the member.
 	headerHop = "Drover-Hop"
-	// headerTunnel in a request contains the ID of the tunnel for the request. The tunnel ends at the other replica.
+	// headerTunnel is a request header with the ID of the tunnel that the request must use. The tunnel ends at the
+	// other replica.
 	headerTunnel = "Drover-Tunnel"
 )
 
@@ -41,10 +42,10 @@ const (
 	hopHeader      = "header"      // the headers of the request are larger than the agent accepts
 )
 
-// maxReason is the maximum length of a failure's text, in bytes.
+// maxReason is the maximum length of a failure's message, in bytes.
 const maxReason = 1 << 10
 
-// hop sends requests through a tunnel of a member that ends at another replica.
+// hop sends requests through a member's tunnel when the tunnel ends at another replica.
 type hop struct {
 	session   *tunnel.Session
 	to        members.Peer
@@ -95,7 +96,7 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, &failure{reason: strings.TrimSpace(string(reason)), timeout: kind == hopTimeout}
 }
 
-// full returns the error for the response of a replica that has reached a limit.
+// full returns the error for a response from a replica that has reached a limit.
 func full(body io.Reader) error {
 	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // use the part that could be read
 	if strings.TrimSpace(string(scope)) == string(limit.ScopeAll) {
@@ -124,15 +125,15 @@ var _ net.Error = (*failure)(nil)
 // errNoMember is returned for a path that does not identify a member.
 var errNoMember = errors.New("the path names no member")
 
-// target is the member to which a request by hop is sent, and the path within that member.
+// target is the member to which a request from a hop is sent, and the path within that member.
 type target struct {
 	member        types.NamespacedName
 	path, rawPath string
 	transport     http.RoundTripper
 }
 
-// parseTarget splits a path into the member and the path within the member. It does not change the latter, because only
-// the API server interprets it.
+// parseTarget splits a path into the member and the path within the member. It does not change the path within the
+// member, because only the API server interprets that path.
 func parseTarget(u *url.URL) (target, error) {
 	rest, found := strings.CutPrefix(u.Path, pathMembers+"/")
 	namespace, rest, slash := strings.Cut(rest, "/")
@@ -159,8 +160,9 @@ func targetOf(ctx context.Context) *target {
 	return t
 }
 
-// forward forwards a request through a tunnel that ends here. It never forwards a request to a third replica. If the
-// tunnel is gone, a user's request goes to any of the member's agents. Other requests are meant for one specific agent.
+// forward forwards a request through a tunnel that ends at this replica. It never forwards a request to a third
+// replica. If the tunnel is gone, a user's request goes to any of the member's agents. Any other request fails, because
+// it is meant for one specific agent.
 func (n *Network) forward(w http.ResponseWriter, r *http.Request) {
 	t, err := parseTarget(r.URL)
 	if err != nil {
@@ -195,7 +197,7 @@ func newForwarder() *httputil.ReverseProxy {
 			}
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", "member"
 			p.Out.URL.Path, p.Out.URL.RawPath = t.path, t.rawPath
-			p.Out.URL.RawQuery = p.In.URL.RawQuery // httputil drops parts that it cannot parse
+			p.Out.URL.RawQuery = p.In.URL.RawQuery // httputil drops parts of the query that it cannot parse
 			p.Out.Host = p.In.Host
 		},
 		Transport: forwardTransport{},

@@ -16,12 +16,12 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// window is the maximum number of bytes of a response that this replica holds in memory. It is the stream window of a
-// tunnel.
+// window is the maximum number of bytes of a response that this replica holds in memory. It equals the stream window of
+// a tunnel.
 const window = 1 << 20
 
-// serve forwards a request when there is room for it, and counts the bytes of its response that are waiting for the
-// other replica.
+// serve forwards a request when there is room for it, and counts the bytes of the response that are waiting to be read
+// by the other replica.
 func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.Context())
 	seat, err := n.seat(r, t)
@@ -40,9 +40,9 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	n.forwarder.ServeHTTP(h, r)
 }
 
-// seat returns a seat for a user's request. The hub's own requests to an agent need no seat, because they must reach
-// even a member without free seats. Members are served round-robin. These seats are separate from the seats of users
-// who connect to this replica. Otherwise two replicas without free seats would wait for each other.
+// seat returns a seat for a user's request. The hub's own requests to an agent need no seat, because they must reach a
+// member even if it has no free seats. Members are served round-robin. These seats are separate from the seats for
+// users who connect to this replica, because otherwise two replicas without free seats would wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {
@@ -52,19 +52,19 @@ func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	return n.options.Limiter.Enter(r.Context(), limit.Requester{User: member, Member: member}, request.Of(r, path).Long)
 }
 
-// guard wraps a response so that its waiting bytes are counted.
+// guard wraps a response so that bytes waiting to be sent are counted.
 func (n *Network) guard(w http.ResponseWriter, t *target) *held {
 	h := &held{ResponseWriter: w, control: http.NewResponseController(w)}
 	from := limit.Origin{Workspace: t.member.Namespace, Member: t.member.String(), Window: window}
 	h.flowTo = func(deadline func(time.Time) error) *limit.Flow {
-		// ends the current write immediately
+		// this deadline ends the current write immediately
 		return n.options.Limiter.Backlog.Flow(from, func() { _ = deadline(time.Unix(1, 0)) })
 	}
 	h.flow = h.flowTo(h.control.SetWriteDeadline)
 	return h
 }
 
-// held is a response that is counted while a write is waiting for the other replica, and that is ended when too many
+// held is a response whose bytes are counted while a write is waiting for the other replica. It is ended when too many
 // bytes are waiting.
 type held struct {
 	http.ResponseWriter
@@ -83,25 +83,25 @@ func (h *held) Write(p []byte) (int, error) {
 	return h.ResponseWriter.Write(p)
 }
 
-// FlushError flushes the response. http.ResponseController calls it.
+// FlushError flushes the response. It is called by http.ResponseController.
 func (h *held) FlushError() error {
 	h.flow.Begin()
 	defer h.flow.End()
 	return h.control.Flush()
 }
 
-// Hijack returns the stream, which is counted in the same way. Upgrades call it.
+// Hijack returns the stream, whose bytes are counted in the same way. It is called for upgrades.
 func (h *held) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := h.control.Hijack()
 	if err != nil {
-		return nil, nil, err // httputil compares it with http.ErrNotSupported
+		return nil, nil, err // httputil compares the error with http.ErrNotSupported
 	}
 	h.flow.Close()
 	h.flow = h.flowTo(conn.SetWriteDeadline)
 	return &heldConn{Conn: conn, flow: h.flow}, buffered, nil
 }
 
-// heldConn is an upgraded stream that is counted while a write is waiting for the other replica.
+// heldConn is an upgraded stream whose bytes are counted while a write is waiting for the other replica.
 type heldConn struct {
 	net.Conn
 	flow *limit.Flow
@@ -114,7 +114,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite ends the stream in this direction. The far end can still send.
+// CloseWrite closes this direction of the stream. The far end can still send.
 func (c *heldConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// connectionsPerSource is the maximum number of connections from one address. This is more than the replicas behind one
-// address need. The limit prevents a client that can reach the port from using all connections.
+// connectionsPerSource is the maximum number of connections from one address. This is more than enough for the replicas
+// behind one address. The limit prevents a client that can reach the port from using all connections.
 const connectionsPerSource = 32
 
 // bound returns a listener that limits the number of its open connections, both in total and from one address.
@@ -22,7 +22,7 @@ func bound(listener net.Listener) net.Listener {
 	return netutil.LimitListener(boundedListener{listener, gate}, maxConnections)
 }
 
-// boundedListener closes new connections from an address that has too many.
+// boundedListener closes new connections from an address that already has too many.
 type boundedListener struct {
 	net.Listener
 	gate *limit.Gate

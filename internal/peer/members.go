@@ -19,23 +19,23 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// pathMembers answers GET with a stream of messages, one JSON object per line. The paths of the members themselves are
-// below it: "/v1/members/<namespace>/<name>" is the prefix for requests to their agents.
+// pathMembers answers GET with a stream of messages, one JSON object per line. Requests to a member's agent have the
+// prefix "/v1/members/<namespace>/<name>".
 const pathMembers = "/v1/members"
 
 // queryHosts is set to "true" in a request for members if the requesting replica supports hosts. A replica of the
-// previous release does not. It would reject the name of a host as malformed and lose all members.
+// previous release does not support hosts. It would reject a host's name as malformed and lose all members.
 const queryHosts = "hosts"
 
 // Limits on the stream.
 const (
-	maxLine = 256 << 10 // bytes: a report of 64 KiB, which may grow in JSON, and the rest of a record
+	maxLine = 256 << 10 // in bytes: room for a report of 64 KiB, which may grow in JSON, and for the rest of a record
 	batch   = 256       // members between two flushes
 )
 
-// message is one line. Exactly one of its fields is set. A reader ignores lines without a known field.
+// message is one line. Exactly one of its fields is set. A reader ignores a line that has no field it knows.
 type message struct {
-	// Member contains what the replica knows about one member. It replaces the earlier record of the member.
+	// Member contains what the replica knows about one member. It replaces the earlier record for that member.
 	Member *members.Record `json:"member,omitempty"`
 	// Complete reports whether every member has been reported once.
 	Complete bool `json:"complete,omitempty"`
@@ -61,8 +61,8 @@ func parse(line []byte) (message, error) {
 }
 
 // writeMessage writes one line. A line that the other replica does not accept would end the link for all members, and
-// would do so again after each reconnect. Agents control most of their records, so a record that would become too long
-// is sent without the report.
+// would do so again after each reconnect. Because agents control most of the content of their records, a record that
+// would become too long is sent without the report.
 func writeMessage(w io.Writer, m message) error {
 	line, err := encode(m)
 	if err == nil && len(line) > maxLine && m.Member != nil {
@@ -79,8 +79,8 @@ func writeMessage(w io.Writer, m message) error {
 	return err
 }
 
-// encode returns a message as a line. It does not escape characters for HTML, which would turn one byte into six, so
-// that any agent report fits.
+// encode returns a message as a line. It does not escape characters for HTML, because this would turn one byte into
+// six, and every agent's report must fit.
 func encode(m message) ([]byte, error) {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
@@ -89,8 +89,8 @@ func encode(m message) ([]byte, error) {
 	return line.Bytes(), err
 }
 
-// report responds with the records of the members of this replica, and then with their changes, until the request or
-// this replica ends.
+// report responds with the records of this replica's members, and then with changes to them, until the request ends or
+// this replica stops.
 func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 	feed := n.options.Members.Feed()
 	defer feed.Close()
@@ -124,7 +124,7 @@ func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-n.ctx.Done():
-			panic(http.ErrAbortHandler) // must not look like the normal end of the stream
+			panic(http.ErrAbortHandler) // the response must not look like the normal end of the stream
 		}
 	}
 }

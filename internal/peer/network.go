@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer links the hub's replicas, so each of them knows the members of all replicas and can forward requests to
-// them in one hop.
+// Package peer links the hub's replicas, so that each of them knows the members of all replicas and can forward
+// requests to these members in one hop.
 //
 // Each replica dials every other replica with internal/tunnel, over mutual TLS, and offers its members. The dialed
 // replica mirrors them in its registry, and sends requests to them back through the same tunnel.
@@ -30,10 +30,10 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// PathLink is the WebSocket upgrade that becomes the link between two replicas.
+// PathLink is the path for the WebSocket upgrade that becomes the link between two replicas.
 const PathLink = "/v1/link"
 
-// headerReplica holds the id of the replica that dials or sends the request.
+// headerReplica is a header with the ID of the replica that dials or sends the request.
 const headerReplica = "Drover-Replica"
 
 // Limits of the port.
@@ -44,27 +44,28 @@ const (
 	maxID          = 128
 )
 
-// SyncPatience is how long after its start a replica waits for the others before it decides without them.
+// SyncPatience is how long a replica waits after its start for the other replicas before it acts without them.
 const SyncPatience = 10 * time.Second
 
 // Options are the options of a Network.
 type Options struct {
 	// Listen is the address of the port for other replicas.
 	Listen string
-	// Members reports the members of this replica to the other replicas, and receives theirs.
+	// Members reports the members of this replica to the other replicas, and receives the members of the other
+	// replicas.
 	Members *members.Replicas
 	// Transports returns transports to the members of this replica.
 	Transports *members.Transports
-	// TLS returns the configuration of one connection, for either end. It must admit only replicas.
+	// TLS returns the configuration of one connection, for either end. The configuration must admit only replicas.
 	TLS func() (*tls.Config, error)
 	// Find finds the replicas. The result may include this replica.
 	Find Finder
 	// Memory is shared with the tunnels of agents. If it is nil, the Network has its own.
 	Memory *tunnel.Memory
-	// Calls, if set, wraps the handler of requests that other replicas send to members through this replica.
+	// Calls, if set, wraps the handler for requests that other replicas send to members through this replica.
 	Calls func(http.Handler) http.Handler
-	// Limiter limits these requests by member. Users have separate seats. It defaults to a Limiter with the default
-	// settings.
+	// Limiter limits the requests that other replicas send, by member. The seats for users who connect to this replica
+	// are separate. Limiter defaults to a Limiter with the default settings.
 	Limiter *limit.Limiter
 	// Forwarded is called with the result of each request that was sent to another replica: "answered", "misdirected"
 	// if the member is no longer connected there, "refused" if a limit was reached, or "failed". It may be nil, and
@@ -119,8 +120,8 @@ func (n *Network) Run(ctx context.Context) error {
 	return n.Serve(ctx, listener)
 }
 
-// Serve links this replica with the others until ctx ends, and returns when everything that belongs to it has ended. It
-// must be called only once.
+// Serve links this replica with the other replicas until ctx ends, and returns when all links and goroutines of the
+// Network have ended. It must be called only once.
 func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer n.running.Wait()
@@ -157,8 +158,8 @@ func (n *Network) begin(ctx context.Context) {
 	n.ctx, n.start = ctx, time.Now()
 }
 
-// find runs the Finder until ctx ends, and restarts it when it fails, so this replica does not lose the others if the
-// API server fails.
+// find runs the Finder until ctx ends, and restarts it when it fails, so that this replica does not lose track of the
+// others if the API server fails.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
@@ -178,7 +179,8 @@ func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 }
 
 // Synced reports whether the members of the other replicas are known, or whether this replica has stopped waiting for
-// them. Until then, a member that is not connected here may be connected to another replica.
+// them. As long as Synced returns false, a member that is not connected to this replica may be connected to another
+// one.
 func (n *Network) Synced() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -237,10 +239,10 @@ func (n *Network) config() tunnel.Config {
 const (
 	pingInterval = 3 * time.Second
 	pingTimeout  = 5 * time.Second
-	// drainTimeout is how long requests by hop may continue when this replica stops. They have already had time to
-	// finish.
+	// drainTimeout is how long requests from hops may continue when this replica stops. Such requests have already had
+	// time to finish.
 	drainTimeout = time.Second
-	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds to the largest request that an
-	// agent's tunnel accepts.
+	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds even to the largest request that
+	// an agent's tunnel accepts.
 	linkHeaderBytes, linkRequestBytes = 68 << 10, 1<<20 + 4<<10
 )

@@ -43,14 +43,14 @@ const (
 	policyUnknown policyState = "Unknown"
 )
 
-// policy is an admission policy with a binding. Without a binding, a policy does nothing.
+// policy is an admission policy together with one of its bindings. Without a binding, a policy does nothing.
 type policy struct {
 	admissionv1.ValidatingAdmissionPolicy
 	binding admissionv1.ValidatingAdmissionPolicyBinding
 }
 
 // Watch checks continuously whether the hub's admission policies are in force. It never writes policies, because a
-// compromised process must not be able to lift its own limits.
+// compromised process must not be able to remove its own limits.
 type Watch struct {
 	wanted []policy
 	from   Manifests
@@ -62,14 +62,14 @@ type Watch struct {
 
 // Manifests identifies the manifests that install a component's policies.
 type Manifests struct {
-	// Files are patterns for the files in config/ with the policies.
+	// Files are patterns for the files in config/ that contain the policies.
 	Files []string
 	// Policies and Rights name the manifest to apply if a policy is missing, and the manifest to apply if the policies
 	// cannot be listed.
 	Policies, Rights string
 }
 
-// New returns a Watch of the policies in these manifests, for every replica.
+// New returns a Watch of the policies in the given manifests. It runs on every replica.
 func New(from Manifests, client admission.AdmissionregistrationV1Interface, log logr.Logger) (*Watch, error) {
 	wanted, err := readPolicies(manifests.Policies, from.Files)
 	if err != nil {
@@ -79,7 +79,7 @@ func New(from Manifests, client admission.AdmissionregistrationV1Interface, log 
 	return &Watch{wanted: wanted, from: from, log: log, list: list}, nil
 }
 
-// readPolicies returns the policies in the files that match one of the patterns.
+// readPolicies returns the policies in the files that match at least one of the patterns.
 func readPolicies(folder fs.FS, patterns []string) ([]policy, error) {
 	var files []string
 	for _, pattern := range patterns {
@@ -128,7 +128,7 @@ func (p *Watch) Start(ctx context.Context) error {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Watch) NeedLeaderElection() bool { return false }
 
-// look compares the policies on the hub with the required ones, and logs changes since the last check.
+// look compares the policies on the hub with the required ones, and logs what has changed since the last check.
 func (p *Watch) look(ctx context.Context) {
 	states := map[string]policyState{}
 	found, err := p.list(ctx)
@@ -148,8 +148,8 @@ func (p *Watch) look(ctx context.Context) {
 	}
 }
 
-// listPolicies returns the hub's policies, once for each of their bindings. A policy without a binding denies nothing,
-// so it is left out.
+// listPolicies returns the hub's policies, with one entry for each of their bindings. It leaves out policies without a
+// binding, because they deny nothing.
 func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1Interface) ([]policy, error) {
 	specs, err := client.ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -220,7 +220,7 @@ func (p *policy) same(o *policy) bool {
 		equality.Semantic.DeepEqual(binding, o.binding.Spec)
 }
 
-// withDefaults returns a spec with the API server's defaults.
+// withDefaults returns a spec in which the API server's defaults are set.
 func withDefaults(spec *admissionv1.ValidatingAdmissionPolicySpec) *admissionv1.ValidatingAdmissionPolicySpec {
 	spec = spec.DeepCopy()
 	if spec.FailurePolicy == nil {

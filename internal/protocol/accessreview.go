@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// PathAccessReview is the path of an API server's reviews of the caller's own rights.
+// PathAccessReview is the path at which an API server reviews the caller's own rights.
 const PathAccessReview = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 // ReviewAccess checks with the API server whether the user named in the header has a right. The url must end with

@@ -29,7 +29,7 @@ const (
 
 // ConnectClaims are signed by an agent each time it connects.
 type ConnectClaims struct {
-	// ID is unique to one attempt, and the hub accepts it only once. It has at most 128 bytes.
+	// ID is unique to one attempt, and the hub accepts it only once. It is at most 128 bytes long.
 	ID string
 	// Audience names the hub. It comes from RegisterResponse.Audience.
 	Audience string
@@ -37,8 +37,8 @@ type ConnectClaims struct {
 	Cluster ClusterRef
 	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
-	// Instance names the agent's process among the agents of its cluster. If a process has two tunnels, the hub does
-	// not use the older one. Older agents leave it empty. It has at most 128 bytes.
+	// Instance identifies the agent's process among the agent processes in its cluster. If a process has two tunnels,
+	// the hub does not use the older one. Older agents leave Instance empty. It is at most 128 bytes long.
 	Instance string
 	// NodeAgent reports whether the process is a node agent. The hub uses the tunnel of a node agent only while there
 	// is no other tunnel.
@@ -47,7 +47,7 @@ type ConnectClaims struct {
 	IssuedAt time.Time
 }
 
-// claims holds the JSON form of ConnectClaims.
+// claims is the JSON form of ConnectClaims.
 type claims struct {
 	jwt.Claims
 	Cluster    ClusterRef `json:"cluster"`
@@ -59,7 +59,7 @@ type claims struct {
 // ErrConnectToken is returned for an invalid connect token. The error never contains the token.
 var ErrConnectToken = errors.New("connect token")
 
-// ErrSignature is returned for a connect token that was not signed with the expected key. It is an ErrConnectToken.
+// ErrSignature is returned for a connect token that was not signed with the expected key. It wraps ErrConnectToken.
 var ErrSignature = fmt.Errorf("%w: signature does not verify", ErrConnectToken)
 
 // SignConnectToken returns a connect token: a JWT that is signed with EdDSA and valid for ConnectTokenTTL.

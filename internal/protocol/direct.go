@@ -16,7 +16,7 @@ const (
 )
 
 // DirectName is the name of the DaemonSet that reviews the tokens of direct users for API servers. It is also the name
-// of the DaemonSet's account and RBAC objects, and the value of LabelName on its pods.
+// of the DaemonSet's ServiceAccount and RBAC objects, and the value of the label LabelName on the DaemonSet's pods.
 const DirectName = "drover-direct"
 
 // DirectAddress is the address on the node's network on which the pods of that DaemonSet serve.
@@ -38,24 +38,25 @@ const (
 // DirectAccess configures how an agent serves users who do not connect through the hub. They present tokens from the
 // hub's issuer.
 type DirectAccess struct {
-	// Issuer and Audience are required in tokens. The audience is the URL of the cluster on the hub.
+	// Issuer and Audience are the values that tokens must have. The audience is the URL of the cluster on the hub.
 	Issuer   string `json:"issuer"`
 	Audience string `json:"audience"`
 	// Keys are the issuer's keys, as a JSON Web Key Set.
 	Keys json.RawMessage `json:"keys"`
 	// Lifetime is the longest validity of a token, in seconds.
 	Lifetime int64 `json:"lifetimeSeconds"`
-	// Denied lists the sessions whose tokens are refused, in order: revoked sessions, and sessions of users who may no
-	// longer sign in. It contains at most MaxDenied sessions.
+	// Denied lists the sessions whose tokens are refused, in sorted order. These are revoked sessions, and sessions of
+	// users who may no longer sign in. It contains at most MaxDenied sessions.
 	Denied []string `json:"denied,omitempty"`
 	// DenyAll refuses every token. The hub sets it if there are more sessions to deny than MaxDenied.
 	DenyAll bool `json:"denyAll,omitempty"`
-	// ValidUntil is the time when the keys and the list expire. After that, every token is refused.
+	// ValidUntil is the time at which the keys and the list of denied sessions expire. After this time, every token is
+	// refused.
 	ValidUntil time.Time `json:"validUntil"`
-	// Host is the name or address in the certificate.
+	// Host is the name or address for which the certificate is issued.
 	Host string `json:"host"`
 	// Mode is v1.AuthorizedEndpointAPIServer if the member's API servers serve users, and empty if its agent does. An
-	// older agent refuses a mode that it does not know.
+	// older agent rejects a mode that it does not know.
 	Mode string `json:"mode,omitempty"`
 	// TLSSecret is the name of a Secret of type kubernetes.io/tls in the agent's namespace that contains the
 	// certificate. If it is empty, the agent creates a certificate.

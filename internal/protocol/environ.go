@@ -8,14 +8,13 @@ import (
 	"sync"
 )
 
-// AgentVariables is a part of error messages that lists the variables that a Cluster may add to its agent's
-// environment.
+// AgentVariables is a part of error messages. It lists the variables that a Cluster may add to its agent's environment.
 const AgentVariables = "use HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, " +
 	"or a variable of OpenTelemetry that names no file"
 
 // agentVariable matches the allowed variables. The rule on spec.agent.env in api/v1 has the same text, and a test
-// compares the two. The OpenTelemetry variables are for the destination, the attributes and the batching of spans.
-// Variables that name files are not allowed: an agent's pod has no files for them, and a file such as
+// compares the two. The OpenTelemetry variables configure where spans are sent, their attributes and their batching.
+// Variables that name files are not allowed, because an agent's pod has no files for them, and a file such as
 // /proc/self/environ may have any content.
 var agentVariable = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|` +
@@ -24,6 +23,6 @@ var agentVariable = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // AgentVariable reports whether a Cluster may add a variable to its agent's environment. Other variables could change
-// which program the agent accepts as the hub or as its API server, or what it writes to its log. Either could expose
-// its rights.
+// which program the agent accepts as the hub or as its API server, or what it writes to its log. Either change could
+// expose the agent's rights.
 func AgentVariable(name string) bool { return agentVariable().MatchString(name) }

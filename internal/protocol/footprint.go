@@ -5,7 +5,7 @@ package protocol
 
 import v1 "github.com/drover-dev/drover/api/v1"
 
-// FieldManager is the agent's field manager for objects of sets. If a user copies such an object, the copy has the
+// FieldManager is the agent's field manager for objects in sets. If a user copies such an object, the copy has the
 // labels but not the field manager.
 const FieldManager = "drover"
 
@@ -15,7 +15,7 @@ const PlanManager = "drover-agent"
 // LabelName is the label of objects from the agent's manifest, with the value AgentName.
 const LabelName = "app.kubernetes.io/name"
 
-// AgentLabels returns the labels of objects from the agent's manifest, and of objects that the agent keeps in its
+// AgentLabels returns the labels on objects from the agent's manifest, and on objects that the agent maintains in its
 // namespace.
 func AgentLabels() map[string]string {
 	return map[string]string{LabelName: AgentName, v1.LabelManagedBy: v1.ManagedBy}
@@ -44,9 +44,9 @@ const (
 	admission = "admissionregistration.k8s.io/v1"
 )
 
-// SetKinds returns the kinds of objects in sets. All of these objects have the label v1.LabelSet, except Namespaces,
-// which Drover joins but does not own. The objects are removed in this order: objects that grant rights come first, and
-// policies that guard other objects come last.
+// SetKinds returns the kinds of objects that sets can contain. All of these objects have the label v1.LabelSet, except
+// Namespaces, which Drover joins but does not own. The objects are removed in the order of the kinds, in which objects
+// that grant rights come first and policies that guard other objects come last.
 func SetKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
@@ -64,8 +64,8 @@ func SetKinds() []ObjectKind {
 }
 
 // ManifestKinds returns the kinds of objects that the agent's manifest creates in addition to the agent's namespace,
-// and of objects that the agent maintains in that namespace. All of them have LabelName. They are removed in this
-// order, because an agent without rights cannot restore anything.
+// and the kinds of objects that the agent maintains in that namespace. All of these objects have the label LabelName.
+// They are removed in the order of the kinds, because an agent that has lost its rights cannot restore anything.
 func ManifestKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},

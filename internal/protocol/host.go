@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Paths that the hub serves to joining machines without a credential.
+// Paths that the hub serves to joining machines without requiring a credential.
 const (
 	// PathHostScript is the script that the join command runs.
 	PathHostScript = "/v1/hosts/join.sh"
@@ -26,21 +26,22 @@ const (
 	PathHostAgent = "/v1/hosts/agent/"
 )
 
-// Requests from the hub to a host's agent, in addition to PathReport, PathSettings and PathUninstall.
+// Requests from the hub to a host's agent, in addition to requests to PathReport, PathSettings and PathUninstall.
 const (
-	// PathHostInstructions takes HostInstructions by PUT, with their version in the query. The agent answers 204 when
-	// they are stored permanently, and 409 while the host is being cleaned. DELETE withdraws the instructions. Both
-	// requests may have the parameter QueryCheckpoint. The agent keeps the latest checkpoint, even if it has nothing
-	// else to do. The progress is part of the report.
+	// PathHostInstructions accepts HostInstructions in a PUT request, with the version of the instructions in the
+	// query. The agent responds with 204 when they are stored permanently, and 409 while the host is being cleaned.
+	// DELETE withdraws the instructions. Both requests may have the parameter QueryCheckpoint. The agent stores the
+	// latest checkpoint, even if it has nothing else to do. The progress of the instructions is part of the report.
 	PathHostInstructions = "/v1/host/plan"
-	// QueryVersion is the query parameter with the version of instructions.
+	// QueryVersion is the query parameter that contains the version of the instructions.
 	QueryVersion = "version"
 )
 
-// hostPrefix distinguishes hosts from Clusters among members. The name of a Cluster never contains a colon.
+// hostPrefix distinguishes the names of hosts from the names of Clusters among members. The name of a Cluster never
+// contains a colon.
 const hostPrefix = "host:"
 
-// HostMember returns a Host's name among members, which is also its name in ClusterRef.
+// HostMember returns a Host's member name, which is also used in a ClusterRef.
 func HostMember(host string) string { return hostPrefix + host }
 
 // HostOf returns the name of a member's Host and true, or the name of its Cluster and false.
@@ -86,7 +87,8 @@ func (r *HostReport) Bound() {
 
 // Limits for HostInstructions.
 const (
-	// MaxHostInstructions is the maximum length of HostInstructions as JSON, in bytes. This much fits into a Secret.
+	// MaxHostInstructions is the maximum length of HostInstructions as JSON, in bytes. Instructions of this size fit
+	// into a Secret.
 	MaxHostInstructions = 1 << 20
 
 	maxHostFiles        = 256
@@ -97,7 +99,7 @@ const (
 	maxHostPath         = 1024
 )
 
-// Limits for a HostMachine. They allow for 1 PiB of memory and for the length of a label with its value.
+// Limits for a HostMachine. They allow for 1 PiB of memory, and for a label and its value of maximum length.
 const (
 	maxMemoryMiB = 1 << 30
 	maxHostText  = 512
@@ -121,30 +123,30 @@ const (
 // HostInstructions tell a host's agent what to do on its machine, as root. The agent writes the files, runs each of the
 // instructions once, in order, and then repeats the periodic instructions and the probes.
 //
-// Instructions have this form all the way from the decision to the host's journal. Package internal/provision/k3s
-// returns them, and the controller of DroverMachines builds them from a bootstrap and from tasks. A Secret holds them
-// as JSON, the manager sends the content of the Secret, and the agent stores it. The progress is also reported in a
-// single form; see package internal/provision/progress.
+// Instructions keep this form from the decision about them all the way to the host's journal. Package
+// internal/provision/k3s returns them, and the controller of DroverMachines builds them from a bootstrap and from
+// tasks. A Secret contains them as JSON, the manager sends the content of the Secret, and the agent stores that
+// content. The progress is also reported in a single form; see package internal/provision/progress.
 //
-// Some names call the instructions a plan, because they are older than the Plan kind. Scripts, roles and other versions
-// rely on these names, so they are kept: the path, the Secret "<host>-host-plan" with its key, type and annotations,
-// the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the agent's file plan.json. The
-// code calls them instructions.
+// Some names call the instructions a plan, because these names are older than the Plan kind. Scripts, roles and other
+// versions rely on these names, so they are kept. They are the path, the Secret "<host>-host-plan" with its key, type
+// and annotations, the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the agent's file
+// plan.json. Everywhere else, the code uses the word instructions.
 type HostInstructions struct {
-	// Owner names the object that the instructions are for, such as "Cluster/prod". It is empty if Drover knows no such
-	// object. A host accepts another owner's instructions only after it has been cleaned.
+	// Owner names the object that the instructions are for, such as "Cluster/prod". It is empty if Drover does not know
+	// of such an object. A host accepts instructions for a different owner only after it has been cleaned.
 	Owner string `json:"owner,omitempty"`
 	// Files are written before the instructions run. There are at most 256.
 	Files []HostFile `json:"files,omitempty"`
 	// Instructions are run once each, in order. If one fails, later instructions do not run. There are at most 128.
 	Instructions []HostInstruction `json:"instructions,omitempty"`
-	// Periodic instructions run repeatedly while the host has them, after all Instructions have succeeded. There are at
+	// Periodic instructions run repeatedly while the host has them, once all Instructions have succeeded. There are at
 	// most 128.
 	Periodic []HostInstruction `json:"periodic,omitempty"`
 	// Probes check whether the installed software works. There are at most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
-	// Clean holds instructions that clean the host. They run once each when all instructions are withdrawn, before the
-	// files are removed. There are at most 128.
+	// Clean holds instructions that clean the host. Each of them runs once when all instructions are withdrawn, before
+	// the files are removed. There are at most 128.
 	Clean []HostInstruction `json:"clean,omitempty"`
 }
 
@@ -163,29 +165,29 @@ type HostFile struct {
 	Absent bool `json:"absent,omitempty"`
 }
 
-// Environment variables of instructions.
+// Environment variables that instructions can use.
 const (
-	// EnvHostAgent is the path of the host agent's binary. Agents older than this variable do not set it.
+	// EnvHostAgent is the path of the host agent's binary. Agents that are older than this variable do not set it.
 	EnvHostAgent = "DROVER_HOST_AGENT"
-	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA are the credentials for an S3-compatible store. The agent's binary
-	// uses them in instructions that need such a store.
+	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA hold the credentials for an S3-compatible store and the store's CA.
+	// The agent's binary uses them when an instruction runs it to access the store.
 	EnvS3AccessKey = "DROVER_S3_ACCESS_KEY"
 	EnvS3SecretKey = "DROVER_S3_SECRET_KEY"
 	EnvS3CA        = "DROVER_S3_CA"
 )
 
 // Repeatable reports whether the instruction with the given ID can safely run again. This is true for tasks that take
-// or copy an etcd snapshot. A schedule creates an endless number of them, so the journal of a host forgets such
-// instructions when they have ended and the hub no longer sends them.
+// or copy an etcd snapshot. A schedule creates an endless number of them, so a host's journal forgets such an
+// instruction when it has ended and the hub no longer sends it.
 func Repeatable(id string) bool {
 	return strings.HasPrefix(id, HostTaskPrefix+"snapshot-") || strings.HasPrefix(id, HostTaskPrefix+"upload-")
 }
 
-// HostTaskPrefix is the prefix of an instruction's ID before the ID of the machine's task.
+// HostTaskPrefix precedes the ID of a machine's task in the ID of the corresponding instruction.
 const HostTaskPrefix = "task-"
 
-// Prefixes of the IDs of instructions that start and stop a service. A host cancels the start of a service if its next
-// instructions start by stopping the service. Waiting for a service that does not come up takes much longer than
+// Prefixes of the IDs of instructions that start and stop a service. A host cancels the start of a service if the first
+// of its next instructions stops the service. Waiting for a service that does not come up takes much longer than
 // stopping it.
 const (
 	HostStartPrefix = "start-"
@@ -199,7 +201,7 @@ type HostInstruction struct {
 	ID string `json:"id"`
 	// Command is the program with its arguments. It is not run by a shell.
 	Command []string `json:"command"`
-	// Env is added to the agent's PATH and HOME. The agent removes the values of these variables from reports.
+	// Env is added to the agent's PATH and HOME. The agent removes the values of the variables in Env from reports.
 	Env map[string]string `json:"env,omitempty"`
 	// TimeoutSeconds is the time after which the command is killed. The default is 600, and the maximum is one day.
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
@@ -228,7 +230,7 @@ type HostProbe struct {
 
 // hostName matches the IDs and names in instructions. They contain no slash and do not start with a dot, because an ID
 // is also the name of a directory. The length is checked separately, because a bounded repetition would make the
-// expression large in each agent.
+// compiled expression large in each agent.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
 
 const maxHostName = 63 // bytes
@@ -348,7 +350,7 @@ func (i HostInstruction) Timeout() time.Duration {
 // Period returns the interval between runs.
 func (i HostInstruction) Period() time.Duration { return seconds(i.PeriodSeconds, DefaultPeriod) }
 
-// Digest identifies the effect of an instruction, and depends on nothing else.
+// Digest identifies the effect of an instruction. It depends on nothing else.
 func (i HostInstruction) Digest() string { return digestOf(i) }
 
 // Timeout returns the limit for one attempt.

@@ -24,7 +24,7 @@ const (
 	// HostCleaning means that the instructions have been removed and the cleaning instructions are running.
 	HostCleaning HostPhase = "Cleaning"
 	// HostInterrupted means that an instruction was killed together with its machine, or by something else on the
-	// machine, so that its progress is unknown. It is not run again.
+	// machine, so that its progress is unknown. The instruction is not run again.
 	HostInterrupted HostPhase = "Interrupted"
 )
 
@@ -49,12 +49,13 @@ type HostProgress struct {
 	Total int32 `json:"total"`
 	// Instruction is the ID of the instruction that is running or has failed.
 	Instruction string `json:"instruction,omitempty"`
-	// Message explains why the instructions failed, or names the failing periodic instruction. It has at most 512
-	// bytes.
+	// Message explains why the instructions failed, or names the periodic instruction that is failing. It is at most
+	// 512 bytes long.
 	Message string `json:"message,omitempty"`
-	// Output is the end of the failed instruction's output, without the instructions' secrets. It has at most 2 KiB.
+	// Output is the end of the failed instruction's output, without the instructions' secrets. It is at most 2 KiB
+	// long.
 	Output string `json:"output,omitempty"`
-	// Failing holds the names of the probes that do not succeed. There are at most 8.
+	// Failing lists the names of the probes that are not succeeding. There are at most 8.
 	Failing []string `json:"failing,omitempty"`
 }
 
@@ -74,7 +75,7 @@ func (p *HostProgress) Bound() {
 	}
 }
 
-// printable returns the text without unprintable runes. It also keeps the runes in the parameter besides.
+// printable returns text without unprintable runes, except that it keeps the runes in the parameter besides.
 func printable(text, besides string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || strings.ContainsRune(besides, r) {

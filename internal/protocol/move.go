@@ -5,9 +5,10 @@ package protocol
 
 import "time"
 
-// PathMove on the agent takes a MoveRequest by POST and answers 202 immediately. The agent then opens another tunnel
-// through the hub's address. When the new tunnel is ready, the agent ends its report on the tunnel through which the
-// request came. An agent that answers 404 cannot move. It reconnects when its tunnel has ended.
+// PathMove is a path on the agent. It accepts a MoveRequest in a POST request and responds with 202 immediately. The
+// agent then opens another tunnel through the hub's address. When the new tunnel is ready, the agent ends its report on
+// the tunnel through which the request came. An agent that responds with 404 cannot move and reconnects only when its
+// tunnel has ended.
 const PathMove = "/v1/move"
 
 // Limits for MoveRequest.Seconds.
@@ -16,9 +17,9 @@ const (
 	maxMove = time.Hour
 )
 
-// MoveRequest asks an agent to open another tunnel before this one ends.
+// MoveRequest asks an agent to open another tunnel before the current one ends.
 type MoveRequest struct {
-	// Seconds is how long the old tunnel may still be used. A value outside the range 1 to 3600 is replaced with the
+	// Seconds is how long the old tunnel may still be used. A value outside the range 1 to 3600 is replaced by the
 	// nearest limit.
 	Seconds int64 `json:"seconds"`
 }

@@ -20,7 +20,8 @@ const FeaturePlans = "plans/2"
 
 // PlanEvent is an event about plans in a Line. Exactly one of its fields is set.
 type PlanEvent struct {
-	// Hold reports whether the member takes part in plans. It is the first event, and is sent again after each change.
+	// Hold reports whether the member takes part in plans. Hold is the first event, and is sent again after each
+	// change.
 	Hold *PlanHold `json:"hold,omitempty"`
 	// State is the state of a new or changed Plan.
 	State *PlanState `json:"state,omitempty"`
@@ -28,14 +29,15 @@ type PlanEvent struct {
 	Removed string `json:"removed,omitempty"`
 	// Synced means that all existing Plans have been sent.
 	Synced bool `json:"synced,omitempty"`
-	// Stopped means that the replica is no longer the leader. No more changes follow until it is the leader again.
+	// Stopped means that the replica is no longer the leader. No more changes follow until the replica is the leader
+	// again.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
 // PlanHold reports whether a member currently takes part in plans.
 type PlanHold struct {
-	// Reason is empty while the member takes part. Otherwise it explains why the member does not take part. It has at
-	// most 512 bytes.
+	// Reason is empty while the member takes part. Otherwise it explains why the member does not take part. It is at
+	// most 512 bytes long.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -82,8 +84,8 @@ func (s *PlanState) Bound() {
 	st.Failures = failures(st.Failures)
 }
 
-// applying keeps only entries that the schema of a Plan accepts. Otherwise the report of one member could prevent the
-// hub from writing the status of all members.
+// applying keeps only entries that the schema of a Plan accepts. Otherwise, one member's report could prevent the hub
+// from writing the status for all members.
 func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
 	known := map[string]bool{}
 	var kept []v1.ApplyingNode
@@ -105,7 +107,7 @@ func stages() []v1.NodeStage {
 	}
 }
 
-// failures does for failures what applying does for nodes.
+// failures keeps only failures that the schema of a Plan accepts, for the same reason as applying.
 func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	known := map[string]bool{}
 	var kept []v1.NodeFailure
@@ -122,12 +124,13 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	return kept
 }
 
-// lastYear is the latest year allowed in times from members. The last year that JSON times can have is 9999, so that
-// durations can still be added.
+// lastYear is the latest year that is allowed in times from members. It is lower than 9999, the last year that a time
+// in JSON can have, so that durations can still be added.
 const lastYear = 8999
 
 // Dated reports whether a time can be written into a status. The zero time cannot be written. Neither can a very late
-// time, because the year 9999 in one zone may be 10000 in UTC, and then the API server refuses the whole status.
+// time, because the year 9999 in one time zone may be the year 10000 in UTC, and the API server would then reject the
+// whole status.
 func Dated(t time.Time) bool {
 	year := t.UTC().Year()
 	return !t.IsZero() && year >= 1 && year <= lastYear

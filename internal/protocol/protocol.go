@@ -3,7 +3,7 @@
 
 // Package protocol defines the messages between hub and agent: paths, JSON bodies and versions.
 //
-// The hub sends each request to a member as an HTTP request that travels through the tunnel to a path of the agent. The
+// The hub sends each request to a member as an HTTP request that travels through the tunnel to a path on the agent. The
 // agent itself sends only two requests to the hub: to join (PathRegister) and to connect (PathConnect).
 package protocol
 
@@ -14,14 +14,14 @@ import (
 )
 
 // Version is the protocol version of this build. An agent announces its versions in its first report. The hub accepts
-// MinVersion to Version, and shows the reason VersionSkew for any other.
+// the versions from MinVersion to Version, and shows the reason VersionSkew for any other version.
 const (
 	Version    = 1
 	MinVersion = 1
 )
 
-// These constants define how long an agent that has lost the hub takes to reconnect. Reconnecting takes longer after a
-// refusal, which requires manual action.
+// These constants define how long an agent that has lost its connection to the hub takes to reconnect. Reconnecting
+// takes longer after a refusal, because a refusal requires manual action.
 const (
 	// LongestWait is the longest wait between attempts to connect, no matter how many have failed.
 	LongestWait = 30 * time.Second
@@ -32,56 +32,57 @@ const (
 	LongestReturn = AttemptTime + LongestWait + AttemptTime
 )
 
-// Paths on the hub, for agents.
+// Paths on the hub that agents use.
 const (
-	// PathConnect takes the WebSocket upgrade that becomes the tunnel. It requires Authorization: Bearer <connect
+	// PathConnect accepts the WebSocket upgrade that becomes the tunnel. It requires Authorization: Bearer <connect
 	// token>.
 	PathConnect = "/v1/connect"
-	// PathRegister takes a RegisterRequest by POST. It requires Authorization: Bearer <join token>.
+	// PathRegister accepts a RegisterRequest in a POST request. It requires Authorization: Bearer <join token>.
 	PathRegister = "/v1/register"
 	// PathCACerts serves the CA bundle that agents pin, in PEM.
 	PathCACerts = "/v1/cacerts"
-	// PathImport is the prefix of the agent's manifest, "/v1/import/<join token>.yaml".
+	// PathImport is the prefix of the path that serves the agent's manifest, "/v1/import/<join token>.yaml".
 	PathImport = "/v1/import/"
 )
 
-// Paths on the agent, for the hub, through the tunnel.
+// Paths on the agent that the hub uses through the tunnel.
 const (
-	// PathClusters is followed by the namespace and the name of a Cluster, and by the path in its Kubernetes API.
+	// PathClusters is followed by the namespace and the name of a Cluster, and by a path in the Cluster's Kubernetes
+	// API.
 	PathClusters = "/k8s/clusters/"
-	// PathKubernetes is the prefix of requests for the member's Kubernetes API. The rest is the path in that API.
+	// PathKubernetes is the prefix of requests to the member's Kubernetes API. The rest is the path in that API.
 	PathKubernetes = "/v1/k8s"
-	// PathSettings takes Settings by PUT and answers 204 when they are stored permanently.
+	// PathSettings accepts Settings in a PUT request and responds with 204 when they are stored permanently.
 	PathSettings = "/v1/settings"
-	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON. It answers 202 when the Deployment is
-	// stored for the leader among the agent's replicas. Any replica accepts the request; the outcome is in the leader's
-	// report. 422 is a permanent refusal, and the body contains the reason.
+	// PathDeployment accepts the agent's whole Deployment in a PUT request, as apps/v1 JSON. It responds with 202 when
+	// the Deployment is stored for the leader among the agent's replicas. Any replica accepts the request, and the
+	// outcome is in the leader's report. A response with 422 is a permanent refusal, and its body contains the reason.
 	PathDeployment = "/v1/deployment"
-	// PathUninstall takes a POST. It removes everything that Drover has created in the member, and answers 200 with an
-	// UninstallResult.
+	// PathUninstall accepts a POST request. The agent removes everything that Drover has created in the member, and
+	// responds with 200 and an UninstallResult.
 	PathUninstall = "/v1/uninstall"
-	// PathTerm answers GET with the current Term, which the agent reads from its API server on each request. Any
-	// replica accepts the request. A host has only one agent, which answers with the name of its process.
+	// PathTerm responds to a GET request with the current Term, which the agent reads from its API server on each
+	// request. Any replica accepts the request. A host has only one agent, which responds with the name of its process.
 	PathTerm = "/v1/term"
 )
 
-// MaxBody is the maximum size of every JSON body in this protocol, in bytes. Larger bodies are refused without being
+// MaxBody is the maximum size of any JSON body in this protocol, in bytes. Larger bodies are rejected without being
 // read.
 const MaxBody = 1 << 20
 
 // RegisterRequest asks to become the agent of the Cluster that the join token belongs to.
 type RegisterRequest struct {
-	// PublicKey is the agent's Ed25519 key, which has 32 bytes and is encoded as base64 in JSON.
+	// PublicKey is the agent's Ed25519 public key. It is 32 bytes long and is encoded as base64 in JSON.
 	PublicKey []byte `json:"publicKey"`
 	// ClusterUID is the UID of the kube-system namespace in the member.
 	ClusterUID string `json:"clusterUID"`
 	// Proof is the signature over ProofPayload with PublicKey. It proves that the sender owns the key.
 	Proof []byte `json:"proof"`
-	// Current is the Cluster of this agent before the request, or nil if it has none.
+	// Current is the Cluster that this agent belongs to before the request, or nil if there is none.
 	Current *CurrentCluster `json:"current,omitempty"`
 }
 
-// CurrentCluster identifies the current Cluster of an agent that asks to join another one, with a proof.
+// CurrentCluster identifies the current Cluster of an agent that asks to join another Cluster, and contains a proof.
 type CurrentCluster struct {
 	Cluster ClusterRef `json:"cluster"`
 	// Proof is the signature over ProofPayload with the agent's key for that Cluster.
@@ -89,7 +90,7 @@ type CurrentCluster struct {
 }
 
 // ProofPayload returns the bytes that RegisterRequest.Proof signs: a fixed context, the join token, and the member's
-// UID. A proof for one token or member is therefore not valid for another.
+// UID. A proof for one token or member is therefore not valid for any other.
 func ProofPayload(token, clusterUID string) []byte {
 	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
 }
@@ -139,7 +140,7 @@ type Report struct {
 	// Health is the health of the API server as this replica sees it.
 	Health Health `json:"health"`
 	// Leader reports whether this replica of the agent holds the Lease. Only the leader watches the member. Other
-	// replicas report only themselves, the version and the health. An old agent without leader election reports
+	// replicas report only their own state, the version and the health. An old agent without leader election reports
 	// everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
 	// Restored is the time when this process noticed that the cluster's etcd had been reset to an earlier state. It is
@@ -149,7 +150,7 @@ type Report struct {
 	Deployment *Deployment `json:"deployment,omitempty"`
 	Remnants
 	// DirectAuthority is the CA, in PEM, of the certificate that the agent has created for direct access by users. It
-	// is empty if the agent has created none. It has at most MaxDirectAuthority bytes.
+	// is empty if the agent has created none. It is at most MaxDirectAuthority bytes long.
 	DirectAuthority string `json:"directAuthority,omitempty"`
 	// Host is the report of a host's agent. It is nil for other agents.
 	Host *HostReport `json:"host,omitempty"`
@@ -168,12 +169,12 @@ type Remnants struct {
 	Unclaimed []string `json:"unclaimed,omitempty"`
 }
 
-// Capabilities describe abilities of an agent that do not follow from its protocol version.
+// Capabilities describe abilities of an agent that cannot be derived from its protocol version.
 type Capabilities struct {
 	// Features are the features of the agent, such as FeatureSets. There are at most 32.
 	Features []string `json:"features,omitempty"`
-	// Profile is v1.ProfileReadOnly for a read-only agent. Such an agent refuses sets and every request that is not a
-	// read. Profile is empty for other agents.
+	// Profile is v1.ProfileReadOnly for a read-only agent. Such an agent refuses sets, and refuses every request that
+	// is not read-only. Profile is empty for other agents.
 	Profile string `json:"profile,omitempty"`
 }
 
@@ -187,24 +188,24 @@ type Deployment struct {
 	Digest string `json:"digest,omitempty"`
 	// RolledOut reports whether all pods belong to the current Deployment and are ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady explains why pods of the current Deployment are not ready after its deadline has passed. It has at most
-	// 512 bytes.
+	// NotReady explains why pods of the current Deployment are not ready after its deadline has passed. It is at most
+	// 512 bytes long.
 	NotReady string `json:"notReady,omitempty"`
-	// NodeAgents explains why the member has no node agents although it should have some. It has at most 512 bytes.
+	// NodeAgents explains why the member has no node agents although it should have some. It is at most 512 bytes long.
 	NodeAgents string `json:"nodeAgents,omitempty"`
 	// Direct explains why the member's API servers have no authenticator for users' tokens although they should have
-	// one. It has at most 512 bytes.
+	// one. It is at most 512 bytes long.
 	Direct string `json:"direct,omitempty"`
 	// Failed is the digest of the last Deployment that was rolled back or refused. It never identifies the current
 	// Deployment.
 	Failed string `json:"failed,omitempty"`
-	// Rejected is true if the API server refused Failed, and false if Failed was rolled back because it did not become
+	// Rejected is true if the API server rejected Failed, and false if Failed was rolled back because it did not become
 	// ready.
 	Rejected bool `json:"rejected,omitempty"`
 	// Unmanaged is true if there is no Deployment that the agent may read and change. In this case Message explains
 	// why, and all other fields are empty.
 	Unmanaged bool `json:"unmanaged,omitempty"`
-	// Message explains why Failed failed. It has at most 512 bytes.
+	// Message explains why Failed failed. It is at most 512 bytes long.
 	Message string `json:"message,omitempty"`
 }
 
@@ -219,9 +220,9 @@ type Nodes struct {
 
 // Health is the health of a member's API server as its agent sees it.
 type Health struct {
-	// Healthy reports whether /readyz answers 200.
+	// Healthy reports whether /readyz responds with 200.
 	Healthy bool `json:"healthy"`
-	// Message names the failing checks, or explains why the API server cannot be reached. It has at most 512 bytes.
+	// Message names the failing checks, or explains why the API server cannot be reached. It is at most 512 bytes long.
 	Message string `json:"message,omitempty"`
 	// Since is the time when Healthy last changed.
 	Since time.Time `json:"since"`
@@ -231,8 +232,8 @@ type Health struct {
 type UninstallResult struct {
 	// Remaining names objects that still exist, in the form "Kind namespace/name: reason".
 	Remaining []string `json:"remaining,omitempty"`
-	// Stale names groups of the member's API that no server serves, in the form "group/version". While there is such a
-	// group, deleted namespaces remain. There are at most 16.
+	// Stale names API groups in the member that no server serves, in the form "group/version". As long as there is such
+	// a group, deleted namespaces remain. There are at most 16.
 	Stale []string `json:"stale,omitempty"`
 }
 
@@ -244,10 +245,10 @@ func (r *UninstallResult) Bound() {
 	}
 }
 
-// Term is one term of leadership among the agent's replicas. A term never comes back after another one has started.
+// Term is one term of leadership among the agent's replicas. A term never returns after another one has started.
 type Term struct {
 	// Term contains the leader, the start of its term, and the number of earlier terms. It is empty while no replica is
-	// the leader. It has at most MaxTerm bytes.
+	// the leader. It is at most MaxTerm bytes long.
 	Term string `json:"term,omitempty"`
 }
 

@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// HeaderServiceAccount is a header of a request under PathKubernetes. It names a ServiceAccount of the member,
-// system:serviceaccount:<namespace>:<name>, that the user of the request wants to impersonate. The agent checks with
-// its API server whether the user is allowed to do so. The header has the same prefix as the headers that identify a
-// user. Therefore an agent that does not support it refuses the request, and a caller's own header never reaches the
-// agent.
+// HeaderServiceAccount is a header in requests under PathKubernetes. It names a ServiceAccount in the member, in the
+// form system:serviceaccount:<namespace>:<name>, that the user who sent the request wants to impersonate. The agent
+// checks with its API server whether the user is allowed to do so. The header has the same prefix as the headers that
+// identify a user. As a result, an agent that does not support this header refuses the request, and a header that a
+// caller sets never reaches the agent.
 const HeaderServiceAccount = "Impersonate-Drover-Serviceaccount"
 
 // HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. In a member's audit log, this
@@ -23,7 +23,7 @@ const HeaderImpersonator = "Impersonate-Extra-Cluster.drover.dev%2fimpersonator"
 // prefixServiceAccount precedes the namespace and the name in the user name of a ServiceAccount.
 const prefixServiceAccount = "system:serviceaccount:"
 
-// ServiceAccount identifies a ServiceAccount of a member.
+// ServiceAccount identifies a ServiceAccount in a member.
 type ServiceAccount struct{ Namespace, Name string }
 
 // ParseServiceAccount returns the ServiceAccount that a user name represents, or false if it represents none.
@@ -35,7 +35,7 @@ func ParseServiceAccount(user string) (ServiceAccount, bool) {
 	return ServiceAccount{namespace, name}, ok
 }
 
-// User returns the account's user name, as API servers use it.
+// User returns the user name that API servers use for the account.
 func (a ServiceAccount) User() string { return prefixServiceAccount + a.Namespace + ":" + a.Name }
 
 // Reserved reports whether the account is in one of Drover's namespaces. These are the namespaces of the agent and of

@@ -14,12 +14,13 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// PathSets + "/" + id on the agent takes a set.Set by PUT, and removes it by DELETE. Both answer 200 with the resulting
-// SetState, which is Pending after SetTimeout. An ID needs no escaping; see set.ValidID. State changes are streamed on
-// PathReport.
+// PathSets + "/" + id is the path of a set on the agent. A PUT request stores a set.Set, and a DELETE request removes
+// it. The response to both is 200 with the resulting SetState. If this takes longer than SetTimeout, the SetState is
+// Pending. An ID needs no escaping; see set.ValidID. State changes are streamed on PathReport.
 //
-// Only the leader among the agent's replicas serves sets; other replicas answer 421. 413 means that the set is larger
-// than set.MaxSize. 422 is a permanent refusal, and the body contains the reason.
+// Only the leader among the agent's replicas serves sets. Other replicas respond with 421. A response with 413 means
+// that the set is larger than set.MaxSize. A response with 422 is a permanent refusal, and its body contains the
+// reason.
 const PathSets = "/v1/sets"
 
 // FeatureSets in Report.Features means that the agent accepts sets and reports them on PathReport. Older agents have
@@ -30,17 +31,17 @@ const FeatureSets = "sets/2"
 const (
 	// MaxSetObjects is the maximum number of objects that a SetState names.
 	MaxSetObjects = 10
-	// SetTimeout is the time after which an agent answers that a set is still Pending.
+	// SetTimeout is the time after which an agent responds that a set is still Pending.
 	SetTimeout = 10 * time.Second
 )
 
 // SetPath returns the path for putting and deleting the set with the given ID.
 func SetPath(id string) string { return PathSets + "/" + id }
 
-// QueryCheckpoint is the query parameter of PathSets with the hub's checkpoint, which is the hub's position in its
-// history. The agent keeps the latest checkpoint, and reports it on PathReport before Synced. Only the hub interprets
-// checkpoints, with one exception: if two of them differ only in the number after the last slash, the larger one is the
-// later one.
+// QueryCheckpoint is the query parameter of PathSets that contains the hub's checkpoint, which is the hub's position in
+// its history. The agent keeps the latest checkpoint, and reports it on PathReport before Synced. Only the hub
+// interprets checkpoints, with one exception: if two of them differ only in the number after the last slash, the larger
+// one is the later one.
 const QueryCheckpoint = "checkpoint"
 
 var checkpointForm = regexp.MustCompile(`^[A-Za-z0-9/-]+$`)
@@ -53,7 +54,7 @@ func ValidCheckpoint(checkpoint string) bool {
 }
 
 // OlderCheckpoint reports whether a checkpoint belongs to the same term as another one and comes before it. The hub
-// sends several sets at the same time, and a delayed set brings an older checkpoint.
+// sends several sets at the same time, so a set that is delayed arrives with an older checkpoint.
 func OlderCheckpoint(checkpoint, than string) bool {
 	term := than[:strings.LastIndexByte(than, '/')+1]
 	text, same := strings.CutPrefix(checkpoint, term)
@@ -80,9 +81,10 @@ func SetOfPath(path string) (id string, ok bool) {
 type SetPhase string
 
 const (
-	// SetApplied means that the member has the whole set, and nothing that is no longer in the set.
+	// SetApplied means that the member has the whole set, and nothing that was in the set earlier but no longer is.
 	SetApplied SetPhase = "Applied"
-	// SetPending means that the set is being applied, or that a binding in it is waiting for the set with its role.
+	// SetPending means that the set is being applied, or that a binding in it is waiting for the set that contains its
+	// role.
 	SetPending SetPhase = "Pending"
 	// SetConflict means that an object with this name does not belong to Drover, another field manager owns a field,
 	// the member's admission changed an applied object, or a binding was not created because its role does not belong
@@ -93,7 +95,7 @@ const (
 	// SetRoleMissing means that the member has no ClusterRole with the name that a binding refers to. The agent checks
 	// again.
 	SetRoleMissing SetPhase = "RoleMissing"
-	// SetFailed means that the API server refused a part of the set. The agent retries.
+	// SetFailed means that the API server rejected a part of the set. The agent retries.
 	SetFailed SetPhase = "Failed"
 	// SetExpired means that the set has expired, and none of its objects are left in the member.
 	SetExpired SetPhase = "Expired"
@@ -109,7 +111,7 @@ type SetState struct {
 	ID     string   `json:"id"`
 	Digest string   `json:"digest"`
 	Phase  SetPhase `json:"phase"`
-	// Message contains details that do not concern a specific object. It has at most 512 bytes.
+	// Message contains details that do not concern a specific object. It is at most 512 bytes long.
 	Message string `json:"message,omitempty"`
 	// Objects are the first MaxSetObjects objects that are not in the desired state.
 	Objects []SetObject `json:"objects,omitempty"`
@@ -119,8 +121,8 @@ type SetState struct {
 	Namespaces int32 `json:"namespaces,omitempty"`
 	// Short holds the first MaxSetObjects namespaces that got less quota than the default.
 	Short []string `json:"short,omitempty"`
-	// Spent holds the first MaxSetObjects of these namespaces that got none of some resource. Older agents leave it
-	// empty.
+	// Spent holds the first MaxSetObjects of these namespaces that got no quota for at least one resource. Older agents
+	// leave it empty.
 	Spent []string `json:"spent,omitempty"`
 }
 
@@ -130,7 +132,8 @@ type SetObject struct {
 	Object string `json:"object"`
 	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending.
 	Phase SetPhase `json:"phase"`
-	// Message describes the problem and its remedy. It contains none of the object's content. It has at most 512 bytes.
+	// Message describes the problem and how to fix it. It contains none of the object's content. It is at most 512
+	// bytes long.
 	Message string `json:"message"`
 }
 

@@ -8,12 +8,12 @@ import (
 	"encoding/json"
 )
 
-// Settings are the settings that the hub announces to all agents: the hub's addresses and its CA, which are announced
-// before they take effect, and the registry of images.
+// Settings are the settings that the hub announces to all agents. These are the hub's addresses and its CA, which are
+// announced before they take effect, and the registry for images.
 type Settings struct {
 	// Servers are the hub's base URLs, with the preferred one first. Only https is allowed.
 	Servers []string `json:"servers"`
-	// CABundle holds the certificates to trust, as PEM. It is empty if agents trust the certificates of their systems.
+	// CABundle holds the certificates to trust, as PEM. It is empty if agents trust the CAs of their systems.
 	CABundle string `json:"caBundle,omitempty"`
 
 	// Registry is prepended to images that do not specify a registry. See WithRegistry. It may be empty.
@@ -22,11 +22,11 @@ type Settings struct {
 	received []byte // the JSON that was read, if it contains further fields; otherwise nil
 }
 
-// knownSettings are Settings without methods.
+// knownSettings is Settings without its methods.
 type knownSettings Settings
 
-// UnmarshalJSON implements json.Unmarshaler. For settings from a newer hub, it keeps the fields that this version does
-// not know, because an agent stores the settings and confirms them by the digest that the hub computes.
+// UnmarshalJSON implements json.Unmarshaler. For settings from a newer hub, it keeps fields that this version does not
+// know, because an agent stores the settings and confirms them with the digest that the hub computes.
 func (s *Settings) UnmarshalJSON(raw []byte) error {
 	var read knownSettings
 	if err := json.Unmarshal(raw, &read); err != nil {

@@ -7,9 +7,9 @@ import (
 	"net/url"
 )
 
-// PathReport answers GET with a stream of Lines, one JSON object per line. The query names the subjects. See
-// StreamPath. The latest states are sent immediately, and each change is sent as another line. The stream ends with the
-// tunnel.
+// PathReport responds to a GET request with a stream of Lines, one JSON object per line. The query names the subjects
+// (see StreamPath). The latest states are sent immediately, and each change is sent as another line. The stream ends
+// with the tunnel.
 //
 // Each replica of the agent sends its Report. Only the leader sends sets and plans: first the current states, then
 // Synced, and then each change. A replica that becomes the leader starts sending them on streams that are already open.
@@ -26,14 +26,14 @@ const (
 // AllSubjects returns the subjects in the order in which a stream sends their lines.
 func AllSubjects() []string { return []string{SubjectReport, SubjectSets, SubjectPlans} }
 
-// querySubject is the query parameter that names a subject. A request without it asks for the report, like the requests
-// of older hubs.
+// querySubject is the query parameter that names a subject. A request without this parameter, such as a request from an
+// older hub, asks for the report.
 const querySubject = "subject"
 
 // MaxLine is the maximum length of a line of PathReport, in bytes. A longer line ends the tunnel.
 const MaxLine = 64 << 10
 
-// StreamPath returns the path and query for a stream of lines on the given subjects.
+// StreamPath returns the path and query for a stream of lines about the given subjects.
 func StreamPath(subjects ...string) string {
 	return PathReport + "?" + url.Values{querySubject: subjects}.Encode()
 }
@@ -67,13 +67,13 @@ func (l *Line) Bound() {
 	}
 }
 
-// Synced returns a line that says that everything on a subject has been sent. It is nil for the report, which is a
+// Synced returns a line that says that everything about a subject has been sent. It is nil for the report, which is a
 // single line.
 func Synced(subject string) *Line {
 	return event(subject, SetEvent{Synced: true}, PlanEvent{Synced: true})
 }
 
-// Stopped returns a line that says that no more changes of a subject follow.
+// Stopped returns a line that says that no more changes to a subject follow.
 func Stopped(subject string) *Line {
 	return event(subject, SetEvent{Stopped: true}, PlanEvent{Stopped: true})
 }
@@ -83,7 +83,7 @@ func Removed(subject, name string) *Line {
 	return event(subject, SetEvent{Removed: name}, PlanEvent{Removed: name})
 }
 
-// event returns a line with one of two events. It is nil for the report.
+// event returns a line with an event about sets or an event about plans. It is nil for the report.
 func event(subject string, set SetEvent, plan PlanEvent) *Line {
 	switch subject {
 	case SubjectSets:

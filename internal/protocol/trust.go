@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// ErrUntrustedBundle means that no certificate of a CA bundle has a pinned checksum.
+// ErrUntrustedBundle means that no certificate in a CA bundle has a pinned checksum.
 var ErrUntrustedBundle = errors.New("no certificate of the CA bundle matches the pinned checksums")
 
-// ParseBundle returns the certificates of a PEM bundle. Blocks of other types and certificates that cannot be parsed
-// are errors, because a partly understood bundle must not be trusted.
+// ParseBundle returns the certificates in a PEM bundle. It returns an error for blocks of other types and for
+// certificates that cannot be parsed, because a partly understood bundle must not be trusted.
 func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := bundle; ; {
@@ -49,7 +49,7 @@ func Checksum(cert *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// CertificateChecksums returns the checksums of all certificates of a bundle, for EnvCAChecksum.
+// CertificateChecksums returns the checksums of all certificates in a bundle, for EnvCAChecksum.
 func CertificateChecksums(bundle []byte) ([]string, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -62,9 +62,9 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 	return sums, nil
 }
 
-// PinnedCertificates returns the certificates of a bundle whose checksums are pinned. If the SHA-256 of the bundle's
-// whole text is pinned, as Rancher operators do, it returns all certificates. If none is pinned, the error is
-// ErrUntrustedBundle.
+// PinnedCertificates returns the certificates in a bundle whose checksums are pinned. If the SHA-256 of the whole
+// bundle's text is pinned, as is usual with Rancher, it returns all certificates. If no checksum is pinned, the error
+// is ErrUntrustedBundle.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -86,8 +86,8 @@ func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate,
 }
 
 // ServerURL checks a base URL of a hub and returns it without trailing slashes. It accepts only https, because a
-// connect token sent in plain text could be intercepted. The error never contains the part before an @, which may
-// contain a password.
+// connect token sent in plain text could be intercepted. The error never contains the part of the URL before an @,
+// because that part may contain a password.
 func ServerURL(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {

@@ -20,11 +20,11 @@ type Adoption struct {
 	Problem string
 }
 
-// DecideAdoption decides how the agent of an earlier Cluster object with the same name becomes the agent of this one,
-// for example after a restore from a backup. secret is the Cluster's agent Secret, or nil if there is none.
-// DecideAdoption has no side effects.
+// DecideAdoption decides how the agent of an earlier Cluster object with the same name becomes the agent of the current
+// Cluster object, for example after a restore from a backup. secret is the Cluster's agent Secret, or nil if there is
+// none. DecideAdoption has no side effects.
 //
-// The key and the member in the Secret stay the same, so no other agent can be admitted this way.
+// The key and the member in the Secret stay the same, so adoption cannot admit any other agent.
 func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {
 	again := "; apply the manifest in Secret " + cluster.Name + v1.RegistrationSecretSuffix + " in the member instead"
 	switch {
@@ -46,7 +46,7 @@ func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {
 		return Adoption{Problem: "Secret " + secret.Name + " does not say which member and Cluster the agent joined as" +
 			again}
 	}
-	id.FormerOwner = cmp.Or(id.FormerOwner, id.OwnerUID) // an agent that was adopted before keeps its first UID
+	id.FormerOwner = cmp.Or(id.FormerOwner, id.OwnerUID) // an agent that was adopted before keeps the first UID
 	id.OwnerUID = cluster.UID
 	return Adoption{Identity: id}
 }

@@ -27,7 +27,7 @@ type Agent struct {
 	Cluster protocol.ClusterRef
 	// KeyID is the digest of the key that verified the token.
 	KeyID string
-	// Instance is the name that the agent gave its process. It is empty if the agent gave none.
+	// Instance is the name that the agent gave to its process. It is empty if the agent sent no name.
 	Instance string
 	// NodeAgent reports whether the agent is a node agent.
 	NodeAgent bool
@@ -41,7 +41,7 @@ func KeyID(key ed25519.PublicKey) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Authenticate verifies the connect token of a request. If it returns false, it has already written the response.
+// Authenticate verifies a request's connect token. If it returns false, it has already written the response.
 //
 // A client that cannot prove that it is the agent of the Cluster it names always gets a 410, whether or not the Cluster
 // exists. The agent then waits for a long time before it tries again, and checks for a new join token.
@@ -74,8 +74,8 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	if len(validation.IsDNS1123Label(object.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
 		return Agent{}, unproven
 	}
-	// The cache may lag behind a join. If an agent is not in the cache, the API server is queried, within the limit for
-	// clients that have not proved anything.
+	// The cache may lag behind a join. If an agent is not in the cache, the API server is queried, subject to the limit
+	// for clients that have not proved anything.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
 		if !s.limits.lookup(name, s.Now()) {
@@ -91,7 +91,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	case errors.As(err, &refusal):
 		s.Refused(name, refusal.Reason, refusal.Message)
 		return Agent{}, refusal
-	case errors.Is(err, protocol.ErrConnectToken): // the agent signed it, but it is not valid now
+	case errors.Is(err, protocol.ErrConnectToken): // the agent signed the token, but the token is not valid now
 		s.Refused(name, v1.ReasonTokenInvalid, err.Error()+"; check the clocks of the agent's machine and of the hub")
 		return Agent{}, err
 	case err != nil:
@@ -107,8 +107,8 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 }
 
 // showUnproven records in a Cluster's status that a client named the Cluster without proof. Because any client can
-// cause this, the record contains nothing that the client sent, nothing is stored for Clusters that are not in the
-// cache, and the number of Clusters that are updated per second is limited.
+// cause this, the record does not contain anything that the client sent, nothing is recorded for Clusters that are not
+// in the cache, and the number of Clusters that are updated per second is limited.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
@@ -125,8 +125,8 @@ var errNotProven = errors.New("not proven")
 
 // verify returns the identity that a token proves, according to one reader. It returns errNotProven if the key is not
 // the agent's key, and a RefusalError if the key is right but the agent is refused for another reason. A client that
-// proves nothing costs one read whether or not the Cluster exists, so the response time does not disclose whether it
-// does.
+// proves nothing causes one read whether or not the Cluster exists, so the response time does not disclose whether the
+// Cluster exists.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName,
 	token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
@@ -152,7 +152,7 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 	if refusal := CheckConnect(claims, owner, id); refusal != nil {
 		return nil, none, refusal
 	}
-	// the tokens of an adopted agent carry the UID of the former Cluster object
+	// an adopted agent's tokens contain the UID of the former Cluster object
 	claims.Cluster.UID = string(owner.GetUID())
 	return id, claims, nil
 }
@@ -160,5 +160,5 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 // TokenUsed records that an agent has used a connect token with another replica of the hub. The token is valid until
 // expires.
 func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
-	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known and refused
+	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known and is refused
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// uidForm is the accepted form of a namespace's UID. The UID appears in statuses, events and logs, so no other text is
-// accepted.
+// uidForm is the accepted form of a namespace's UID. The UID appears in statuses, events and logs, so values in any
+// other form are rejected.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // JoinInput is the input of the decision about a join.
@@ -26,7 +26,7 @@ type JoinInput struct {
 	// Cluster is "namespace/name". UID is the UID of the object.
 	Cluster  string
 	OwnerUID types.UID
-	// Token is the token from the Cluster's registration Secret that the agent has shown.
+	// Token is the token from the Cluster's registration Secret that the agent has presented.
 	Token Token
 	// Current is the identity of the Cluster's agent. It is nil if no agent has joined.
 	Current *AgentIdentity
@@ -34,7 +34,7 @@ type JoinInput struct {
 	Now     time.Time
 }
 
-// Join is the result of a join that was not refused.
+// Join is the result of a join that has not been refused.
 type Join struct {
 	// Identity is the agent's new identity.
 	Identity AgentIdentity
@@ -44,9 +44,9 @@ type Join struct {
 
 // DecideJoin returns the identity that a Cluster's agent has after a join request. It has no side effects.
 //
-// A token lets one agent join. If the same agent presents it again, with the same key and from the same cluster, this
-// is a retry and succeeds. From another cluster, it is an IdentityMismatch. A new token replaces both the key and the
-// member, so a rebuilt member can join its Cluster again.
+// A token lets one agent join. If the same agent presents the token again, with the same key and from the same cluster,
+// this counts as a retry and succeeds. If a different cluster presents the token, the join is refused with
+// IdentityMismatch. A new token replaces both the key and the member, so a rebuilt member can join its Cluster again.
 func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	if err := checkRequest(in); err != nil {
 		return Join{}, err

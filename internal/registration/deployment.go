@@ -24,18 +24,19 @@ import (
 
 // Time limits for rolling out and stopping an agent's Deployment.
 const (
-	// progressDeadline is the time, in seconds, within which a new pod has to pull its image and connect. After that,
-	// the agent restores the previous Deployment.
+	// progressDeadline is the time, in seconds, within which a new pod has to pull its image and connect. If this takes
+	// longer, the agent restores the previous Deployment.
 	progressDeadline = 120
 	// gracePeriod is the time, in seconds, within which an agent has to stop. It is 10 seconds longer than
-	// agent/daemon.StopTimeout, which is the time for requests in progress.
+	// agent/daemon.StopTimeout, which is the time that requests in progress have to finish.
 	gracePeriod = 130
 )
 
-// Deployment is an agent's Deployment as it is sent in the manifest and through the tunnel.
+// Deployment is an agent's Deployment in the form in which the manifest contains it and in which it is sent through the
+// tunnel.
 type Deployment struct {
 	// Digest covers all settings from spec.agent and the hub's configuration, except the hub's addresses and CA.
-	// Connected agents receive addresses and CA as protocol.Settings, and must not restart when they change.
+	// Connected agents receive the addresses and the CA as protocol.Settings, and must not restart when they change.
 	Digest string
 	// JSON is the Deployment as JSON.
 	JSON []byte
@@ -94,7 +95,7 @@ func selector() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": protocol.AgentName}
 }
 
-// connectionEnv returns the variables with the hub's addresses and the checksums of its CA.
+// connectionEnv returns the variables that contain the hub's addresses and the checksums of the hub's CA.
 func connectionEnv(in ManifestInput) ([]*corev1ac.EnvVarApplyConfiguration, error) {
 	env := []*corev1ac.EnvVarApplyConfiguration{variable(protocol.EnvServer, strings.Join(in.Settings.Servers, ","))}
 	if in.Trust != v1.TrustPinned {
@@ -107,7 +108,7 @@ func connectionEnv(in ManifestInput) ([]*corev1ac.EnvVarApplyConfiguration, erro
 	return append(env, variable(protocol.EnvCAChecksum, strings.Join(sums, ","))), nil
 }
 
-// environment returns the agent's variables in a fixed order.
+// environment returns the agent's environment variables in a fixed order.
 func environment(in ManifestInput,
 	connection []*corev1ac.EnvVarApplyConfiguration) []*corev1ac.EnvVarApplyConfiguration {
 	env := append([]*corev1ac.EnvVarApplyConfiguration{}, connection...)
@@ -118,7 +119,7 @@ func environment(in ManifestInput,
 		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
 	}
 	for _, e := range in.Agent.Env {
-		// a Cluster that predates the schema's validation may contain variables that it would reject
+		// a Cluster that predates the schema's validation may contain variables that the validation would reject
 		if protocol.AgentVariable(e.Name) {
 			env = append(env, agentVariable(e))
 		}
@@ -126,7 +127,7 @@ func environment(in ManifestInput,
 	return env
 }
 
-// agentVariable returns a variable of spec.agent.
+// agentVariable returns a variable from spec.agent.
 func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 	if e.SecretKey == "" {
 		return variable(e.Name, e.Value)
@@ -242,8 +243,8 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	return all
 }
 
-// nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default is five minutes, which suits
-// stateful pods.
+// nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default is five minutes, which is
+// meant for stateful pods.
 const nodeLossSeconds = 30
 
 // lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may be
@@ -260,7 +261,7 @@ func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfigu
 	return all
 }
 
-// preferences returns an affinity that prefers control plane nodes, and a different node for each replica.
+// preferences returns an affinity that prefers control plane nodes and prefers a different node for each replica.
 func preferences() *corev1ac.AffinityApplyConfiguration {
 	controlPlane := corev1ac.NodeSelectorTerm().WithMatchExpressions(corev1ac.NodeSelectorRequirement().
 		WithKey("node-role.kubernetes.io/control-plane").WithOperator(corev1.NodeSelectorOpExists))

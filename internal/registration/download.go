@@ -23,7 +23,7 @@ const hostAgent = "drover-host-agent"
 
 // Limits on downloads of the agent's binary, which any client may request. A client that reads nothing for stallTime,
 // or does not finish within downloadTime, is cut off. Clients with the same address, such as clients behind a front
-// proxy, share the number of concurrent downloads per address, and wait for their turn.
+// proxy, share the limit on concurrent downloads per address and wait for their turn.
 const (
 	downloadsOfSource = 16
 	downloadsAtOnce   = 128
@@ -86,7 +86,7 @@ func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.send(w, file)
 }
 
-// send copies a binary to a client as long as the client keeps reading.
+// send copies a binary to a client, for as long as the client keeps reading.
 func (d *downloads) send(w http.ResponseWriter, program io.Reader) {
 	control, last := http.NewResponseController(w), time.Now().Add(downloadTime)
 	for {

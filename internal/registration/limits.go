@@ -17,8 +17,8 @@ import (
 // are agents.
 const (
 	// Lookups of agents that are not in the cache, for all clients together. The first lookup after a join does not
-	// count, because agents that join at the same time connect before they are in the cache. Above the limit, agents
-	// are asked to retry after a moment, when the cache has caught up.
+	// count, because agents that join at the same time connect before the cache contains them. Above the limit, agents
+	// are asked to retry a little later, when the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
 	// Joins of one Cluster, for all clients that have its token together, even after the token has been used.
@@ -28,7 +28,7 @@ const (
 	// such an update.
 	showsPerSecond = 1
 	showBurst      = 20
-	// maxIdleLimits is the number of Clusters above which limiters of Clusters without a recent join are dropped.
+	// maxIdleLimits is the number of Clusters above which the limiters of Clusters without a recent join are dropped.
 	maxIdleLimits = 1000
 	// joinedFor is the time after a join in which the first lookup does not count.
 	joinedFor = time.Minute
@@ -37,16 +37,16 @@ const (
 // errBusy is returned when a request exceeds one of the limits.
 var errBusy = errors.New("the hub receives too many requests at the moment; try again")
 
-// limits contains the rate limiters for these limits. The zero value is ready to use.
+// limits contains the rate limiters that enforce these limits. The zero value is ready to use.
 type limits struct {
 	mu      sync.Mutex // guards the fields below
 	lookups *rate.Limiter
 	shows   *rate.Limiter
 	joins   map[types.NamespacedName]*rate.Limiter
-	joined  map[types.NamespacedName]time.Time // when the agent joined; there has been no lookup since
+	joined  map[types.NamespacedName]time.Time // when the agent joined, if there has been no lookup since then
 }
 
-// hasJoined records that a Cluster's agent has joined, because it is not in the cache yet.
+// hasJoined records that a Cluster's agent has joined. This is necessary because the agent is not in the cache yet.
 func (l *limits) hasJoined(name types.NamespacedName, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +102,7 @@ func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// forgetIdle drops the limiters that are as full as a new limiter.
+// forgetIdle drops the limiters that have as many tokens as a new limiter.
 func (l *limits) forgetIdle(now time.Time) {
 	if len(l.joins) < maxIdleLimits {
 		return

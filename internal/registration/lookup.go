@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// registered is a Cluster or a Host, with its join token.
+// registered is a Cluster or a Host together with its join token.
 type registered struct {
 	name   types.NamespacedName // its member name
 	owner  client.Object
@@ -26,7 +26,7 @@ type registered struct {
 	token  Token
 }
 
-// find uses the reader to get the Cluster that a token belongs to, or returns errUnknownToken. The name of the Cluster
+// find uses the reader to get the Cluster that a token belongs to, or returns errUnknownToken. The Cluster's name
 // always comes from the cache's index.
 func (s *Server) find(ctx context.Context, reader client.Reader, token string) (*registered, error) {
 	if !ValidToken(token) {

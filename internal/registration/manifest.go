@@ -40,28 +40,29 @@ type ManifestInput struct {
 	Settings protocol.Settings
 }
 
-// direct reports whether API servers send users' tokens to the agent for review. A ReadOnly agent accepts no sets, so
-// it cannot review tokens.
+// direct reports whether API servers send users' tokens to the agent for review. A ReadOnly agent cannot review tokens,
+// because it accepts no sets.
 func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
 // Manifests creates manifests. It marshals the parts that all members share only once, because ten thousand manifests
-// differ only in their tokens. The zero value is ready to use, and it is safe for concurrent use.
+// differ only in their tokens. The zero value is ready to use and is safe for concurrent use.
 type Manifests struct {
 	mu     sync.Mutex // guards the fields below
 	shared string     // the key of parts
 	parts  *manifestParts
 }
 
-// manifestParts is the text before and after the token.
+// manifestParts contains the text before and after the token.
 type manifestParts struct {
 	before, after []byte
 	deployment    Deployment
 }
 
-// tokensPlace is a placeholder for the token when the parts are created. It occurs nowhere else in the manifest.
+// tokensPlace is the placeholder for the token that is used when the parts are created. It does not occur anywhere else
+// in the manifest.
 const tokensPlace = "the place of the join token in a manifest"
 
-// key returns a text that is equal for two inputs only if they differ in nothing but the token.
+// key returns text that is the same for two inputs only if they differ in nothing except the token.
 func (in ManifestInput) key() (string, error) {
 	agent, err := json.Marshal(in.Agent)
 	if err != nil {
@@ -94,7 +95,7 @@ func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
 	return parts.deployment, nil
 }
 
-// around returns the parts. It caches the parts of the last key, because few Clusters have their own spec.agent.
+// around returns the parts. It caches the parts for the last key, because few Clusters have their own spec.agent.
 func (m *Manifests) around(in ManifestInput) (*manifestParts, error) {
 	key, err := in.key()
 	if err != nil {
@@ -174,7 +175,7 @@ func ManifestURL(server, token string) string {
 }
 
 // namespace returns the agent's namespace. The namespace's pod security level allows pods on the host network only if
-// the agent has such pods.
+// the agent has pods on the host network.
 func namespace(onNodes bool) *corev1ac.NamespaceApplyConfiguration {
 	level := "restricted"
 	if onNodes {
@@ -188,9 +189,9 @@ func serviceAccount(name string) *corev1ac.ServiceAccountApplyConfiguration {
 	return corev1ac.ServiceAccount(name, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
 }
 
-// role returns the agent's rights in its own namespace: to manage Secrets, elect a leader, change its own Deployment
-// and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the Full profile has
-// left behind. RBAC cannot restrict the creation of a Lease to a name.
+// role returns the agent's rights in its own namespace, which allow it to manage Secrets, elect a leader, change its
+// own Deployment and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the Full
+// profile has left behind. Rights to create Leases are not restricted to a name, because RBAC cannot do this.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	daemonSets := []string{"create", "patch", "delete"}
 	if profile == v1.ProfileReadOnly {
@@ -207,7 +208,7 @@ func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	)
 }
 
-// roleBinding grants a Role to the account with the same name.
+// roleBinding grants a Role to the ServiceAccount with the same name.
 func roleBinding(name string) *rbacv1ac.RoleBindingApplyConfiguration {
 	return rbacv1ac.RoleBinding(name, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
 		WithRoleRef(roleRef("Role", name)).WithSubjects(account(name))
@@ -222,7 +223,7 @@ func account(name string) *rbacv1ac.SubjectApplyConfiguration {
 }
 
 func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {
-	// this is not stringData, because applying stringData again would always change something
+	// this is not stringData, because applying stringData again would always change the object
 	data := map[string][]byte{protocol.KeyToken: []byte(in.Token)}
 	if in.Trust == v1.TrustPinned {
 		data[protocol.KeyCABundle] = []byte(in.Settings.CABundle)

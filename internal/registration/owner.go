@@ -71,7 +71,7 @@ func SecretOf(
 }
 
 // TokenOf returns the join token in the registration Secret of a Cluster or Host. It is zero if there is no Secret, or
-// if the Secret lacks its owner, as it may after a restore, because then no agent can join with the token.
+// if the Secret lacks its owner, as it may after a restore, because in that case no agent can join with the token.
 func TokenOf(secret *corev1.Secret, owner client.Object) Token {
 	if secret == nil || !Owned(secret, owner) {
 		return Token{}
@@ -80,7 +80,7 @@ func TokenOf(secret *corev1.Secret, owner client.Object) Token {
 }
 
 // AgentOf reads the identity of the agent of a Cluster or Host. It returns nil if there is none. A Secret that cannot
-// be decoded, was not created by Drover, or belongs to a former owner of this name identifies no agent.
+// be decoded, was not created by Drover, or belongs to a former owner with this name identifies no agent.
 func AgentOf(ctx context.Context, reader client.Reader, owner client.Object) (*AgentIdentity, error) {
 	member := memberName(owner)
 	secret, err := owned.ReadSecret(ctx, reader, AgentSecret(member))
@@ -94,7 +94,7 @@ func AgentOf(ctx context.Context, reader client.Reader, owner client.Object) (*A
 	return id, nil
 }
 
-// called returns the name of a member for use in messages. The argument is its member name, "namespace/name".
+// called returns a member's name for use in messages. The argument is the member name, "namespace/name".
 func called(member string) string {
 	namespace, name, _ := strings.Cut(member, "/")
 	if host, ok := protocol.HostOf(name); ok {

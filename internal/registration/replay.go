@@ -11,11 +11,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxConnects is the number of connect tokens that are remembered for one agent. It is enough for about two minutes.
+// maxConnects is the number of connect tokens that are remembered for one agent. This number is enough for about two
+// minutes.
 const maxConnects = 1000
 
 // replayGuard remembers the IDs of connect tokens until they expire. It accepts only verified tokens and is limited per
-// agent, so a client cannot fill it for others. The zero value is ready to use.
+// agent, so one client cannot use up the space for others. The zero value is ready to use.
 type replayGuard struct {
 	mu    sync.Mutex                      // guards the fields below
 	used  map[string]map[string]time.Time // the expiry of each token, by KeyID and then by the token's ID

@@ -16,7 +16,7 @@ import (
 // rules are rules of a Role or ClusterRole in the manifest.
 type rules = []*rbacv1ac.PolicyRuleApplyConfiguration
 
-// allow returns a rule, still without verbs, for resources of an API group.
+// allow returns a rule for resources in an API group. The rule has no verbs yet.
 func allow(group string, resources ...string) *rbacv1ac.PolicyRuleApplyConfiguration {
 	return rbacv1ac.PolicyRule().WithAPIGroups(group).WithResources(resources...)
 }
@@ -64,8 +64,8 @@ func reporting() rules {
 	}
 }
 
-// removing returns the rules that the agent needs to remove itself. Without the verb escalate, it cannot add a right to
-// its role that it does not already have.
+// removing returns the rules that the agent needs to remove itself. Because the agent lacks the verb escalate, it
+// cannot add rights to its role that it does not already have.
 func removing() rules {
 	return rules{
 		allow("", "namespaces").WithResourceNames(protocol.AgentNamespace).WithVerbs("get", "delete"),
@@ -74,26 +74,26 @@ func removing() rules {
 	}
 }
 
-// viewing returns the rule to impersonate the viewer. A ReadOnly agent sends the requests of all users as this one
+// viewing returns the rule for impersonating the viewer. A ReadOnly agent sends the requests of all users as this one
 // user.
 func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
 	return allow("", "users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
 
-// impersonating returns the rules to impersonate the users whose requests the agent forwards.
+// impersonating returns the rules for impersonating the users whose requests the agent forwards.
 func impersonating() rules {
 	return rules{
 		allow("", "users", "groups", "serviceaccounts").WithVerbs("impersonate"),
-		// uids, and userextras with any key, because RBAC has no userextras/*
+		// uids, and userextras with any key, because RBAC does not support userextras/*
 		allow("authentication.k8s.io", "*").WithVerbs("impersonate"),
 	}
 }
 
-// delivering returns the rules for the objects of sets. The guards check the verbs on cluster.drover.dev.
+// delivering returns the rules for the objects in sets. The guards check the verbs on cluster.drover.dev.
 func delivering() rules {
 	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
 	return rules{
-		// never delete
+		// must never include delete
 		allow("", "namespaces").WithVerbs("get", "list", "watch", "create", "patch"),
 		allow("", "limitranges", "resourcequotas", "secrets").WithVerbs(deliver...),
 		allow("networking.k8s.io", "networkpolicies").WithVerbs(deliver...),
@@ -106,8 +106,8 @@ func delivering() rules {
 	}
 }
 
-// planning returns the rules to run Plans: to install their schema and the account for their pods, to create Jobs, and
-// to cordon, drain and label nodes.
+// planning returns the rules for running Plans. They allow the agent to install the schema of Plans and the
+// ServiceAccount for their pods, to create Jobs, and to cordon, drain and label nodes.
 func planning() rules {
 	return rules{
 		allow("apiextensions.k8s.io", "customresourcedefinitions").WithResourceNames("plans."+v1.Group).

@@ -33,8 +33,8 @@ import (
 const (
 	// KeyToken is the join token.
 	KeyToken = "token"
-	// KeyManifestURL is the URL of the agent's manifest. It needs no other credential, and works until its token is used
-	// or expires.
+	// KeyManifestURL is the URL of the agent's manifest. Clients need no other credential. The URL works until its
+	// token has been used or has expired.
 	KeyManifestURL = "manifest-url"
 	// KeyCommand is the command to run in the member.
 	KeyCommand = "command"
@@ -49,12 +49,12 @@ const (
 	annotationTokenUsed    = v1.Group + "/token-used"
 )
 
-// tokenJoining, followed by a time, is the value of annotationTokenUsed while an agent is joining. After that, the
+// tokenJoining, followed by a time, is the value of annotationTokenUsed while an agent is joining. After the join, the
 // value is the hash of the token.
 const tokenJoining = "joining "
 
-// Keys in the Secret "<cluster>-agent". The values are not secret. They are in a Secret because any user who can write
-// them decides which cluster is the member.
+// Keys in the Secret "<cluster>-agent". The values are not secret. They are stored in a Secret because a user who can
+// write them decides which cluster is the member.
 const (
 	keyPublicKey  = "public-key"
 	keyClusterUID = "cluster-uid"
@@ -86,8 +86,8 @@ func secretName(cluster string) string {
 	return RegistrationSecret(types.NamespacedName{Namespace: namespace, Name: name}).Name
 }
 
-// ReadToken reads the join token from a Cluster's registration Secret. The argument ttl comes from the Cluster. A
-// Secret without Drover's annotations is treated as having an expired token, so reading fails closed.
+// ReadToken reads the join token from a Cluster's registration Secret. The argument ttl is the value from the Cluster.
+// A Secret without Drover's annotations is treated as having an expired token, so that reading fails closed.
 func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	value := string(secret.Data[KeyToken])
 	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
@@ -114,22 +114,22 @@ func TokenCreated(secret metav1.Object) time.Time {
 	return secret.GetCreationTimestamp().Time
 }
 
-// maxCached is the limit, in bytes, for a value of a Secret that the manager keeps in memory. The longest value that it
-// needs is a hash or a token.
+// maxCached is the maximum size, in bytes, of a Secret's value that the manager keeps in memory. The longest value that
+// the manager needs is a hash or a token.
 const maxCached = 1 << 10
 
 // maxMark is the maximum size of an annotation that the manager keeps in memory, in bytes. Such an annotation contains
 // a hash or a time.
 const maxMark = 256
 
-// CachedKinds returns the values of v1.LabelSecretKind for Secrets that the manager keeps in memory. Users may write
-// any other values.
+// CachedKinds returns the values of v1.LabelSecretKind for Secrets that the manager keeps in memory. The list is fixed
+// because users may write any other value.
 func CachedKinds() []string {
 	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent,
 		v1.SecretKindHostPlan}
 }
 
-// cachedMetadata returns the metadata of a Secret that the manager reads.
+// cachedMetadata returns the part of a Secret's metadata that the manager reads.
 func cachedMetadata() untrusted.Metadata {
 	return untrusted.Metadata{
 		Annotations: map[string]int{
@@ -139,14 +139,14 @@ func cachedMetadata() untrusted.Metadata {
 	}
 }
 
-// keyContent is the key in StringData under which Trim stores a digest of the content of a registration Secret that
-// only users read. The API server never sends StringData, so no other client can have set it. Without Trim, ten
+// keyContent is the key in StringData under which Trim stores a digest of the part of a registration Secret's content
+// that only users read. The API server never sends StringData, so no other client can have set it. Without Trim, ten
 // thousand manifests would take up most of the manager's memory.
 const keyContent = "content-digest"
 
 // Trim is a cache transform that removes everything from a Secret except the parts that are read from the cache. It
-// treats all Secrets with Drover's label the same, because users can create such Secrets, too. It modifies and returns
-// the Secret. It is idempotent.
+// treats all Secrets with Drover's label in the same way, because users can also create such Secrets. It modifies and
+// returns the Secret. It is idempotent.
 func Trim(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -210,9 +210,9 @@ func Owned(secret *corev1.Secret, owner client.Object) bool {
 	return Ours(secret, memberName(owner).Name, v1.SecretKindRegistration) && owned.By(secret, owner.GetUID())
 }
 
-// Foreign explains why a Secret is not the Secret that Drover created for a Cluster or Host. It returns "" if it is.
-// Callers that find a Secret by its name must call Foreign before they apply or show its content, because a user who
-// can create Secrets may have created another Secret with that name.
+// Foreign explains why a Secret is not the Secret that Drover created for a Cluster or Host. It returns "" if the
+// Secret was created by Drover. Callers that find a Secret by its name must call Foreign before they apply or show the
+// Secret's content, because a user who can create Secrets may have created another Secret with that name.
 func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	member := memberName(owner)
 	want := ownLabels(member.Name, kind)
@@ -253,7 +253,7 @@ func hostKinds() map[string]string {
 	return map[string]string{v1.SecretKindRegistration: v1.SecretKindHostJoin, v1.SecretKindAgent: v1.SecretKindHostAgent}
 }
 
-// Content is the content of a registration Secret besides the token.
+// Content is the content of a registration Secret except the token.
 type Content struct {
 	ManifestURL string
 	Command     string
@@ -284,7 +284,7 @@ func ApplySecret(cluster client.Object, token Token, content Content) *corev1ac.
 		})
 }
 
-// ApplyHostSecret returns the Secret to apply with the join token and the command of a Host.
+// ApplyHostSecret returns the Secret to apply for a Host. It contains the Host's join token and command.
 func ApplyHostSecret(host *v1.Host, token Token, command string) *corev1ac.SecretApplyConfiguration {
 	secret := ApplySecret(host, token, Content{})
 	secret.Data = map[string][]byte{KeyToken: []byte(token.Value), KeyCommand: []byte(command)}
@@ -308,7 +308,7 @@ type AgentIdentity struct {
 	Joined time.Time
 }
 
-// knownAs reports whether the agent may use uid to refer to its Cluster object.
+// knownAs reports whether the agent may refer to its Cluster object by uid.
 func (id *AgentIdentity) knownAs(uid string) bool {
 	return uid != "" && (uid == string(id.OwnerUID) || uid == string(id.FormerOwner))
 }

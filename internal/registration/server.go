@@ -23,10 +23,11 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// TokenHashIndex is the field index of registration Secrets by the hash of their token. IndexTokenHash computes it.
+// TokenHashIndex is the field index of registration Secrets by the hash of their token. IndexTokenHash computes the
+// values of the index.
 const TokenHashIndex = "drover.tokenHash"
 
-// IndexTokenHash is the indexer behind TokenHashIndex.
+// IndexTokenHash is the index function for TokenHashIndex.
 func IndexTokenHash(object client.Object) []string {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || len(secret.Data[KeyToken]) == 0 {
@@ -48,7 +49,7 @@ const bodyTimeout = 10 * time.Second
 // Server serves the requests that agents send before there is a tunnel, and authenticates the agents that open one.
 type Server struct {
 	// Cache reads from memory, and Live reads from the API server and is authoritative. The cache protects the API
-	// server from clients without a valid token.
+	// server from clients that have no valid token.
 	Cache client.Reader
 	Live  client.Reader
 	// Writer creates and updates agent Secrets.
@@ -84,7 +85,7 @@ func (s *Server) serveCACerts(w http.ResponseWriter, _ *http.Request) {
 }
 
 // serveImport serves the manifest to clients whose token can still be used. It refuses query parameters, because
-// nothing that a client sends may reach the manifest (CVE-2026-44939).
+// nothing that a client sends may become part of the manifest (CVE-2026-44939).
 func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {
@@ -149,8 +150,8 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(response)
 }
 
-// register lets an agent join. For a client without a valid token, it does one lookup in the cache and does not read
-// the body.
+// register lets an agent join. If a client has no valid token, register does a single lookup in the cache and does not
+// read the body.
 func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) (*protocol.RegisterResponse, error) {
 	known, err := s.find(r.Context(), s.Cache, token)
 	if err != nil {
@@ -239,11 +240,11 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 	return nil, conflict
 }
 
-// claim marks the Secret of a Cluster's token before an agent joins with it. Editors may delete the Secret of an unused
-// token, and the admission policy recognizes used tokens by this annotation. If only the controller wrote the
-// annotation, an editor could delete the Secret just after a join, and use the next token to replace the member's agent
-// with another one. The token stays valid until the controller writes the token's hash to the annotation, so a join
-// that fails at this point can be repeated.
+// claim sets an annotation on the Secret of a Cluster's token before an agent joins with the token. Editors may delete
+// the Secret of an unused token, and the admission policy recognizes used tokens by this annotation. If only the
+// controller wrote the annotation, an editor could delete the Secret just after a join, and use the next token to
+// replace the member's agent with another one. The token stays valid until the controller writes the token's hash to
+// the annotation, so a join that fails at this point can be repeated.
 func (s *Server) claim(ctx context.Context, found *registered) error {
 	if _, isCluster := found.owner.(*v1.Cluster); !isCluster {
 		return nil // the Secret of a Host's token is always protected
@@ -255,7 +256,7 @@ func (s *Server) claim(ctx context.Context, found *registered) error {
 	return s.Writer.Update(ctx, found.secret)
 }
 
-// write creates or replaces the agent Secret of a Cluster, provided that it has not changed since it was read.
+// write creates or replaces the agent Secret of a Cluster, provided that the Secret has not changed since it was read.
 func (s *Server) write(ctx context.Context, secret *corev1.Secret, owner client.Object, id AgentIdentity) error {
 	exists := secret.ResourceVersion != ""
 	WriteIdentity(secret, owner, id)
@@ -296,7 +297,7 @@ func (s *Server) unavailable(w http.ResponseWriter, err error, doing string) {
 	http.Error(w, doing+": the hub's API server does not respond; try again", http.StatusServiceUnavailable)
 }
 
-// bearer returns the token of a request that has exactly one Authorization header.
+// bearer returns a request's token if the request has exactly one Authorization header.
 func bearer(r *http.Request) (string, bool) {
 	values := r.Header.Values("Authorization")
 	if len(values) != 1 {

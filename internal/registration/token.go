@@ -46,7 +46,7 @@ func HashToken(token string) string {
 type Token struct {
 	// Value is the token, which must not be printed.
 	Value string
-	// Created is the time when the hub created the token or first saw it.
+	// Created is the time when the hub created the token or first saw the token.
 	Created time.Time
 	// TTL is counted from Created.
 	TTL time.Duration
@@ -56,17 +56,17 @@ type Token struct {
 	Claimed time.Time
 }
 
-// Announcement describes a new token of a Cluster or Host, for an event.
+// Announcement describes a new token for a Cluster or Host, for use in an event.
 func (t Token) Announcement(owner client.Object) string {
 	return fmt.Sprintf("Created a join token that expires at %s; see Secret %s",
 		t.Expires().UTC().Format("2006-01-02 15:04 MST"), RegistrationSecret(memberName(owner)).Name)
 }
 
-// joinTime is how long a join may take, from the claim of its token until the agent's identity is written.
+// joinTime is how long a join may take from the time when its token is claimed until the agent's identity is written.
 const joinTime = time.Minute
 
 // Joining reports whether an agent may be joining with the token. The token is not replaced until the join is over,
-// because at that point the Cluster may have an agent.
+// because by then the Cluster may already have an agent.
 func (t Token) Joining(now time.Time) bool { return now.Before(t.Claimed.Add(joinTime)) }
 
 // Expires returns when the token expires.
@@ -85,7 +85,7 @@ func (t Token) Usable(cluster string, now time.Time) *RefusalError {
 	return nil
 }
 
-// String redacts the token in logs and errors.
+// String returns a placeholder, so that the token does not appear in logs and errors.
 func (t Token) String() string {
 	return fmt.Sprintf("token(created %s, used %t)", t.Created.UTC().Format(time.RFC3339), t.Used)
 }

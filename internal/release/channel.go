@@ -3,10 +3,10 @@
 
 // Package release queries release channels for the version that they point to.
 //
-// Any user who can create a Plan chooses the URL, but the hub or the agent of a member sends the request from its own
-// network. Therefore a Client sends only a GET without credentials, follows no redirects, returns nothing from a body,
-// and by default connects only to public addresses. It checks the address that it actually dials, so a name that
-// resolves to a different address the second time (DNS rebinding) is no way around the check.
+// Any user who can create a Plan chooses the URL, but the request is sent by the hub or by a member's agent from its
+// own network. For this reason, a Client sends only a GET without credentials, follows no redirects, returns nothing
+// from a body, and by default connects only to public addresses. It checks the address that it actually dials, so a
+// name that resolves to a different address the second time (DNS rebinding) does not circumvent the check.
 package release
 
 import (
@@ -39,7 +39,7 @@ const (
 type Reach int
 
 const (
-	// Public includes public addresses only.
+	// Public includes only public addresses.
 	Public Reach = iota
 	// Private also includes private addresses (RFC 1918, RFC 4193, shared address space), for sites with their own channel
 	// server.
@@ -53,7 +53,7 @@ const (
 var ErrAddress = errors.New("its host has no address that is allowed for a channel")
 
 // refusal is the error for all addresses that a reach does not include, and for names without an address. The error is
-// the same in every case, so that it discloses neither the address nor which names exist in the hub's network.
+// the same in every case, so that it discloses neither an address nor which names exist in the hub's network.
 func (r Reach) refusal() error {
 	if r == Public {
 		return fmt.Errorf("%w: use one whose name resolves to a public address, or set channels.private in the manager's "+
@@ -70,8 +70,8 @@ type Client struct {
 	proxy           func(*http.Request) (*url.URL, error)
 }
 
-// New returns a Client. It uses the proxy from HTTPS_PROXY, HTTP_PROXY and NO_PROXY. For requests through a proxy, the
-// proxy checks addresses.
+// New returns a Client. It uses the proxy from HTTPS_PROXY, HTTP_PROXY and NO_PROXY. For a request that goes through a
+// proxy, checking the address is left to the proxy.
 func New(reach Reach) *Client {
 	transport := func(proxy func(*http.Request) (*url.URL, error), dial func(context.Context, string, string) (net.Conn,
 		error)) http.RoundTripper {
@@ -113,7 +113,7 @@ func in(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// shared returns the shared address space of carriers, which sites use for pods and services.
+// shared returns the carriers' shared address space, which sites use for pods and services.
 func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")} }
 
 // never returns addresses that are not on the public Internet or that lead to other addresses. They include "this
@@ -133,10 +133,10 @@ func never() []netip.Prefix {
 	return all
 }
 
-// Latest queries a channel once and returns the version that it points to. This is the last element of the path in the
-// Location of a 302, 303, 307 or 308 response. It must have a digit, so that a login page does not count as a version.
-// Other responses are errors. A Location with the channel's own path is also an error, because servers send it to
-// redirect from http to https. An error never contains the URL.
+// Latest queries a channel once and returns the version that it points to. The version is the last element of the path
+// in the Location of a 302, 303, 307 or 308 response. It must contain a digit, so that a login page does not count as a
+// version. Other responses are errors. A Location with the channel's own path is also an error, because servers send it
+// to redirect from http to https. An error never contains the URL.
 func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -165,8 +165,8 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
-// reason returns the part of an error that does not disclose anything about the hub's network, such as whether a port
-// is open.
+// reason returns the part of an error that discloses nothing about the hub's network. For example, it must not disclose
+// whether a port is open.
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {

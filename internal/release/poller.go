@@ -19,8 +19,8 @@ const (
 	firstRetry = 15 * time.Second
 )
 
-// maxRequests is the maximum number of concurrent requests, and maxOwn is the maximum for one workspace. With the
-// latter, a tenant whose channels respond slowly waits only behind its own requests.
+// maxRequests is the maximum number of concurrent requests, and maxOwn is the maximum for one workspace, so that a
+// workspace whose channels respond slowly delays only its own requests.
 const (
 	maxRequests = 8
 	maxOwn      = 2
@@ -53,11 +53,11 @@ type Poller struct {
 	ended    []func(channel string)
 }
 
-// channelState is the Poller's state of a channel. Poller.mu guards it.
+// channelState is the state that the Poller keeps for a channel. Poller.mu guards it.
 type channelState struct {
 	Result
 	running  bool
-	queued   map[string]bool // the workspaces that are waiting to query it
+	queued   map[string]bool // the workspaces that are waiting to query the channel
 	failures int
 	wanted   time.Time
 }
@@ -105,7 +105,7 @@ func (p *Poller) Start(ctx context.Context) error {
 }
 
 // Result returns the last result from a channel. If a request is due, it starts one on behalf of a workspace. A channel
-// that several workspaces use is queried only once, for the first of them that has a slot.
+// that several workspaces use is queried only once, on behalf of the first of these workspaces that gets a slot.
 func (p *Poller) Result(workspace, channel string) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,7 +165,7 @@ func take(ctx context.Context, slots chan struct{}) bool {
 }
 
 // begin records that a workspace no longer waits for slots. It reports whether the channel must be queried now, because
-// no other workspace has queried it in between.
+// no other workspace has queried it in the meantime.
 func (p *Poller) begin(workspace, channel string, free bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

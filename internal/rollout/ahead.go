@@ -18,20 +18,21 @@ const maxAheadNamed = 5
 type Ahead struct {
 	// Found is the revision that the member had completed.
 	Found string `json:"found"`
-	// Plan is the revision that the hub would have given the member instead.
+	// Plan is the revision that the hub would otherwise have delivered to the member.
 	Plan string `json:"plan"`
 }
 
-// ahead reports whether, in a member whose claim is complete, nodes have a revision that this hub never gave to the
-// member. A revision with the hash of the current plan, or with the hash in the Cluster's label, does not count. The
-// result is false for a member in progress, which may still report an earlier revision.
+// ahead reports whether, in a member whose claim is complete, nodes have a revision that this hub has never delivered
+// to the member. A revision with the hash of the current plan, or with the hash in the Cluster's label, does not count.
+// For a member in progress, the result is false, because such a member may still report an earlier revision.
 func (f *Fleet) ahead(c *Cluster) bool {
 	s := c.Status
 	if c.Claim == nil || c.Claim.Complete == nil || s == nil || !s.Counted {
 		return false
 	}
 	if s.Revision == f.plan.Revision {
-		// The member compared its nodes with this revision. None of them has it, although the claim is complete.
+		// The member compared its nodes with this revision. None of the nodes has this revision, although the claim is
+		// complete.
 		return f.current(c) && !f.plan.Pace.Paused && s.Reason == v1.ReasonPaused && s.Complete == 0
 	}
 	if s.Complete == 0 || s.Revision == "" || s.Revision == c.Claim.Revision ||
@@ -41,8 +42,8 @@ func (f *Fleet) ahead(c *Cluster) bool {
 	return f.current(c) || s.Reason == v1.ReasonComplete
 }
 
-// unlooked reports whether a member's claim is complete although the member reports another revision. Such a member
-// first receives the plan as paused, and then reports whether its nodes have completed it.
+// unlooked reports whether a member's claim is complete although the member reports a different revision. Such a member
+// first receives the plan as paused, and then reports whether its nodes have completed the plan.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision
 }
@@ -71,8 +72,8 @@ func (f *Fleet) halted() Wait {
 		Clusters(len(names)), which, v1.AnnotationResume, f.plan.Revision)}
 }
 
-// asked returns the reason to wait while members with a claim have yet to report the state of the plan. Until then, no
-// member starts, because these members may be ahead.
+// asked returns the reason to wait while members with a claim have yet to report the state of the plan. No member
+// starts before they have reported, because they may be ahead.
 func (f *Fleet) asked() Wait {
 	n := 0
 	for i := range f.clusters {

@@ -23,7 +23,7 @@ type tally struct {
 	unready           int
 	places            int   // slots that are taken
 	tainted           int   // unready nodes that are prevented from starting only by a taint
-	foreign           int   // selected nodes that are left out, because they cannot run the plan's pods
+	foreign           int   // selected nodes that are left out, because the plan's pods cannot run on them
 	next              *Node // the first node that could start
 	first             obstacles
 }
@@ -34,7 +34,7 @@ type obstacles struct {
 	lostNode                string // complete but no longer ready
 	silentNode              string // in progress, and not ready
 	stuckNode               string // waits for its kubelet
-	taintedNode, taint      string // has a taint that the plan does not tolerate
+	taintedNode, taint      string // a node has a taint that the plan does not tolerate
 	foreignNode, foreignOS  string // cannot run the plan's pods
 	waitingNode, waitingFor string // its pod has not started
 	rival, rivalNode        string // another plan in progress on the node
@@ -134,8 +134,8 @@ func (v *view) candidate(t *tally, n *Node) {
 	}
 }
 
-// taken returns the name of another plan that is in progress on a node. A plan that failed permanently does not block
-// others.
+// taken returns the name of another plan that is in progress on a node. A plan that has failed permanently does not
+// block other plans.
 func (v *view) taken(n *Node) string {
 	rival := ""
 	for plan, c := range n.Claims {
@@ -170,7 +170,8 @@ func (v *view) begin() (*Node, Wait) {
 	return nil, w
 }
 
-// reason returns the reason to wait. The reason that most urgently requires a user's action comes first.
+// reason returns the reason to wait. If there are several reasons, it returns the one that most urgently requires a
+// user's action.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
 	case t.first.stuckNode != "":
@@ -224,7 +225,8 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 		counted(t.unready, t.first.unreadyNode), v.label)}
 }
 
-// concurrency returns how many of total nodes may be in progress at the same time, which is at least one.
+// concurrency returns how many of the total number of nodes may be in progress at the same time. The result is at least
+// one.
 func concurrency(spec *intstr.IntOrString, total int) int {
 	if spec == nil {
 		return 1

@@ -20,8 +20,8 @@ func Tolerations(work *v1.NodeWork) []corev1.Toleration {
 	}}, work.Tolerations...)
 }
 
-// runsPods reports whether a node can run the plan's pods at all. They mount the root of the node and share its
-// processes, which only works on Linux.
+// runsPods reports whether a node can run the plan's pods at all. The pods mount the node's root file system and share
+// its process namespace, which works only on Linux.
 func (n *Node) runsPods() bool { return n.OS == "" || n.OS == string(corev1.Linux) }
 
 // taint returns a taint that keeps the plan's pods off a node, as "key=value:effect", or "" if there is none. The
@@ -43,7 +43,7 @@ func (v *view) tolerates(taint *corev1.Taint) bool {
 }
 
 // matches reports whether a toleration tolerates a taint, according to the scheduler's rules. The equivalent function
-// of the Kubernetes API needs a logger.
+// in the Kubernetes API is not used, because it needs a logger.
 func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
 		return false
@@ -64,7 +64,7 @@ func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	return false
 }
 
-// untolerated returns a message that names the taint that prevents a node from starting, and the remedy.
+// untolerated returns a message that names the taint that prevents a node from starting and explains how to fix this.
 func (v *view) untolerated(t *tally) string {
 	what := "node " + t.first.taintedNode + " has"
 	if t.tainted > 1 {

@@ -13,24 +13,25 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Rest is the name of the wave with the members that no other wave selects.
+// Rest is the name of the wave that contains the members that no other wave selects.
 const Rest = "rest"
 
-// FleetPlan is a Plan on the hub with its hash and revision. It specifies the work for the members, and the pace.
+// FleetPlan is a Plan on the hub with its hash and revision. It specifies the work to do in the members, and the pace.
 type FleetPlan struct {
 	Name string
 	Pace Pace
 	// Hash and Revision are the hash and the revision of the Plan. The functions with these names compute them from the
 	// spec that members receive.
 	Hash, Revision string
-	// Resume is the Plan's annotation v1.AnnotationResume. It contains the revision that a user has decided to continue
-	// with although members are ahead.
+	// Resume is the Plan's annotation v1.AnnotationResume. It contains the revision with which, by a user's decision,
+	// the plan continues although members are ahead.
 	Resume string
-	// Omitted counts, by wave, the members that the caller left out. A step depends on them only through these counts.
+	// Omitted counts, by wave, the members that the caller left out. These members affect a step only through the
+	// counts.
 	Omitted []OmittedMembers
 }
 
-// OmittedMembers counts members of a wave that are complete or have not started.
+// OmittedMembers counts members of a wave that have completed the plan or have not started.
 type OmittedMembers struct {
 	Omitted
 	// Absent counts the members that are unavailable or held.
@@ -53,18 +54,18 @@ type Cluster struct {
 	Selected bool
 	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan has never started in the member.
 	Claim *ClusterClaim
-	// Away is the reason why the member cannot receive anything, for example that it is disconnected, AgentTooOld or
-	// AgentReadOnly. It is empty if the member can receive the plan.
+	// Away is the reason why the member cannot receive anything, for example AgentTooOld or AgentReadOnly, or that the
+	// member is disconnected. It is empty if the member can receive the plan.
 	Away string
 	// AwaySince is the latest time at which the member can have become unavailable. It is zero if this is unknown.
 	AwaySince time.Time
-	// Hold is the reason why the member's agent takes part in no plan. See protocol.PlanHold.
+	// Hold is the reason why the member's agent does not take part in any plan. See protocol.PlanHold.
 	Hold string
-	// Status is the member's status as its agent last reported it, for any revision. It is nil before the first report.
+	// Status is the member's status that its agent last reported, for any revision. It is nil before the first report.
 	Status *Status
 	// Unreported is true if the agent has reported neither the state of the plan nor that there is no such plan.
 	Unreported bool
-	// Ask is true if the agent must report that it takes part before the member starts.
+	// Ask is true if the agent must report that the member takes part before the member starts.
 	Ask bool
 }
 
@@ -77,13 +78,13 @@ type ClusterClaim struct {
 	Since time.Time `json:"since"`
 	// Complete is the time when all nodes of the member had completed the plan.
 	Complete *time.Time `json:"complete,omitempty"`
-	// Failed is the time when a node of the member ran out of attempts.
+	// Failed is the time when a node of the member used up its attempts.
 	Failed *time.Time `json:"failed,omitempty"`
 	// Ahead is set, without a revision, for a member that had progressed further than this hub knew.
 	Ahead *Ahead `json:"ahead,omitempty"`
 }
 
-// ClusterStep is one write of a Cluster.
+// ClusterStep is one write to a Cluster.
 type ClusterStep struct {
 	Verb    Verb
 	Cluster string
@@ -97,12 +98,12 @@ type ClusterStep struct {
 type FleetDecision struct {
 	Step *ClusterStep
 	Wait Wait
-	// Ask holds the members that would start now but must send a report first. Meanwhile each of them takes a slot, so
-	// that no more members are asked than may start.
+	// Ask holds the members that would start now but must send a report first. In the meantime, each of them takes a
+	// slot, so that no more members are asked than may start.
 	Ask []string
 }
 
-// Delivery determines in which form a member receives a plan.
+// Delivery determines the form in which a member receives a plan.
 type Delivery string
 
 const (
@@ -110,9 +111,10 @@ const (
 	DeliverNothing Delivery = "Nothing"
 	// DeliverPaused gives the member the plan with paused set. Work that is running finishes.
 	DeliverPaused Delivery = "Paused"
-	// DeliverPlan gives the member the plan.
+	// DeliverPlan gives the member the plan as it is.
 	DeliverPlan Delivery = "Plan"
-	// DeliverUnchanged leaves the member's plan unchanged, because its agent has not reported yet which plan it has.
+	// DeliverUnchanged leaves the member's plan unchanged, because its agent has not reported yet which plan the member
+	// has.
 	DeliverUnchanged Delivery = "Unchanged"
 )
 
@@ -139,7 +141,7 @@ type wave struct {
 	last                            time.Time
 }
 
-// NewFleet evaluates a plan and its members, which are sorted by name. It fails if a selector is invalid.
+// NewFleet evaluates a plan and its members, which must be sorted by name. It fails if a selector is invalid.
 func NewFleet(clusters []Cluster, plan FleetPlan, now time.Time) (*Fleet, error) {
 	f := &Fleet{plan: plan, label: v1.PlanLabel(plan.Name), now: now, clusters: clusters, of: make([]int, len(clusters)),
 		opened: -1}
@@ -216,7 +218,7 @@ func (f *Fleet) join(w *wave, c *Cluster) {
 	}
 }
 
-// CountOf returns the wave of a member and the counts of this member alone. i is the member's index in the slice that
+// CountOf returns the wave of a member and the counts for this member alone. i is the member's index in the slice that
 // was given to NewFleet. The wave is -1 for a member that the plan does not select.
 func (f *Fleet) CountOf(i int) (int, OmittedMembers) {
 	if f.of[i] < 0 {
@@ -237,7 +239,7 @@ func (f *Fleet) current(c *Cluster) bool {
 	return c.Claim != nil && c.Claim.Revision == f.plan.Revision
 }
 
-// held returns the reason why a member takes part in no plan, or "" if it takes part.
+// held returns the reason why a member does not take part in any plan, or "" if it takes part.
 func (f *Fleet) held(c *Cluster) string {
 	if value, set := c.Labels[v1.LabelPlansHold]; set && value != "false" {
 		return fmt.Sprintf("cluster %s is labelled %s", c.Name, v1.LabelPlansHold)
@@ -262,7 +264,7 @@ func (f *Fleet) takes(c *Cluster) bool {
 	return c.Claim.Complete == nil
 }
 
-// lingers reports whether nodes of a member may still be in progress for an earlier revision.
+// lingers reports whether nodes of a member may still be working on an earlier revision.
 func (f *Fleet) lingers(c *Cluster) bool {
 	return c.Claim != nil && !f.current(c) && c.Claim.Complete == nil && !f.idle(c)
 }
@@ -277,8 +279,8 @@ func (f *Fleet) idle(c *Cluster) bool {
 		reason == v1.ReasonNodeFailed
 }
 
-// Deliver returns what a member receives. This depends only on the member's claim, so a new leader does not have to
-// query the member.
+// Deliver returns what a member receives. The result depends only on the member's claim, so a new leader does not have
+// to query the member.
 func (f *Fleet) Deliver(c *Cluster) Delivery {
 	switch {
 	case c.Claim == nil:

@@ -8,11 +8,11 @@ type Group struct {
 	Members, Failed int
 }
 
-// HeldBack returns the groups in which no further member may start, and whether no member may start in any group. The
-// function allowed returns how many of the given number of members may fail.
+// HeldBack returns the groups in which no further member may start, and whether all groups are held back. The function
+// allowed takes a number of members and returns how many of them may fail.
 //
 // A group is held back by its own failures. The whole fleet stops when too many members have failed even without the
-// group that has the most failures, so that no single group can stop the others. A group counts with at most one
+// group that has the most failures, so that no single group can stop the others. A group contributes at most one
 // failure more than it is allowed, because further failures provide no new information once the group is held back.
 func HeldBack(groups map[string]Group, allowed func(members int) int) (held map[string]bool, all bool) {
 	held = map[string]bool{}

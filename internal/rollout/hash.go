@@ -15,7 +15,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Version returns a version in the form of image tags and labels. Neither can contain "+", which becomes "-".
+// Version returns a version in the form that image tags and labels use. Because neither may contain "+", each "+"
+// becomes "-".
 func Version(version string) string { return strings.ReplaceAll(version, "+", "-") }
 
 // SecretDigest returns the digest that represents the content of a Secret in Hash.
@@ -23,9 +24,9 @@ func SecretDigest(secret *corev1.Secret) (string, error) {
 	return digest(secret.Type, secret.Data)
 }
 
-// Hash returns the label value of nodes that have completed a plan. It has 56 characters. It is computed from the work
-// on a node, the version (before or after conversion with Version), and the digests of Secrets by name. Secrets with
-// ignoreUpdates and Secrets that the plan does not mount are not included.
+// Hash returns the label value of nodes that have completed a plan. It is 56 characters long. It is computed from the
+// work on a node, the version (before or after conversion with Version), and the digests of Secrets by name. Secrets
+// with ignoreUpdates and Secrets that the plan does not mount are not included.
 func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string, error) {
 	matter := map[string]string{}
 	for _, s := range work.Secrets {

@@ -20,7 +20,8 @@ func (f *Fleet) lost(c *Cluster) bool {
 }
 
 // working returns the reason to wait while members are in progress. It names the first lost member that keeps its slot.
-// Its nodes may be in the middle of an upgrade, so only a user can decide to continue the plan without it.
+// The nodes of that member may be in the middle of an upgrade, so only a user can decide to continue the plan without
+// it.
 func (f *Fleet) working() Wait {
 	var away *Cluster
 	lost := 0

@@ -33,8 +33,8 @@ func Next(m Member, p Plan, now time.Time) Decision {
 var errOneStep = errors.New("one step is enough")
 
 // Settle takes the steps of a plan in a member, one after another in the order of Next, until there are none left. It
-// returns the reason to wait. It examines the member only once, not for each step. Therefore take must also carry out
-// the step in m, and must not move nodes within m.Nodes.
+// returns the reason to wait. It examines the member only once instead of for each step. For this reason, take must
+// also apply the step to m, and must not move nodes within m.Nodes.
 func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, error) {
 	v, err := look(m, p, now)
 	if err != nil {
@@ -91,7 +91,7 @@ func (v *view) do(s *Step) error {
 	return nil
 }
 
-// index adds the Jobs of the plan for which those returns true.
+// index adds the Jobs of the plan for which the function those returns true.
 func (v *view) index(those func(*Job) bool) {
 	for i := range v.Jobs {
 		if j := &v.Jobs[i]; j.Plan == v.plan.Name && those(j) {
@@ -116,7 +116,7 @@ func Orphans(nodes []Node, plans map[string]string) []Step {
 	return steps
 }
 
-// view is the state on which steps are based.
+// view is the state from which steps are computed.
 type view struct {
 	*Member
 	take        func(*Step) error
@@ -150,7 +150,7 @@ func look(m *Member, p Plan, now time.Time) (*view, error) {
 	return v, nil
 }
 
-// wanted reports whether the plan selects a node and the node can run it.
+// wanted reports whether the plan selects a node and the node can run the plan.
 func (v *view) wanted(n *Node) bool { return n.runsPods() && v.selected(n) }
 
 // selected reports whether the plan selects a node.
@@ -158,7 +158,7 @@ func (v *view) selected(n *Node) bool {
 	return n.Hostname != "" && n.Labels[v.label] != v1.PlanDisabled && v.wants.Matches(labels.Set(n.Labels))
 }
 
-// claim returns this plan's claim on a node.
+// claim returns the plan's claim on a node.
 func (v *view) claim(n *Node) (Claim, bool) {
 	c, ok := n.Claims[v.plan.Name]
 	return c, ok && c.UID == v.plan.UID
@@ -179,7 +179,7 @@ func (v *view) job(n *Node, c Claim, kind JobKind) *Job {
 // by sets a time to decide again, unless an earlier one is set.
 func (v *view) by(t time.Time) { v.until = Sooner(v.until, t) }
 
-// gate returns the reason why no node and no attempt may start, or nil if they may.
+// gate returns the reason why no node and no attempt may start, or nil if there is none.
 func (v *view) gate() *Wait {
 	if v.plan.Spec.Paused {
 		return &Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to continue"}
@@ -244,7 +244,7 @@ func (v *view) discard(j Job) *Step {
 }
 
 // write returns the step that sets or removes a node's claim. If the claim ends or the attempt failed, the step also
-// uncordons a node that this plan cordoned.
+// uncordons the node if this plan cordoned it.
 func write(verb Verb, n *Node, was Claim, is *Claim) *Step {
 	s := &Step{Act: WriteNode, Verb: verb, Node: n.Name, Claim: is}
 	over := is == nil || is.Failure != nil || is.Done != nil

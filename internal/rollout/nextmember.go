@@ -71,7 +71,7 @@ func (f *Fleet) next() FleetDecision {
 }
 
 // steadyTime is the minimum time for which a failed member counts as failed, regardless of its reports in the meantime.
-// This limits an agent with alternating reports to two writes per minute.
+// An agent whose reports alternate therefore causes at most two writes per minute.
 const steadyTime = time.Minute
 
 // record returns the step that writes a member's progress into its claim, or nil if there is none.
@@ -90,7 +90,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 			Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
 	}
 	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
-		// If the plan is changed back, the member must not be in progress without a slot.
+		// Otherwise, if the plan is changed back, the member would be in progress without a slot.
 		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
 	}
 	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {
@@ -195,7 +195,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 	return len(f.waves), Wait{}
 }
 
-// unless returns w, or the reason Applying if any members are in progress.
+// unless returns w, or the reason Applying if members are in progress.
 func (f *Fleet) unless(w Wait) Wait {
 	if f.slots > 0 {
 		return f.working()
@@ -245,8 +245,8 @@ func (f *Fleet) remainder() Wait {
 			"\"kubectl drover plan retry %s\", or change the plan", complete, Clusters(total), failed, f.plan.Name)}
 }
 
-// finished returns the reason when there is nothing left to do. If a plan selects no node in any member, the reason
-// says so, because the selector is probably wrong.
+// finished returns the reason to wait when there is nothing left to do. If a plan selects no node in any member, the
+// reason says so, because the selector is probably wrong.
 func (f *Fleet) finished() Wait {
 	total := 0
 	nowhere := true

@@ -11,7 +11,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Plan is a Plan in a member with its version and hash.
+// Plan is a Plan in a member, together with its version and hash.
 type Plan struct {
 	Name, UID string
 	// Generation is the generation of the spec. When it changes, failed nodes are retried.
@@ -27,23 +27,23 @@ type Plan struct {
 type Member struct {
 	// Nodes are all nodes of the member, by name.
 	Nodes []Node
-	// Omitted counts the nodes that are left out of Nodes.
+	// Omitted counts the nodes that Nodes leaves out.
 	Omitted Omitted
 	// Jobs holds the Jobs of all plans, in any state.
 	Jobs []Job
 	// Drains holds the drains that this process started, by node.
 	Drains map[string]Drain
-	// Refused holds the reason why the API server refused a node's Job, by node. It applies while the node has no
-	// failure.
+	// Refused holds the reason why the API server rejected a node's Job, by node. A reason applies as long as the node
+	// has no failure.
 	Refused map[string]string
-	// Hold is the reason why the member takes part in no plan. It is empty if the member takes part.
+	// Hold is the reason why the member does not take part in any plan. It is empty if the member takes part.
 	Hold string
 	// Window is the member's own window. A nil window is always open.
 	Window *Window
 }
 
-// Omitted counts nodes of a plan that are idle and ready, and that have completed the plan or start after all others. A
-// step depends on them only through these counts.
+// Omitted counts nodes of a plan that are idle and ready, and that have completed the plan or start after all others.
+// These nodes affect a step only through the counts.
 type Omitted struct {
 	Total, Complete int
 }
@@ -68,7 +68,7 @@ type Node struct {
 	Claims map[string]Claim
 }
 
-// Claim records that a plan is in progress on a node, and the progress of the node. It is the annotation
+// Claim records that a plan is in progress on a node, and records the node's progress. It is the annotation
 // v1.PlanLabel(plan) of the Node, as JSON.
 type Claim struct {
 	// UID is the UID of the Plan.
@@ -76,7 +76,7 @@ type Claim struct {
 	// Hash and Generation are the hash and the generation of the Plan with which the node started.
 	Hash       string `json:"hash"`
 	Generation int64  `json:"generation"`
-	// Since is when the work started, including all attempts.
+	// Since is when the work started, before the first attempt.
 	Since time.Time `json:"since"`
 	// Attempt distinguishes Jobs. It is greater than the attempt of any Job of the plan on the node, including Jobs of
 	// earlier versions. Spent is the number of failed attempts that count.
@@ -95,7 +95,7 @@ type Claim struct {
 }
 
 // tried returns the number of the attempt that is running or has most recently failed, counted from 1. Attempts that do
-// not use up a retry are not counted.
+// not use up a retry do not count.
 func (c *Claim) tried() int32 {
 	if c.Failure != nil {
 		return max(c.Spent, 1)
@@ -110,7 +110,7 @@ type Failure struct {
 	Final bool `json:"final,omitempty"`
 	// Reason is a reason as in v1.NodeFailure.
 	Reason string `json:"reason"`
-	// Message holds the details, at most 256 bytes, so that the annotation stays small.
+	// Message holds the details. It is at most 256 bytes long, so that the annotation stays small.
 	Message string `json:"message,omitempty"`
 }
 
@@ -124,7 +124,7 @@ const (
 	Upgrade JobKind = "upgrade"
 )
 
-// Job is a Job of a plan. Everything except its state is also on its labels.
+// Job is a Job of a plan. Everything except its state is also stored in its labels.
 type Job struct {
 	// Name is the name of an existing Job.
 	Name string
@@ -160,10 +160,10 @@ const (
 
 // Drain is the progress of the drain of a node.
 type Drain struct {
-	// Hash and Attempt are copied from the claim for which the drain started.
+	// Hash and Attempt are copied from the claim for which the drain was started.
 	Hash    string
 	Attempt int32
-	// Done reports whether the drain has ended. Failed is the reason for its failure. It is empty if the drain
+	// Done reports whether the drain has ended. Failed is the reason why the drain failed. It is empty if the drain
 	// succeeded.
 	Done   bool
 	Failed string
@@ -173,11 +173,11 @@ type Drain struct {
 type Act string
 
 const (
-	// WriteNode writes the Node once: Claim, Labels and Unschedulable.
+	// WriteNode writes Claim, Labels and Unschedulable to the Node in a single write.
 	WriteNode Act = "WriteNode"
 	// CreateJob creates Job.
 	CreateJob Act = "CreateJob"
-	// DeleteJob deletes Job with its pods, in the foreground.
+	// DeleteJob deletes Job and its pods, with foreground deletion.
 	DeleteJob Act = "DeleteJob"
 	// StartDrain starts to evict the node's pods.
 	StartDrain Act = "StartDrain"
@@ -228,9 +228,9 @@ type Step struct {
 type Wait struct {
 	// Reason is a reason as on the Plan's conditions.
 	Reason string
-	// Message holds the details and the remedy.
+	// Message holds the details and explains how to fix the problem.
 	Message string
-	// Until is the latest time to decide again. If it is zero, the decision changes only with the observed state.
+	// Until is the latest time for the next decision. If it is zero, the decision changes only with the observed state.
 	Until time.Time
 }
 

@@ -21,7 +21,7 @@ type Pace struct {
 	Window *v1.TimeWindow
 	// MaxConcurrent is how many members may be in progress at the same time. It is at least 1.
 	MaxConcurrent int
-	// MaxFailed is how many members may fail before no further one starts.
+	// MaxFailed is how many members may fail before no further members start.
 	MaxFailed int
 	// Waves start one after another. Members that are in none of them form the last wave.
 	Waves []Wave
@@ -32,8 +32,8 @@ type Wave struct {
 	Name string
 	// Selector selects members that are in no earlier wave. A nil selector selects all such members.
 	Selector *metav1.LabelSelector
-	// Share is the percentage of the selected members that are in the wave, rounded up. Which members these are depends
-	// on a hash of their names, so that they are spread over all workspaces. 0 means all members.
+	// Share is the percentage of the selected members that are in the wave, rounded up. The selection depends on a hash
+	// of the members' names, so that they are spread over all workspaces. 0 means all members.
 	Share int
 	// Soak is how long the wave must have been complete before the next wave starts.
 	Soak time.Duration

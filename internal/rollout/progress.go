@@ -22,7 +22,7 @@ type Progress struct {
 	Failures []v1.NodeFailure
 }
 
-// ProgressOf returns the progress of a plan in a member. It fails for a plan for which Next returns InvalidPlan.
+// ProgressOf returns the progress of a plan in a member. It fails if Next returns InvalidPlan for the plan.
 func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
 	v, err := look(&m, p, now)
 	if err != nil {
@@ -71,7 +71,7 @@ func (v *view) stage(n *Node, c Claim) v1.NodeStage {
 	return v1.StageUpgrading
 }
 
-// Count returns a count with its summary.
+// Count returns a count that includes its summary.
 func Count(total, complete, applying, failed, held int) v1.PlanCount {
 	return v1.PlanCount{
 		Total: narrow(total), Complete: narrow(complete), Applying: narrow(applying), Failed: narrow(failed), Held: narrow(held),

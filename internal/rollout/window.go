@@ -20,14 +20,14 @@ const (
 	week       = 7
 )
 
-// Window is a recurring period of the week. The zero Window and a nil Window are always open.
+// Window is a period that recurs every week. The zero Window and a nil Window are always open.
 type Window struct {
 	days       [week]bool
-	start, end int // minutes of the day; end is beyond dayMinutes for a window over midnight
+	start, end int // minutes of the day; end is beyond dayMinutes for a window that extends past midnight
 	zone       *time.Location
 }
 
-// NewWindow returns the window of a plan. A nil spec gives a window that is always open.
+// NewWindow returns the window of a plan. For a nil spec, the window is always open.
 func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	if spec == nil {
 		return nil, nil
@@ -67,8 +67,9 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	return w, nil
 }
 
-// ParseWindow parses text such as "Sat,Sun 02:00-06:00 Europe/Berlin": days, times and a time zone, in this order. Each
-// of them is optional. An empty text results in nil, which is always open.
+// ParseWindow parses text such as "Sat,Sun 02:00-06:00 Europe/Berlin". The text consists of days, times and a time
+// zone, in this order, each of which is optional. For empty text, ParseWindow returns a nil window, which is always
+// open.
 func ParseWindow(text string) (*Window, error) {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {
@@ -125,8 +126,8 @@ func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 
 type span struct{ from, to time.Time }
 
-// spans returns, in order, the spans of the window from the day before yesterday until after its next opening. They may
-// touch or overlap.
+// spans returns, in order, the spans of the window from the day before yesterday until after its next opening. Spans
+// may touch or overlap.
 func (w *Window) spans(now time.Time) []span {
 	today := now.In(w.zone)
 	var spans []span
@@ -145,7 +146,8 @@ func (w *Window) spans(now time.Time) []span {
 }
 
 // instants returns the first and the last moment at which the clocks of a zone show a time of day. They differ if the
-// clocks are set back over that time. If the clocks are set forward over that time, both are the moment of the change.
+// clocks are set back over that time. If the clocks are set forward over that time, both results are the moment of the
+// change.
 func instants(day time.Time, minute int, zone *time.Location) (first, last time.Time) {
 	wall := day.Add(time.Duration(minute) * time.Minute)
 	var found []time.Time

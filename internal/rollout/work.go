@@ -47,7 +47,7 @@ func (v *view) work(n *Node) *Step {
 }
 
 // redate returns a claim without times in the future, and whether there were any. Either the clock of the writer or the
-// clock of the reader was wrong, and a node must not wait for as long as the two differ.
+// clock of the reader was wrong, and a node must not wait for the difference between the two clocks.
 func (v *view) redate(c Claim) (Claim, bool) {
 	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
 	ahead := false
@@ -105,8 +105,8 @@ func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh returns the claim of a node that starts for the first time or again. Its attempt is greater than the attempt of
-// any Job of the node, so that no earlier Job is mistaken for a current one.
+// fresh returns the claim for a node that starts, whether for the first time or again. Its attempt is greater than the
+// attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {
@@ -180,9 +180,9 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns the labels that a plan sets on complete nodes, with the version and the hash filled in. It
-// fails if one of them is invalid. In this case, no node may start, because the API server would refuse the write that
-// completes a node and uncordons it.
+// PostCompleteLabels returns the labels that a plan sets on complete nodes, in which the version and the hash are
+// filled in. It fails if one of them is invalid. In this case, no node may start, because the API server would reject
+// the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
 	labels := map[string]string{}
@@ -196,8 +196,8 @@ func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]str
 	return labels, nil
 }
 
-// fail ends an attempt. A prepare container that exceeded its deadline does not use up an attempt: it was waiting for
-// something, and the node is unchanged.
+// fail ends an attempt. A prepare container that exceeded its deadline does not use up an attempt, because it was
+// waiting for something and the node is unchanged.
 func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if job.Reason != "" {
 		reason = job.Reason

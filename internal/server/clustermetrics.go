@@ -20,13 +20,13 @@ import (
 // scrapePatience is the maximum time that a scrape waits for a cache that has not synced yet.
 const scrapePatience = time.Second
 
-// states is a collector that counts objects by two labels that are read from the objects' conditions. Every replica
-// counts all objects in its cache.
+// states is a collector that counts objects by the values of two labels. The values are read from the objects'
+// conditions. Every replica counts all objects in its cache.
 type states[L client.ObjectList] struct {
 	client.Reader
 	desc *prometheus.Desc
 	new  func() L
-	// each calls count once for each object of a list, with the values of the labels.
+	// each calls count once for each object in a list, with the values of the two labels.
 	each func(list L, count func(first, second string))
 }
 

@@ -14,12 +14,12 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// connections limits how many connections one address may hold without authentication, and how many one user may hold.
-// A single host must not be able to exhaust the port. Tunnels are limited elsewhere, per Cluster and workspace, because
-// behind a load balancer all agents have the same address.
+// connections limits how many unauthenticated connections one address may hold, and how many connections one user may
+// hold. A single machine must not be able to use up all connections to the port. Tunnels are limited elsewhere, per
+// Cluster and workspace, because behind a load balancer all agents have the same address.
 type connections struct {
 	most       int    // the limit for one address or one user
-	turnedAway func() // called for each connection that is closed immediately
+	turnedAway func() // called for each connection that is closed immediately because of a limit
 
 	mu   sync.Mutex // guards the fields below
 	held map[string]int
@@ -37,7 +37,7 @@ type countingListener struct {
 	all *connections
 }
 
-// Accept implements net.Listener. A connection that exceeds the limit of its address costs neither a handshake nor a
+// Accept implements net.Listener. A connection that exceeds the limit for its address costs neither a handshake nor a
 // goroutine.
 func (l countingListener) Accept() (net.Conn, error) {
 	for {
@@ -70,7 +70,8 @@ func (c *connections) leaveLocked(holder string) {
 	}
 }
 
-// countedConn is a connection together with its holder. The holder is an address, a user, or "" for an agent's tunnel.
+// countedConn is a connection that is counted for its holder. The holder is an address, a user, or "" for an agent's
+// tunnel.
 type countedConn struct {
 	net.Conn
 	all    *connections
@@ -89,8 +90,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// heldBy counts a connection toward the limit of a new holder who has authenticated. If a user already holds too many
-// connections, the connection continues to count toward the limit of its address.
+// heldBy counts a connection toward the limit of a new, authenticated holder. If a user already holds too many
+// connections, the connection continues to count toward the limit for its address.
 func (c *countedConn) heldBy(holder string) {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
@@ -105,7 +106,7 @@ func (c *countedConn) heldBy(holder string) {
 
 type connectionKey struct{}
 
-// withConnection is used as http.Server.ConnContext.
+// withConnection is the http.Server's ConnContext function.
 func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	secured, ok := conn.(*tls.Conn)
 	if !ok {

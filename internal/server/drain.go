@@ -19,36 +19,36 @@ const (
 	// lastWords is how long the server waits for responses to be sent, and for new connections to send their first
 	// request, before it closes the port.
 	lastWords = time.Second
-	// keepBeyond is added to the time for which this replica uses a tunnel. Agents are told to keep the tunnel for the
-	// sum, so that it is always the replica that closes the tunnel.
+	// keepBeyond is added to the time for which this replica continues to use a tunnel. Agents are told to keep the
+	// tunnel for the sum of both, so that it is always the replica that closes the tunnel.
 	keepBeyond = 10 * time.Second
 	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
-	// value is random, so that they do not all reconnect at the same time.
+	// value is random, so that the agents do not all reconnect at the same time.
 	refusedFor = 5
 )
 
 // Stop configures how a Server stops.
 type Stop struct {
 	// Delay is how long new requests are still served. Sessions is how long requests that are still in progress after
-	// that may last.
+	// Delay may continue.
 	Delay, Sessions time.Duration
 	// Calls counts the requests in progress for users and for other replicas.
 	Calls *request.Group
 	// Others returns how many other replicas there are at the moment. If it is nil or returns 0, agents have nowhere to
 	// move.
 	Others func() int
-	// Links maintains the links to other replicas until its context ends, which happens after everything else has ended.
-	// It may be nil.
+	// Links maintains the links to other replicas until its context ends, and its context ends after everything else
+	// has ended. It may be nil.
 	Links func(context.Context) error
 }
 
-// newStop returns the Stop of a configuration.
+// newStop returns the Stop for a configuration.
 func newStop(d config.Drain) Stop {
 	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
 // stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. closing is called
-// when each user's next request must go to another replica.
+// when each user's next request is to go to another replica.
 func (s *Server) stop(server *http.Server, closing func()) {
 	s.telemetry.stop(time.Now())
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
@@ -73,7 +73,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	s.Log.Info("stopped")
 }
 
-// pause waits for a fixed time, because no event shows that others have noticed.
+// pause waits for a fixed time, because no event shows that other parties have noticed the shutdown.
 func pause(d time.Duration) { <-time.After(d) }
 
 // moveAgents moves agents to other replicas. Requests in progress continue in the existing tunnels.

@@ -25,11 +25,11 @@ import (
 // leaseName is the name of the Lease that replicas use to elect a leader.
 const leaseName = "drover-manager"
 
-// errLeaseLost stops the replica, because another replica is the leader or the Lease is unavailable.
+// errLeaseLost stops the replica, because another replica is the leader or because the Lease is unavailable.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
 // Run runs a replica until ctx ends or a part fails. The manager runs the caches and the controllers of every replica.
-// It runs until all parts have ended.
+// Run returns when all parts have ended.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -62,7 +62,7 @@ type Leader struct {
 	election  config.LeaderElection
 	runnables []manager.Runnable
 
-	// Checkpoints records the checkpoints of the Lease. It is nil if there is no election.
+	// Checkpoints records the checkpoints in the Lease. It is nil if there is no election.
 	Checkpoints *checkpoint.Recorder
 }
 

@@ -28,7 +28,7 @@ type tunnelMetrics struct {
 	hops        *prometheus.CounterVec
 }
 
-// newTunnelMetrics registers the metrics of one hub. Each scrape reads members.
+// newTunnelMetrics registers the metrics of one hub. Each scrape reads them from members.
 func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *tunnelMetrics {
 	m := &tunnelMetrics{
 		ended: counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
@@ -65,7 +65,7 @@ func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *
 	return m
 }
 
-// observe makes tunnels with the given configuration update the metrics.
+// observe changes a configuration so that tunnels that use it update the metrics.
 func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	received, sent := m.bytes.WithLabelValues("received"), m.bytes.WithLabelValues("sent")
 	seconds := func(h prometheus.Histogram) func(time.Duration) {

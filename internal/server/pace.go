@@ -14,18 +14,18 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// The rates at which connections are admitted. When thousands of agents lose the hub at the same time, they reconnect
-// within a second, and any client can open connections endlessly. Without a limit, their handshakes would leave no CPU
-// time for users, open tunnels and the Lease.
+// The rates at which connections are admitted. When thousands of agents lose their connection to the hub at the same
+// time, they reconnect within a second, and any client can open connections endlessly. Without a limit, all these
+// handshakes would leave no CPU time for users, open tunnels and the Lease.
 const (
 	agentsPerCore = 200 // per second; together with the work that follows, this takes about half of a core's time
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// A client that would have to wait longer is refused before any work is done for it, and tries again. An agent
-	// waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose the hub for a minute, 667
-	// connect in the first second, and two cores admit 400. After 12 s, 1,600 are waiting, and admitting them takes 4
-	// s. An agent that was refused would connect half a minute later.
+	// A client that would have to wait longer is refused before any work is done for it, and has to try again. An agent
+	// waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose their connection to the hub for
+	// a minute, 667 connect in the first second, and two cores admit 400. After 12 s, 1,600 are waiting, and admitting
+	// them takes 4 s. If one of these agents were refused instead, it would connect half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
@@ -55,7 +55,7 @@ type addressQueue struct {
 }
 
 func newLane(perSecond, burst int, patience time.Duration) *addressQueue {
-	// The queue holds as many handshakes as can be served in time.
+	// The queue holds only as many handshakes as can be served in time.
 	bounds := limit.Bounds{All: burst, Queue: perSecond * int(patience/time.Second), Wait: patience}
 	return &addressQueue{gate: limit.NewGate(bounds, limit.Observer{}),
 		hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
@@ -84,9 +84,9 @@ func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, erro
 	return nil, nil
 }
 
-// soundsLikeAgent recognizes agents by the protocols that they offer: only HTTP/1.1, for the WebSocket. kubectl and
-// browsers offer HTTP/2 first, and the kubelet's probes offer nothing. A client that imitates the other kind only
-// shares the queue of that kind, so this is not an access control.
+// soundsLikeAgent recognizes agents by the protocols that they offer. An agent offers only HTTP/1.1, because it opens a
+// WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer nothing. A client that imitates
+// the other kind only shares the queue of that kind, so this is not an access control.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})
 }

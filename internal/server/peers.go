@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// join makes a server one of several replicas, if the configuration provides for others.
+// join makes a server one of several replicas, if the configuration provides for other replicas.
 func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, forwarded func(result string)) {
 	if !cfg.Peers.Enabled() {
 		return
@@ -43,8 +43,8 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, 
 }
 
 // hopLimits limits the requests that other replicas forward to this one. These requests have as many seats as the
-// requests of this replica's own users, but the seats are separate. The memory of both is counted together. There are
-// no limits per user, because the replica that received the request has already applied them.
+// requests of this replica's own users, but the seats are separate. The memory for both kinds of requests is counted
+// together. There are no limits per user, because the replica that received the request has already applied them.
 func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
 	s.Short.User, s.Long.User = 0, 0
 	hops := limit.New(s, o)

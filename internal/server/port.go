@@ -28,12 +28,12 @@ import (
 const (
 	headerTimeout = 10 * time.Second
 	// exchangeTimeout limits the time for reading a request and writing its response. The proxy lifts this limit for
-	// admitted users, because they may watch.
+	// admitted users, because they may send watch requests.
 	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
-	// streamsPerUser is the maximum number of concurrent requests on one HTTP/2 connection of a user.
+	// streamsPerUser is the maximum number of concurrent requests on one of a user's HTTP/2 connections.
 	streamsPerUser = 250
-	// uploadWindow is the receive window, in bytes, of one HTTP/2 connection of a user. It allows 5 MB/s with a
+	// uploadWindow is the receive window, in bytes, of one of a user's HTTP/2 connections. It allows 5 MB/s with a
 	// round-trip time of 50 ms.
 	uploadWindow = 256 << 10
 )
@@ -43,20 +43,20 @@ const (
 	// maxHeaderBytes is the size of the largest header that is served.
 	maxHeaderBytes = 64 << 10
 	// maxReadHeaderBytes is the size of the largest header that is read. The response to a header between the two
-	// limits is 431. Above this limit, HTTP/1.1 also responds with 431, but HTTP/2 closes the connection, because
+	// limits is 431. Above the larger limit, HTTP/1.1 also responds with 431, but HTTP/2 closes the connection, because
 	// net/http stops decoding a header as soon as it is too large and then cannot continue to use the connection.
 	maxReadHeaderBytes = 256 << 10
 )
 
-// connections limits the connections to the port, first in total and then per address, before anything is computed for
-// them.
+// connections limits the connections to the port, first in total and then per address, before any work is done for a
+// connection.
 func (s *Server) connections(l net.Listener) net.Listener {
 	return newConnections(s.Connections.Source, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(smallBuffers{l},
 		s.Connections.All))
 }
 
-// smallBuffers accepts connections and gives them small send buffers. Unread bytes are then held where Drover's limits
-// count them, and not in the kernel.
+// smallBuffers accepts connections and sets small send buffers for them. Unread bytes are then held where Drover's
+// limits count them, and not in the kernel.
 type smallBuffers struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -94,7 +94,7 @@ func (s *Server) port(handler http.Handler) *http.Server {
 }
 
 // handler returns the chain of handlers that a request passes. The context closing ends when each user's next request
-// must go to another replica.
+// is to go to another replica.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, tracing, and then the proxy
 	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))
@@ -134,8 +134,8 @@ func headerBytes(r *http.Request) int {
 }
 
 // lastAnswers makes each response the last one on its connection once closing has ended. Users then open a new
-// connection, which reaches another replica. If their connection were closed while idle, they would notice only when a
-// request fails.
+// connection, which reaches another replica. If an idle connection were closed instead, its user would notice only when
+// a request fails.
 func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is always the last request on its connection
@@ -183,7 +183,7 @@ func byPath(users, others http.Handler) http.Handler {
 	})
 }
 
-// others serves all paths other than the APIs of clusters, for agents, load balancers and the hub's own pages.
+// others serves all paths except the clusters' APIs, for agents, load balancers and the hub's own pages.
 func (s *Server) others(ctx, closing context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)

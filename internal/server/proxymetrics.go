@@ -114,8 +114,8 @@ func labels(r *http.Request) (target, kind string) {
 	return target, kindWrite
 }
 
-// split divides a path of the proxy into the Cluster's "namespace/name", which is empty for the hub itself, and the
-// path in its API. It does not validate them. The proxy does.
+// split divides a path on the proxy into the Cluster's "namespace/name" and the path in the Cluster's API. The first
+// part is empty for the hub itself. It does not validate the parts, because the proxy does this.
 func split(path string) (cluster, rest string) {
 	path, ok := strings.CutPrefix(path, proxy.PathClusters)
 	if !ok {
@@ -130,8 +130,8 @@ func split(path string) (cluster, rest string) {
 	return path[:end], path[end:]
 }
 
-// code returns a label value for a status code. Members choose their status codes, so all nonexistent codes share one
-// series.
+// code returns a label value for a status code. Members choose their status codes, so all codes that do not exist share
+// one series.
 func code(status int) string {
 	switch {
 	case status == request.Aborted:

@@ -32,7 +32,7 @@ type Port struct {
 	Listen string
 	// Connections limits the connections to the port.
 	Connections config.Connections
-	// Audiences are the token audiences by which users may select a member instead of using the path.
+	// Audiences are the token audiences with which users may select a member instead of using the path.
 	Audiences identity.Audiences
 }
 
@@ -49,11 +49,11 @@ type Server struct {
 	Audit *audit.Log
 	// Ready returns nil if this replica can serve, and otherwise the reason why it cannot yet.
 	Ready func() error
-	// SignIn is the issuer of users' tokens. It is nil if users do not sign in here.
+	// SignIn is the issuer of users' tokens. It is nil if users do not sign in to this hub.
 	SignIn *signin.Server
 	// Catalog lists the Clusters that a user can reach. If it is nil, its paths are not served.
 	Catalog *catalog.Catalog
-	// Changes streams the changes of Drover's objects to users.
+	// Changes streams changes to Drover's objects to users.
 	Changes *subscribe.Server
 	// Peers are the other replicas. It is nil if there are none.
 	Peers *peer.Network

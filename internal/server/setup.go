@@ -43,8 +43,8 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// New creates the server of the hub's port and adds it to the manager. The controllers use the server, too.
-// led reports whether a manager leads.
+// New creates the server of the hub's port and adds it to the manager. The controllers also use the server. led reports
+// whether a manager leads.
 func New(
 	ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust.Holder, led func() bool,
 ) (*Server, error) {
@@ -106,14 +106,14 @@ func New(
 		access.Metrics))
 }
 
-// newUsers returns the users that the API server identifies by their tokens. At least one of the given ways must admit
-// a user to a member.
+// newUsers returns the users that the API server identifies by their tokens. A user is admitted to a member if at least
+// one of the given ways admits the user.
 func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways identity.Chain) users {
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences))
 	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
 }
 
-// newRegistry returns the registry of members, with the limits of the configuration.
+// newRegistry returns the registry of members, with the limits from the configuration.
 func newRegistry(limits config.Workspace, log logr.Logger) *members.Registry {
 	registry := members.New(log.WithName("members"), time.Now)
 	registry.Bound(members.Bounds{ClusterTunnels: limits.ClusterTunnels, WorkspaceTunnels: limits.Tunnels})
@@ -125,8 +125,8 @@ func (t *telemetry) scrapes() http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, t.registry}, promhttp.HandlerOpts{})
 }
 
-// unmanaged returns a function that reports whether no manager leads and a user may know that, because the user may get
-// the Lease. If the review of this right fails, the user is not told.
+// unmanaged returns a function that reports whether no manager leads and a user may know that, which is the case if the
+// user has the right to get the Lease. If the review of this right fails, the user is not told.
 func unmanaged(
 	led func() bool, access *identity.Access, namespace string,
 ) func(ctx context.Context, id identity.Identity) bool {
@@ -140,14 +140,14 @@ func unmanaged(
 	}
 }
 
-// catalog returns the list of Clusters for these users.
+// catalog returns the list of Clusters for the given users.
 func (u *users) catalog(mgr ctrl.Manager, ways catalog.Ways) *catalog.Catalog {
 	return catalog.New(catalog.Catalog{
 		Authenticate: heldByUser(u.authenticate), Ways: ways, Clusters: mgr.GetClient(),
 	})
 }
 
-// changes returns the stream of changes for these users.
+// changes returns the stream of changes for the given users.
 func (u *users) changes(mgr ctrl.Manager, access *identity.Access, ways catalog.Ways, observed *telemetry,
 	unmanaged func(context.Context, identity.Identity) bool) *subscribe.Server {
 	return subscribe.New(subscribe.Options{
@@ -156,7 +156,7 @@ func (u *users) changes(mgr ctrl.Manager, access *identity.Access, ways catalog.
 	})
 }
 
-// proxy returns the proxy for these users.
+// proxy returns the proxy for the given users.
 func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetry, limiter *limit.Limiter,
 	log logr.Logger) (*proxy.Handler, error) {
 	return proxy.New(proxy.Options{
@@ -201,7 +201,7 @@ func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	return index.NewGrants(ctx, mgr.GetCache(), mgr.GetClient())
 }
 
-// refused records on a Cluster that a client claiming to be its agent was refused.
+// refused records on a Cluster that a client that claimed to be the Cluster's agent was refused.
 func refused(
 	mgr ctrl.Manager, admission *members.Admission, count *prometheus.CounterVec,
 ) func(types.NamespacedName, string, string) {
@@ -213,7 +213,7 @@ func refused(
 		}
 		cluster := &v1.Cluster{}
 		if err := mgr.GetClient().Get(context.Background(), name, cluster); err != nil {
-			return // the Cluster is gone or not in the cache yet, so the refusal cannot be shown
+			return // the Cluster no longer exists or is not in the cache yet, so the refusal cannot be shown
 		}
 		recorder.Eventf(cluster, nil, corev1.EventTypeWarning, reason, "RefuseAgent", "%s", message)
 	}

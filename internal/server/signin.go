@@ -29,7 +29,7 @@ type users struct {
 	audiences    identity.Audiences
 }
 
-// signIn adds the sign-in service of the hub. It returns the issuer of the users' tokens, or nil if sign-in is not
+// signIn adds the hub's sign-in service. It returns the issuer of the users' tokens, or nil if sign-in is not
 // configured.
 func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config, grants *index.Grants,
 	log logr.Logger) (*signin.Server, error) {

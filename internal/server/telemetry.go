@@ -44,7 +44,7 @@ type telemetry struct {
 
 	moved      *prometheus.CounterVec
 	turnedAway prometheus.Counter
-	stopping   atomic.Pointer[time.Time] // when the replica started to stop; nil before that
+	stopping   atomic.Pointer[time.Time] // when the replica started to stop; nil until then
 }
 
 // newTelemetry creates the configured telemetry. The argument agent is this binary's user agent.
@@ -96,8 +96,8 @@ func (t *telemetry) hop(next http.Handler) http.Handler {
 	})
 }
 
-// watchLinks registers the metrics of the links to other replicas. There should be one link in each direction for each
-// other replica.
+// watchLinks registers the metrics of the links to other replicas. For each other replica, there should be one link in
+// each direction.
 func (t *telemetry) watchLinks(links func() (heard, hearing int)) {
 	t.registry.MustRegister(
 		gauge("drover_peers_heard", "Other replicas that tell this one of their members.",

@@ -27,7 +27,7 @@ import (
 // manual action.
 const clonesPatience = time.Minute
 
-// transports gives the proxy the transports of members. For a connected member, no API lookup is needed. For any other
+// transports gives the proxy the transports to members. For a connected member, no API lookup is needed. For any other
 // member, a lookup determines whether it exists.
 type transports struct {
 	agents   *members.Transports
@@ -70,7 +70,7 @@ func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// retryUnprocessed asks the caller to retry if a tunnel ended before its agent processed the request, and there was no
+// retryUnprocessed asks the caller to retry if a tunnel ended before its agent processed the request, and there is no
 // other tunnel. It converts errors of tunnels to the proxy's errors.
 type retryUnprocessed struct{ http.RoundTripper }
 
@@ -89,8 +89,8 @@ func (u retryUnprocessed) RoundTrip(r *http.Request) (*http.Response, error) {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters;clusterroletemplatebindings;projectroletemplatebindings;projects,verbs=get;list;watch
 
 // bound returns the Way for users who have an unexpired binding, according to granted. Every replica reads its own
-// cache, and a failed read grants no access. A binding also does not grant access to a member that serves all users
-// with the same rights, because these may exceed the rights that the binding grants.
+// cache, and a failed read grants no access. A binding alone does not grant access to a member that serves all users
+// with the same rights, because these rights may exceed the rights that the binding grants.
 func bound(
 	granted func(context.Context, index.Principals, types.NamespacedName, time.Time) (bool, error),
 	alike func(context.Context, types.NamespacedName) (bool, error), now func() time.Time,

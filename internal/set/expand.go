@@ -21,14 +21,15 @@ import (
 // QuotaName is the name of the ResourceQuota in each namespace of a project.
 const QuotaName = "drover-project"
 
-// RolePrefix is the prefix of the name of each ClusterRole in a set. The name of the role template follows it.
+// RolePrefix is the prefix of the name of each ClusterRole in a set. The name of the role template follows the prefix.
 const RolePrefix = "drover:"
 
 // PerNamespace is the content for each namespace of a project.
 type PerNamespace struct {
 	// Project is the project. Its namespaces in the member have the label cluster.drover.dev/project=<Project>.
 	Project string `json:"project"`
-	// NamespaceLabels are set on the namespaces themselves, and removed when a namespace leaves the project.
+	// NamespaceLabels are set on the namespaces themselves, and are removed from a namespace when it leaves the
+	// project.
 	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
 	// Templates are templates of objects for each namespace.
 	Templates []Template `json:"templates,omitempty"`
@@ -36,7 +37,7 @@ type PerNamespace struct {
 	Quota *Quota `json:"quota,omitempty"`
 }
 
-// Template is an object without metadata.namespace. Expand sets that field and no other.
+// Template is an object without metadata.namespace. Expand sets only that field.
 type Template struct {
 	Object *unstructured.Unstructured `json:"object"`
 	// Except lists the namespaces that do not get the object.
@@ -47,11 +48,11 @@ type Template struct {
 type Namespace struct {
 	Name string
 	// UID ties the labels to the Namespace that was read. If that Namespace has been deleted since, applying the labels
-	// results in a conflict instead of creating it again.
+	// results in a conflict instead of creating the Namespace again.
 	UID types.UID
 	// Created is the creation time from the API server. Adding a namespace does not change the order of the others.
 	Created metav1.Time
-	// Terminating namespaces keep their share of the quota until they are gone, and receive nothing new.
+	// Terminating namespaces keep their share of the quota until they are gone, and do not receive new objects.
 	Terminating bool
 	// Held is the share that the namespace most recently received, or nil if it has none yet.
 	Held corev1.ResourceList
@@ -60,12 +61,12 @@ type Namespace struct {
 // Result is a set's content for one member.
 type Result struct {
 	// Objects are in a stable order. The complete objects come first. They are followed, for each namespace, by the
-	// labels of the Namespace, the quota, and the templates in the given order. An object of the Namespace kind is
-	// merged into the existing object. Drover never deletes a Namespace.
+	// Namespace's labels, the quota, and the templates in the given order. An object of the Namespace kind is merged
+	// into the existing object. Drover never deletes a Namespace.
 	Objects []*unstructured.Unstructured
-	// Short are the namespaces that got less quota than the default, ordered by name.
+	// Short lists the namespaces that got less quota than the default, ordered by name.
 	Short []string
-	// Spent are the namespaces in Short that got no share at all of some resource.
+	// Spent lists the namespaces in Short that got no share of at least one resource.
 	Spent []string
 }
 
@@ -77,8 +78,8 @@ func Reserved(namespace string) bool {
 }
 
 // Expand returns all objects of a set. The argument namespaces contains, in any order, the namespaces that the member's
-// labels assign to the project. Expand leaves out reserved namespaces. It adds labels, which are the Labels of the set,
-// to the objects that it creates. No object appears twice.
+// labels assign to the project. Expand leaves out reserved namespaces. It adds labels, which must be the Labels of the
+// set, to the objects that it creates. No object appears twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
 	out := Result{Objects: slices.Clone(c.Objects)}
 	p := c.PerNamespace
@@ -144,8 +145,8 @@ func (p *PerNamespace) instances(namespace string, labels map[string]string) []*
 	return out
 }
 
-// labelled returns the part of a Namespace that Drover manages if a user created the Namespace. It contains neither the
-// label of the project nor a label that says that Drover manages the Namespace.
+// labelled returns the part of a Namespace that Drover manages if a user created the Namespace. This part contains
+// neither the project's label nor a label that says that Drover manages the Namespace.
 func labelled(ns Namespace, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(ns.Name)

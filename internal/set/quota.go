@@ -22,9 +22,10 @@ type Quota struct {
 // Share is the share of one namespace.
 type Share struct {
 	Hard corev1.ResourceList
-	// Short reports whether the share has less of some resource than the default.
+	// Short reports whether the share has less of at least one resource than the default.
 	Short bool
-	// Spent reports whether the share has nothing of some resource, so no pod that requests the resource can start.
+	// Spent reports whether the share has nothing of at least one resource, in which case no pod that requests this
+	// resource can start.
 	Spent bool
 }
 

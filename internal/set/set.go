@@ -5,7 +5,7 @@
 //
 // A Set has an ID, a digest, content, and optionally an expiry time. The hub and the agent share this package. The hub
 // encodes objects and templates into a set. The agent expands the templates whenever a namespace is added or removed,
-// even while it has no connection to the hub. The package has no side effects: it uses no client, context, clock or
+// even while it has no connection to the hub. The package has no side effects and uses no client, context, clock or
 // logger.
 package set
 
@@ -53,12 +53,12 @@ const (
 func ID(kind, object string) string { return kind + "/" + object }
 
 // Set is the part of an object on the hub that is delivered to one member. It is immutable. It keeps its content only
-// as JSON, because the hub has thousands of sets, and a decoded set would take ten times the memory.
+// as JSON, because the hub has thousands of sets, and a decoded set would take ten times as much memory.
 type Set struct {
 	// ID identifies the object on the hub, for example "crtb/alice-owns-prod".
 	ID string
-	// Digest is the digest of all other fields: the SHA-256, in hexadecimal, of the JSON with an empty digest. This
-	// JSON is canonical, because Go writes fields in declaration order and sorts the keys of maps.
+	// Digest is the digest of all other fields. It is the SHA-256, in hexadecimal, of the JSON with an empty digest.
+	// This JSON is canonical, because Go writes fields in declaration order and sorts the keys of maps.
 	Digest string
 	// ExpiresAt is when the agent removes the set's objects, according to its own clock. If it is nil, the set never
 	// expires.
@@ -82,7 +82,7 @@ type Content struct {
 	PerNamespace *PerNamespace `json:"perNamespace,omitempty"`
 }
 
-// New returns a set. It fails if the ID is invalid or the set has more than MaxSize bytes.
+// New returns a set. It fails if the ID is invalid or the set is larger than MaxSize.
 func New(id string, expiresAt *time.Time, content Content) (*Set, error) {
 	if expiresAt != nil {
 		utc := expiresAt.UTC()
@@ -92,7 +92,7 @@ func New(id string, expiresAt *time.Time, content Content) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The first match is the digest, because an ID contains no quotes.
+	// The first match is always the digest, because an ID contains no quotes.
 	whole := bytes.Replace(raw, []byte(`"digest":""`), []byte(`"digest":"`+digest+`"`), 1)
 	return &Set{ID: id, Digest: digest, ExpiresAt: expiresAt, json: whole}, nil
 }
@@ -116,7 +116,7 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 }
 
 // Parse decodes the JSON of a set, which the Set keeps, and also returns its content. It fails if the digest does not
-// match. If hub and agent differ in the fields that a set can have, they also compute different digests. The error does
+// match. If the hub and the agent know different fields of a set, they also compute different digests. The error does
 // not contain any part of the content.
 func Parse(raw []byte) (*Set, Content, error) {
 	var s encoded
@@ -137,7 +137,7 @@ func Parse(raw []byte) (*Set, Content, error) {
 // JSON returns the set in the form in which it is sent and stored. The caller must not change it.
 func (s *Set) JSON() []byte { return s.json }
 
-// MaxID is the maximum length of an ID, in bytes. It allows for a kind and the longest name in Kubernetes.
+// MaxID is the maximum length of an ID, in bytes. It leaves room for a kind and the longest name in Kubernetes.
 const MaxID = 320
 
 // validID matches a kind, optionally with a DNS name. No segment of a path can be empty or consist only of dots.

@@ -22,12 +22,12 @@ type Readiness struct {
 	// Stalled is true if manual action is required.
 	Stalled         bool
 	Reason, Message string
-	// Again is the time until the next check. 0 means to wait for a change.
+	// Again is the time until the next check. If it is 0, the controller waits for a change.
 	Again time.Duration
 }
 
 // Write sets the Ready condition, sets the Stalled condition while manual action is required, and sets observed to the
-// generation that the conditions refer to, as kstatus expects.
+// generation that the conditions refer to. This is what kstatus expects.
 func (r Readiness) Write(generation int64, observed *int64, conditions *[]metav1.Condition) {
 	*observed = generation
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: r.Reason,

@@ -30,7 +30,7 @@ type Update struct {
 
 // Event is something that happened to an object. It is recorded once.
 type Event struct {
-	// Warning marks an event that a user should look at.
+	// Warning marks an event that users should pay attention to.
 	Warning bool
 	// Reason is one of the Reason constants of api/v1.
 	Reason string
@@ -49,8 +49,8 @@ func Begin(object client.Object) *Update {
 // Event adds an event. Commit sends it.
 func (u *Update) Event(e Event) { u.events = append(u.events, e) }
 
-// changed reports whether the object differs from the object that was read. Usually it does not. reflect finds this out
-// in a fifth of the time and with an eighth of the memory.
+// changed reports whether the object differs from the object that was read. Usually it does not, and package reflect
+// finds this out in a fifth of the time and with an eighth of the memory.
 func (u *Update) changed() bool {
 	return !reflect.DeepEqual(u.before, u.object) && !equality.Semantic.DeepEqual(u.before, u.object)
 }
@@ -65,8 +65,8 @@ func (u *Update) rare() (reasons []string) {
 	return reasons
 }
 
-// Commit patches the status if it has changed, and then sends the events if the patch has succeeded. A deleted object
-// is not an error.
+// Commit patches the status if it has changed, and then sends the events if the patch has succeeded. It returns no
+// error if the object has been deleted.
 func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.EventRecorder) error {
 	if u.changed() {
 		if err := c.Status().Patch(ctx, u.object, client.MergeFrom(u.before)); client.IgnoreNotFound(err) != nil {

@@ -15,15 +15,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Waits between writes of a status. Without it, every report of a member could change a status.
+// Waits between writes of a status. Without them, every report from a member could change a status.
 const (
 	firstRest = time.Second
 	maxRest   = 10 * time.Second
 )
 
-// Written remembers a controller's writes to the objects of a kind. It keeps each object until the cache contains it,
-// and the time when the object's status was written. Without it, a decision based on an older state would be written,
-// and reported as an event, a second time. The zero value is ready to use.
+// Written remembers a controller's writes to the objects of a kind. It keeps each object until the cache contains the
+// written version, and keeps the time when the object's status was written. Without Written, a decision based on an
+// older state would be written, and reported as an event, a second time. The zero value is ready to use.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards the fields below
 	objects map[types.NamespacedName]T
@@ -47,15 +47,16 @@ type Output struct {
 
 // Change describes how a reconcile changes the status of an object.
 type Change struct {
-	// Delay is the time for which the status is not written because it is about to change. 0 means no delay.
+	// Delay is the time for which the write of the status is delayed because the status is about to change. 0 means no
+	// delay.
 	Delay time.Duration
 	// Until is the time after which the status changes without any event. 0 means never.
 	Until time.Duration
 	// Rest is the wait between writes. If it is 0, the wait grows with each write, from one second to ten seconds,
 	// until there is a pause.
 	Rest time.Duration
-	// Fill changes the object, and reports whether the change is urgent. An urgent change does not wait. If the wait
-	// grows, neither does the next change after an urgent one.
+	// Fill changes the object, and reports whether the change is urgent. An urgent change does not wait. If Rest is 0,
+	// the next change after an urgent one does not wait either.
 	Fill func(*Update) (urgent bool)
 }
 
@@ -81,7 +82,7 @@ func (w *Written[T]) Write(ctx context.Context, out Output, object T, c Change) 
 	return reconcile.Result{RequeueAfter: c.Until}, err
 }
 
-// Commit commits an update, and remembers what was written.
+// Commit commits an update, and remembers the written object.
 func (w *Written[T]) Commit(ctx context.Context, out Output, u *Update) error {
 	err := u.Commit(ctx, out.Client, out.Recorder)
 	if object, ok := u.object.(T); ok && u.object.GetResourceVersion() != u.before.GetResourceVersion() {
@@ -90,7 +91,7 @@ func (w *Written[T]) Commit(ctx context.Context, out Output, u *Update) error {
 	return err
 }
 
-// Note records an object that the API server returned for a write.
+// Note records an object that the API server returned in response to a write.
 func (w *Written[T]) Note(object T) {
 	name := client.ObjectKeyFromObject(object)
 	object.SetManagedFields(nil)
@@ -153,7 +154,8 @@ func (w *Written[T]) wait(name types.NamespacedName, urgent bool, now time.Time)
 	return max(0, p.at.Add(p.rest).Sub(now))
 }
 
-// slow records a write and its rare events. The next write waits for rest, or for a growing time if rest is 0.
+// slow records a write and its rare events. The next write waits for the duration rest or, if rest is 0, for a duration
+// that grows with each write.
 func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Claims returns, for each project of a member, the namespaces that it lists but that belong to another project, and
-// the name of that project. A namespace belongs to the oldest project that lists it. If projects have the same age, it
-// belongs to the project whose name sorts first. The order of projects does not matter.
+// Claims returns, for each project of a member, the namespaces that the project lists but that belong to another
+// project, and the name of the other project. A namespace belongs to the oldest project that lists it. If projects have
+// the same age, it belongs to the project whose name sorts first. The order of projects does not matter.
 func Claims(projects []*v1.Project) map[string]map[string]string {
 	ordered := slices.SortedFunc(slices.Values(projects), func(a, b *v1.Project) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))

@@ -18,8 +18,8 @@ import (
 var guards string
 
 // Guards returns the admission policies of a member. They restrict which users may move a namespace between projects,
-// change its pod security, open isolated projects to it, and change objects with a set's label. They are the same in
-// all members.
+// change its pod security, open isolated projects to it, and change objects with a set's label. The policies are the
+// same in all members.
 func Guards() (set.Content, error) {
 	var content set.Content
 	for document := range strings.SplitSeq(guards, "\n---\n") {

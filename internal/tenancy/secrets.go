@@ -26,11 +26,11 @@ type SkippedSecret struct {
 
 // Secrets returns the copies of a project's Secrets for each namespace of each of its members. It uses only Secrets in
 // the project's own workspace that have the project's label. A project with the same name in another workspace does not
-// affect them.
+// affect the copies.
 //
 // A copy has the name, type, data and labels of its source, but not the labels that tools on the hub use to mark their
 // own objects. It has no annotations, because the annotation last-applied-configuration may contain a copy of the data.
-// It is not immutable even if the source is, so that it can follow a source that is recreated.
+// A copy is not immutable even if its source is, so that it can be updated if the source is recreated.
 func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecret, error) {
 	per := &set.PerNamespace{Project: p.Name}
 	var skipped []SkippedSecret

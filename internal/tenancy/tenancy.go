@@ -4,8 +4,8 @@
 // Package tenancy computes the objects that a project has in its members: namespaces, quota, limits, network policies
 // and copies of Secrets.
 //
-// It has no side effects: it uses no client, context, clock or logger. Objects that depend on the member's namespaces
-// are returned as templates, which package set expands on either side.
+// It has no side effects and uses no client, context, clock or logger. Objects that depend on the member's namespaces
+// are returned as templates. Package set expands the templates, both on the hub and in the agent.
 package tenancy
 
 import (
@@ -47,7 +47,7 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	}
 	labels := set.Labels(set.ID(set.Project, p.Name))
 	for _, name := range p.Spec.Namespaces {
-		// the schema refuses reserved namespaces, but an older schema may have accepted them
+		// the schema rejects reserved namespaces, but an older schema may have accepted them
 		if _, lost := taken[name]; !lost && !set.Reserved(name) {
 			content.Objects = append(content.Objects, namespace(p, name, labels))
 		}
@@ -69,8 +69,8 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	return content, nil
 }
 
-// namespace returns a Namespace that the spec lists. It has the pod security labels from the start. It is not labeled
-// as managed by Drover, because Drover does not own it and never deletes it.
+// namespace returns a Namespace that the spec lists. The Namespace has the pod security labels from the start. It is
+// not labeled as managed by Drover, because Drover does not own it and never deletes it.
 func namespace(p *v1.Project, name string, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(name)

@@ -26,8 +26,8 @@ import (
 // exportTimeout is the time limit for sending one batch.
 const exportTimeout = 10 * time.Second
 
-// exporter sends spans as OTLP in JSON over HTTP. The SDK's exporter would bring gRPC and protobuf into the agent, and
-// make the binary half as large again, for a message that encoding/json can write. A batch that cannot be sent is
+// exporter sends spans as OTLP in JSON over HTTP. The SDK's exporter would add gRPC and protobuf to the agent and make
+// the binary half as large again, just for a message that encoding/json can write. A batch that cannot be sent is
 // dropped, because spans are not worth the memory that it would take to keep them.
 type exporter struct {
 	url     string

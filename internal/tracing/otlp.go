@@ -109,7 +109,7 @@ func encodeContext(c trace.SpanContext) otlpContext {
 		Flags: uint32(c.TraceFlags())}
 }
 
-// encodeAttributes writes lists as text, but none of our spans contains a list.
+// encodeAttributes writes lists as text. None of our spans contains a list.
 func encodeAttributes(attributes []attribute.KeyValue) []otlpAttribute {
 	var out []otlpAttribute
 	for _, a := range attributes {

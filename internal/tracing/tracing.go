@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing creates OpenTelemetry spans for requests and propagates their trace from the hub to its replicas,
-// agents and API servers.
+// Package tracing creates OpenTelemetry spans for requests and propagates the trace of each request from the hub to its
+// replicas, agents and API servers.
 //
 // A nil *Tracer traces nothing and costs nothing. A span never contains the name of a person, a path, a query, a header
 // or a body.
@@ -38,7 +38,8 @@ const (
 	attributeMethod = "http.request.method"
 )
 
-// maxText is the maximum length of a text in a span, in bytes. Unauthenticated clients can also send requests.
+// maxText is the maximum length of a string in a span, in bytes. The limit is necessary because unauthenticated clients
+// can also send requests.
 const maxText = 128
 
 // Options of a Tracer.

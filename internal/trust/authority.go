@@ -29,7 +29,7 @@ const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	ServingLifetime   = 30 * 24 * time.Hour
 
-	// backdate allows for clocks that are behind the hub's clock.
+	// backdate is how far back certificates are dated, to allow for clocks that are behind the hub's clock.
 	backdate = time.Hour
 )
 
@@ -107,7 +107,7 @@ func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 }
 
 // IssueServing signs a server certificate for hosts (DNS names or IP addresses). It is valid for ServingLifetime, but
-// never longer than the authority. The chain of the result contains only the leaf.
+// never longer than the authority. The chain in the result contains only the leaf.
 func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
 }

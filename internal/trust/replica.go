@@ -35,7 +35,7 @@ func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 	}, nil
 }
 
-// isReplica refuses certificates from the hub's CA that are not intended for replicas. The chain has already been
+// isReplica rejects certificates from the hub's CA that are not intended for replicas. The chain has already been
 // verified.
 func isReplica(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 || !slices.Equal(state.PeerCertificates[0].DNSNames, []string{ReplicaName}) {

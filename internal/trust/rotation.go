@@ -40,8 +40,8 @@ const (
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
 	// RevokePatience is the maximum time for which the revocation of the old authority waits, after a change, for
-	// connected members to learn about the new authority. A member that never confirms it must not keep a stolen key in
-	// force.
+	// connected members to learn about the new authority. A member that never confirms the new authority must not keep
+	// a stolen key in force.
 	RevokePatience = 10 * time.Minute
 )
 
@@ -74,12 +74,12 @@ const (
 	StepChange Step = "Change"
 	// StepRetire stops announcing the old authority, and drops expired bridges.
 	StepRetire Step = "Retire"
-	// StepRevoke stops announcing the old authority, and drops all bridges. Clients that trust only the old authority then
-	// refuse the hub.
+	// StepRevoke stops announcing the old authority, and drops all bridges. After that, clients that trust only the old
+	// authority reject the hub's certificate.
 	StepRevoke Step = "Revoke"
 )
 
-// Decision is the next step with its reason, and the time at which to decide again even if nothing happens (zero means
+// Decision is the next step with its reason, and the time of the next decision even if nothing happens (zero means
 // never).
 type Decision struct {
 	Step   Step

@@ -108,8 +108,8 @@ func (h *Holder) Identity() string {
 }
 
 // AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called,
-// nothing is served and agents get no settings. Otherwise, each restart of the hub would briefly remove the operator's
-// CA from agents.
+// nothing is served and agents get no settings. Without this, each restart of the hub would briefly remove the
+// operator's CA from agents.
 func (h *Holder) AwaitGiven() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,7 +117,7 @@ func (h *Holder) AwaitGiven() {
 }
 
 // GivenAbsent records that the operator's certificate is missing or invalid. A certificate that was loaded before
-// remains in use. Otherwise the hub's own CA is used.
+// remains in use. If there is none, the hub's own CA is used.
 func (h *Holder) GivenAbsent() {
 	h.change(func() bool {
 		h.awaiting = false

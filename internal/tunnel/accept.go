@@ -14,8 +14,8 @@ import (
 )
 
 // Accept responds to an agent's request for a tunnel and returns the session. If it refuses the request, it responds
-// with the reason and also returns the reason as an error. The caller must already have authenticated the request by
-// something that a browser does not send on its own. A cookie is therefore not sufficient. The server that received the
+// with the reason and also returns the reason as an error. The caller must already have authenticated the request with
+// something that a browser does not send on its own, so a cookie is not sufficient. The server that received the
 // request must not speak HTTP/2 and should have ReadHeaderTimeout set. The handler can return immediately, and the
 // session continues.
 func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error) {

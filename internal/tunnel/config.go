@@ -42,7 +42,7 @@ const (
 	lowWaterMark    = 64 << 10 // bytes that the kernel may hold unsent; see KeepUnsentLow
 	headerOverhead  = 32       // bytes that HTTP/2 counts for each header field in addition to its text
 
-	closeTimeout  = 250 * time.Millisecond // time for the goodbye to a peer that may not be listening
+	closeTimeout  = 250 * time.Millisecond // time for sending the goodbye to a peer that may not be listening
 	upgradeLinger = 2 * time.Second        // time between closing an upgraded stream and resetting it
 )
 
@@ -62,7 +62,8 @@ type Config struct {
 	// is 15 s.
 	PingInterval time.Duration
 
-	// PingTimeout is the time within which the other end must respond. Otherwise the tunnel ends. The default is 10 s.
+	// PingTimeout is the time within which the other end must respond. If it does not respond in time, the tunnel ends.
+	// The default is 10 s.
 	PingTimeout time.Duration
 
 	// WriteTimeout ends the tunnel if the network accepts no data for this long. The default is 20 s.
@@ -81,7 +82,7 @@ type Config struct {
 
 	// MaxRequestHeaderBytes limits the header of a request in the same way. The default is 1 MiB, as in API servers.
 	// The hub limits its callers' headers, and adds a header for each of the user's groups. An agent announces its
-	// limit, and the hub sends no larger header.
+	// limit, and the hub does not send larger headers.
 	MaxRequestHeaderBytes int
 
 	// Repeatable reports whether a request without a body may be sent again even if a handler may have seen it. The
@@ -99,8 +100,8 @@ type Config struct {
 	// because it runs on the goroutine that noticed the end.
 	OnEnd func(error)
 
-	// ErrorLog receives the log of net/http, such as panics of handlers. It defaults to the standard logger, as in
-	// net/http.
+	// ErrorLog receives the log messages of net/http, such as panics of handlers. It defaults to the standard logger,
+	// as in net/http.
 	ErrorLog *log.Logger
 }
 
@@ -120,8 +121,8 @@ type Observer struct {
 	// HTTP2Error counts protocol errors by short names, such as "recv_rststream_CANCEL".
 	HTTP2Error func(kind string)
 
-	// Frame receives the header of each HTTP/2 frame, never its content. It costs time, so leave it nil unless you are
-	// debugging.
+	// Frame receives the header of each HTTP/2 frame, never its content. Calling it takes time, so it should be nil
+	// except for debugging.
 	Frame func(Frame)
 }
 

@@ -44,13 +44,13 @@ var (
 	ErrTurnedAway = errors.New("turned away in the TLS handshake: too many connections are opened at the same time, " +
 		"or the address serves another name")
 
-	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or the limit of the other
-	// end.
+	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or the limit that the
+	// other end has announced.
 	ErrHeaderTooLarge = h2.ErrHeaderTooLarge
 )
 
-// errGoodbye is the orderly end of a tunnel: the peer has announced that it accepts no more requests, and has finished
-// the earlier requests.
+// errGoodbye is the orderly end of a tunnel, in which the peer has announced that it accepts no more requests, and has
+// finished the earlier requests.
 var errGoodbye = fmt.Errorf("%w: it takes no more requests", ErrPeerClosed)
 
 // Reason returns a short name for the reason why a tunnel ended. It is suitable for a metric label: "closed",

@@ -13,8 +13,8 @@ import (
 
 var errDeclined = errors.New("the response header was too large for the tunnel")
 
-// handler wraps the agent's handler. It restores upgrades, and keeps headers within the limit of the hub, because a
-// header far above the limit would end the whole tunnel rather than only the request.
+// handler wraps the agent's handler. It restores upgrades, and keeps headers within the hub's limit, because a header
+// far above the limit would end the whole tunnel rather than only the request.
 type handler struct {
 	next           http.Handler
 	maxHeaderBytes int
@@ -96,7 +96,7 @@ func (w *limitedWriter) decline(reason string) {
 	w.cancel()
 }
 
-// recoverDeclined recovers from the panic with which a handler may stop after its response has been declined.
+// recoverDeclined recovers from the panic that a handler may raise to stop after its response has been declined.
 func (w *limitedWriter) recoverDeclined() {
 	if !w.declined {
 		return

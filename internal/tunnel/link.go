@@ -103,7 +103,7 @@ func (l *link) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetWriteDeadline fails if the connection is already closed. Otherwise only the next write would notice.
+// SetWriteDeadline fails if the connection is already closed, because otherwise only the next write would notice.
 func (l *link) SetWriteDeadline(at time.Time) error {
 	err := l.Conn.SetWriteDeadline(at)
 	if err != nil {
@@ -186,8 +186,8 @@ func (l *link) whenEnded(f func(error)) {
 	}
 }
 
-// why returns the reason why the link ends as soon as it is known. After a failed write, the reason is known before the
-// link has ended.
+// why returns the reason why the link ends, as soon as the reason is known. After a failed write, the reason is known
+// before the link has ended.
 func (l *link) why() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,8 +57,8 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.exchange(r, !h2.HasBody(r))
 }
 
-// exchange sends a request. The fields in upgrade request an upgrade. The request may be sent again if it is repeatable
-// and either no handler has seen it or it only reads.
+// exchange sends a request. The fields in upgrade request an upgrade. The request may be sent again if it is
+// repeatable, and if no handler has seen it or it is read-only.
 func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field) (*http.Response, error) {
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })
@@ -133,7 +133,7 @@ func reads(r *http.Request) bool {
 }
 
 // goingAway reports whether the agent has announced that it accepts no more requests. The agent finishes the requests
-// that it has accepted, and has promised not to process later requests. Therefore a request that fails now came too
+// that it has accepted, and has promised not to process later requests. A request that fails now was therefore sent too
 // late, unless its own body failed.
 func (s *Session) goingAway() bool {
 	if cause := s.Err(); cause != nil {

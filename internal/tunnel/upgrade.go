@@ -14,8 +14,8 @@ import (
 )
 
 // After an upgrade, bytes are sent from the hub to the agent unchanged, and the end of the request is the end of
-// writing. In the other direction, the end of the response would also end the request. Therefore bytes are sent in
-// chunks in that direction. Each chunk is preceded by its length in four bytes, and a length of 0 means that no more
+// writing. In the other direction, the end of the response would also end the request. For this reason, bytes are sent
+// in chunks in that direction. Each chunk is preceded by its length in four bytes, and a length of 0 means that no more
 // data will follow.
 const (
 	chunkHeadSize = 4
@@ -70,7 +70,7 @@ func (c *chunkReader) next() error {
 	return nil
 }
 
-// appendChunk appends p as one chunk. p has at most maxChunk bytes. An empty p is the final chunk.
+// appendChunk appends p as one chunk. p must not be longer than maxChunk bytes. An empty p is the final chunk.
 func appendChunk(to, p []byte) []byte {
 	to = binary.BigEndian.AppendUint32(to, uint32(len(p)))
 	return append(to, p...)

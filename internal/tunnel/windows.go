@@ -53,7 +53,7 @@ type windows struct {
 	pings     roundTrips
 	unread    int64 // number of bytes that have arrived but have not been read yet
 	reserved  int64 // number of bytes by which windows exceed the initial size
-	lingering int64 // the part of reserved for streams that have ended; their data may still be unread
+	lingering int64 // the part of reserved that belongs to streams that have ended; their data may still be unread
 	ended     bool
 }
 

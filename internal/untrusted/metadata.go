@@ -35,8 +35,8 @@ type Metadata struct {
 	Owners []string
 }
 
-// Trim drops all other metadata of an object. A second call changes nothing. Trim does not modify the object's existing
-// maps and slices.
+// Trim drops all other metadata of an object. Calling Trim again changes nothing. Trim does not modify the object's
+// existing maps and slices.
 func (k Metadata) Trim(o metav1.Object) {
 	o.SetManagedFields(nil)
 	annotations := map[string]string{}

@@ -3,8 +3,8 @@
 
 // Package untrusted decodes JSON and YAML from untrusted sources, and limits the memory that decoding can use.
 //
-// A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes.
-// Therefore this package counts all elements before it builds anything large.
+// A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes. For
+// this reason, this package counts all elements before it builds anything large.
 package untrusted
 
 import (
@@ -33,13 +33,13 @@ func Small() Bounds { return Bounds{Bytes: 64 << 10, Nodes: 4096, Depth: 16} }
 // Large returns limits for a Kubernetes object, or a message between hub and agent.
 func Large() Bounds { return Bounds{Bytes: 1 << 20, Nodes: 32 << 10, Depth: 64} }
 
-// WithBytes returns the same limits for a text of another length.
+// WithBytes returns the same limits for text of another length.
 func (b Bounds) WithBytes(n int) Bounds {
 	b.Bytes = n
 	return b
 }
 
-// ErrTooLarge is wrapped by the error for a text that exceeds its limits.
+// ErrTooLarge is wrapped by the error for text that exceeds its limits.
 var ErrTooLarge = errors.New("the text exceeds a limit")
 
 // JSON decodes one JSON value in the same way as encoding/json.
@@ -89,8 +89,8 @@ func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	return JSON(raw, into, bounds)
 }
 
-// Check reports whether a JSON text is within its limits. It allocates nothing. It does not check whether the text is
-// valid, because encoding/json builds nothing from an invalid text.
+// Check reports whether JSON text is within its limits. It allocates no memory. It does not check whether the text is
+// valid, because encoding/json builds nothing from invalid text.
 func Check(raw []byte, bounds Bounds) error {
 	if len(raw) > bounds.Bytes {
 		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)

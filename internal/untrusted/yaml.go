@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// marksPerNode is how many marks a YAML text may have for each permitted node. A script in a block scalar has many
+// marksPerNode is how many marks YAML text may contain for each permitted node. A script in a block scalar has many
 // marks but is only one node.
 const marksPerNode = 4
 
@@ -20,11 +20,11 @@ const marksPerNode = 4
 // ones, so 50,000 directives take seconds.
 const marksPerDirective = 16
 
-// AsJSON returns the first document of a YAML text as JSON, like sigs.k8s.io/yaml. It refuses features that let an
+// AsJSON returns the first document of a YAML text as JSON, like sigs.k8s.io/yaml. It rejects features that let an
 // author hide content from a reader, or repeat content. These are anchors, aliases, merge keys, tags and duplicate
 // keys. The YAML 1.1 booleans, such as yes and off, are strings.
 //
-// The errors contain nothing from the text.
+// The errors do not contain any part of the text.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	if len(raw) > bounds.Bytes {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)
@@ -86,7 +86,7 @@ type writer struct {
 	nodes   int // how many more nodes may be written
 }
 
-// Errors for refused YAML.
+// Errors for YAML that is rejected.
 var (
 	errAlias = errors.New("it contains a YAML anchor or alias, which is not accepted here: write the value out")
 	errTag   = errors.New("it contains a YAML tag, such as !!binary, which is not accepted here")

@@ -62,8 +62,8 @@ func RequestOnStart(names ...types.NamespacedName) Trigger {
 	})
 }
 
-// OnCall requests the objects that are passed to a callback, after a delay. Changes within the delay result in one
-// request.
+// OnCall requests the objects that are passed to a callback, after a delay. All changes to an object within the delay
+// result in one request.
 func OnCall(register func(func(types.NamespacedName)), delay time.Duration) Trigger {
 	return withQueue(func(_ context.Context, q Queue) error {
 		register(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, delay) })
@@ -87,7 +87,7 @@ type Find[T comparable] func(ctx context.Context, changed T) ([]types.Namespaced
 
 // LookUpOnCall looks up the objects that a callback affects, and requests them after a delay. The callback does not
 // wait for the lookup, because its caller may hold a lock that all members share. When thousands of members change at
-// the same time, one lookup serves several changes of a member.
+// the same time, one lookup serves several changes to a member.
 func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, find Find[T]) Trigger {
 	return withQueue(func(ctx context.Context, q Queue) error {
 		changed := workqueue.NewTyped[T]()
@@ -114,7 +114,7 @@ func lookUp[T comparable](
 	}
 }
 
-// WithoutName returns a registration for callbacks that do not need to know what changed.
+// WithoutName returns a registration for callbacks that do not need to know which object changed.
 func WithoutName(register func(func(types.NamespacedName))) func(func()) {
 	return func(f func()) { register(func(types.NamespacedName) { f() }) }
 }

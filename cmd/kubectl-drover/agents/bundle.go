@@ -40,7 +40,7 @@ func bundled() []schema.GroupVersionKind {
 	return append(kinds, ofManager()...)
 }
 
-// ofManager returns the kinds whose objects are only read in the manager's namespace.
+// ofManager returns the kinds whose objects are read only in the manager's namespace.
 func ofManager() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("Deployment"), coordinationv1.SchemeGroupVersion.WithKind("Lease"),
@@ -48,7 +48,7 @@ func ofManager() []schema.GroupVersionKind {
 	}
 }
 
-// writeBundle writes the state of a hub and its objects to a file that must not exist.
+// writeBundle writes the state of a hub and its objects to a new file. It fails if the file exists.
 func writeBundle(ctx context.Context, h *cli.Hub, name, managerNamespace string, status *hubStatus) (err error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -125,12 +125,12 @@ func (b *bundle) addKind(ctx context.Context, h *cli.Hub, kind schema.GroupVersi
 	return b.add(name, objects)
 }
 
-// redacted takes the place of a text in a bundle.
+// redacted replaces strings that are removed from a bundle.
 const redacted = "(removed)"
 
-// withoutTexts returns an object for a bundle. It keeps numbers, booleans, times, and only those strings that identify
-// objects or come from a fixed set. Any string that a user wrote may contain a secret, even a message or a label, so
-// all others are removed.
+// withoutTexts returns a copy of an object for a bundle. It keeps numbers, booleans and times. It keeps strings only if
+// they identify objects or come from a fixed set. Any string that a user wrote, even a message or a label, may contain
+// a secret, so all other strings are removed.
 func withoutTexts(object map[string]any) map[string]any {
 	kept := map[string]any{}
 	for key, value := range object {
@@ -155,7 +155,7 @@ func identityOf(metadata any) map[string]any {
 	return kept
 }
 
-// plainKeys returns the keys whose strings are kept: names of objects, and values that the hub or an API server selects
+// plainKeys returns the keys whose strings are kept: object names, and values that the hub or an API server selects
 // from a fixed set.
 func plainKeys() []string {
 	return []string{
@@ -193,7 +193,7 @@ func withoutText(key string, value any) any {
 	return value
 }
 
-// freeMaps returns the fields with maps whose keys are written by users.
+// freeMaps returns the fields that contain maps with user-defined keys.
 func freeMaps() []string {
 	return []string{
 		"labels", "annotations", "matchLabels", "nodeSelector", "data", "limits", "requests", "resourceQuota",
@@ -201,7 +201,7 @@ func freeMaps() []string {
 	}
 }
 
-// maxPlain is the maximum length of a text in a bundle.
+// maxPlain is the maximum length of a string in a bundle.
 const maxPlain = 253
 
 // isFieldName reports whether a key may be the name of a field, as opposed to a user-defined map key.
@@ -214,5 +214,5 @@ func isFieldName(key string) bool {
 	return key != "" && len(key) <= maxField
 }
 
-// maxField is the maximum length of the name of a field in a bundle. The longest one of Drover's kinds has 29 letters.
+// maxField is the maximum length of a field name in a bundle. The longest field name in Drover's kinds has 29 letters.
 const maxField = 32

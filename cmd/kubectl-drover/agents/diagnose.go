@@ -30,7 +30,7 @@ import (
 const (
 	// agentPods selects the pods of an agent.
 	agentPods = "app.kubernetes.io/name=" + protocol.AgentName
-	// logLines and logBytes bound the part of the agent's log that is searched for its last error.
+	// logLines and logBytes limit how much of the agent's log is searched for the last error.
 	logLines, logBytes = 50, 64 << 10
 )
 
@@ -52,7 +52,7 @@ func newDiagnosis(config *rest.Config) (*diagnosis, error) {
 	return &diagnosis{core.Pods(protocol.AgentNamespace), apps.Deployments(protocol.AgentNamespace)}, nil
 }
 
-// explain returns the reason why the agent does not connect, or "" while it is unknown.
+// explain returns the reason why the agent does not connect, or "" if the reason is not yet known.
 func (d *diagnosis) explain(ctx context.Context) string {
 	deployment, err := d.deployments.Get(ctx, protocol.AgentName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -146,7 +146,7 @@ func podTrouble(pod *corev1.Pod) (why string, started bool) {
 	return why, started
 }
 
-// lastError returns the last error in the log of the agent, with advice. It returns "" if the log has none.
+// lastError returns the last error in the agent's log, with advice. It returns "" if the log contains no errors.
 func (d *diagnosis) lastError(ctx context.Context, pod *corev1.Pod) string {
 	lines, size := int64(logLines), int64(logBytes)
 	log, err := d.pods.GetLogs(pod.Name, &corev1.PodLogOptions{TailLines: &lines, LimitBytes: &size}).Stream(ctx)
@@ -168,11 +168,11 @@ type logLine struct {
 	Message string `json:"message"`
 }
 
-// userinfo matches the user and password of a URL, for example of a proxy in an error. A password may contain any
-// character except white space and quotation marks, which end the URL.
+// userinfo matches the user and password in a URL, such as the URL of a proxy in an error message. A password may
+// contain any character except white space and quotation marks, because these end the URL.
 var userinfo = regexp.MustCompile(`://[^\s"]*@`)
 
-// lastErrorOf returns the last error of a log, unless the agent has connected since.
+// lastErrorOf returns the last error in a log, unless the agent has connected since the error.
 func lastErrorOf(log []byte) string {
 	last := ""
 	for lines := bufio.NewScanner(bytes.NewReader(log)); lines.Scan(); {
@@ -200,13 +200,13 @@ func presentable(text string) string {
 	return protocol.Cut(cli.Plain(userinfo.ReplaceAllString(text, "://***@")), maxError)
 }
 
-// Advice on errors of a connection to the hub.
+// Advice on errors that occur when the agent connects to the hub.
 const (
 	foreign   = "a proxy between the cluster and the hub replaces the certificate, or another server has its address"
 	firewalls = "check server.urls in the manager's configuration, and firewalls"
 )
 
-// adviceOn returns advice on an error of a connection to the hub.
+// adviceOn returns advice on an error that occurred when the agent connected to the hub.
 func adviceOn(text string) string {
 	for _, a := range []struct{ sign, advice string }{
 		{"not yet valid", "compare the clocks of the cluster's nodes and of the hub"},

@@ -33,10 +33,10 @@ import (
 )
 
 const (
-	// manifestManager owns the agent's objects in the member. It is the field manager of kubectl, because the printed
-	// command uses kubectl: either can run after the other.
+	// manifestManager owns the agent's objects in the member. It is kubectl's field manager, because the command that
+	// "import" prints uses kubectl. This way, "import" and the printed command can run in any order.
 	manifestManager = "kubectl"
-	// importLimit is the default of --timeout. It leaves time to pull an image.
+	// importLimit is the default of --timeout. It allows enough time to pull an image.
 	importLimit = 5 * time.Minute
 )
 
@@ -98,12 +98,12 @@ type importer struct {
 	out  io.Writer // the command to run in the cluster
 	says io.Writer // progress
 	last string
-	// joined is the UID of the cluster that has already joined, or empty.
+	// joined is the UID of the cluster that has already joined, or "" if none has.
 	joined string
 	// away is true while the hub is unavailable.
 	away bool
-	// inMember explains why the agent does not connect, if the agent was installed in the member. looked is the time of
-	// the last check.
+	// inMember explains why the agent does not connect, if the agent was installed in the member. looked is when the
+	// member was last checked.
 	inMember *diagnosis
 	looked   time.Time
 	why      string
@@ -164,7 +164,7 @@ func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config)
 	return i.ready(ctx)
 }
 
-// memberToBe returns the client configuration of a context. It refuses a context that connects through a hub, because
+// memberToBe returns the client configuration of a context. It rejects a context that connects through a hub, because
 // an agent installed there would belong to another Cluster.
 func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
@@ -179,7 +179,7 @@ func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
 	return config, nil
 }
 
-// create creates the Cluster unless it exists.
+// create creates the Cluster unless it already exists.
 func (i *importer) create(ctx context.Context, set labels.Set) error {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: i.key.Namespace, Name: i.key.Name, Labels: set}}
 	cluster.Spec.Agent.Profile = v1.AgentProfile(i.profile)
@@ -222,7 +222,7 @@ func (i *importer) keep(ctx context.Context, set labels.Set) error {
 	return nil
 }
 
-// registration waits for the registration Secret. It returns nil for a Cluster that already has an agent and is ready.
+// registration waits for the registration Secret. It returns nil if the Cluster already has an agent and is ready.
 func (i *importer) registration(ctx context.Context) (*corev1.Secret, error) {
 	secret, cluster := &corev1.Secret{}, &v1.Cluster{}
 	err := i.poll(ctx, func(ctx context.Context) (bool, error) {
@@ -288,7 +288,8 @@ func (i *importer) apply(ctx context.Context, config *rest.Config, manifest []by
 	}
 }
 
-// sameCluster refuses a cluster if another cluster has already joined. The hub would refuse it later.
+// sameCluster returns an error if a different cluster has already joined as this Cluster. The hub would refuse the new
+// cluster later anyway.
 func (i *importer) sameCluster(ctx context.Context, member client.Client) error {
 	system := &corev1.Namespace{}
 	err := member.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, system)
@@ -319,7 +320,7 @@ func (i *importer) ready(ctx context.Context) error {
 	return err
 }
 
-// poll calls look until it is done. If that takes too long, the error has the last printed state.
+// poll calls look until it is done. If that takes too long, it returns an error that contains the last printed state.
 func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc) error {
 	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, look)
 	if wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -329,7 +330,7 @@ func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc)
 	return err
 }
 
-// look reads the Cluster. It tolerates a temporarily unavailable hub.
+// look reads the Cluster. It tolerates a hub that is temporarily unavailable.
 func (i *importer) look(ctx context.Context, cluster *v1.Cluster) error {
 	err := i.hub.Get(ctx, i.key, cluster)
 	i.away = err != nil
@@ -371,7 +372,7 @@ func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	}
 }
 
-// tell prints a text unless it was the last one printed.
+// tell prints a text unless the same text was the last one printed.
 func (i *importer) tell(said string) {
 	if said != i.last {
 		i.last = said

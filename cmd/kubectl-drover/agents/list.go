@@ -37,7 +37,7 @@ type agentList struct {
 	Agents []agentRow `json:"agents"`
 	// Counts has the number of agents in each state.
 	Counts map[string]int `json:"counts"`
-	// Warning is set if no manager leads, so the states are out of date.
+	// Warning is set if no manager leads, because in that case the states are out of date.
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -47,10 +47,10 @@ type agentRow struct {
 	Cluster   string `json:"cluster"`
 	Version   string `json:"version,omitempty"`
 	Image     string `json:"image,omitempty"`
-	// WantedImage is the image that the agent should have, if it has another one.
+	// WantedImage is the image that the agent should run, if it differs from the current image.
 	WantedImage string `json:"wantedImage,omitempty"`
 	State       string `json:"state"`
-	// Message explains why an agent is not current.
+	// Message explains why the agent is not up to date.
 	Message string `json:"message,omitempty"`
 	// Wave is the wave in which the agent's last upgrade began.
 	Wave string `json:"wave,omitempty"`
@@ -86,7 +86,7 @@ The state of an agent is one of:
 	})
 }
 
-// staleness returns a warning if no manager leads, as far as the user's rights allow it to be determined.
+// staleness returns a warning if no manager leads, provided that the user's rights allow the plugin to determine this.
 func staleness(ctx context.Context, h *cli.Hub, namespace string) string {
 	lease := &coordinationv1.Lease{}
 	if coordinationv1.AddToScheme(h.Scheme()) != nil ||

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxLine is the maximum length of a line of a log in bytes. Longer lines end the command.
+// maxLine is the maximum length of a log line, in bytes. The command stops at a longer line.
 const maxLine = 1 << 20
 
 // maxPods is the maximum number of pods whose logs are printed. An agent has at most five replicas, but each node may have
@@ -89,7 +89,7 @@ func (o *logs) run(c *cobra.Command) error {
 	return o.print(c, core.Pods(protocol.AgentNamespace))
 }
 
-// config returns the client configuration of the member.
+// config returns the client configuration for the member.
 func (o *logs) config() (*rest.Config, error) {
 	if o.memberContext != "" {
 		return o.MemberConfig(o.memberContext, "", "", "")
@@ -106,7 +106,7 @@ func (o *logs) config() (*rest.Config, error) {
 	return o.MemberConfig("", base, h.Workspace, o.cluster)
 }
 
-// print prints the logs of all pods of the agent.
+// print prints the logs of all of the agent's pods.
 func (o *logs) print(c *cobra.Command, pods coreclient.PodInterface) error {
 	ctx := c.Context()
 	listing, cancel := cli.Bounded(ctx)
@@ -173,7 +173,7 @@ func (o *logs) printPod(
 	return scanner.Err()
 }
 
-// lineWriter writes the lines of several logs.
+// lineWriter writes the lines of several logs to one output.
 type lineWriter struct {
 	mu  sync.Mutex // guards out
 	out io.Writer

@@ -22,9 +22,9 @@ type hubStatus struct {
 	Agents       *agentCounts  `json:"agents"` // nil if the user may not read Clusters
 	Certificates []certificate `json:"certificates"`
 	Providers    []provider    `json:"signInProviders"`
-	// Approvals are Clusters and Hosts in which nothing changes until an administrator confirms it.
+	// Approvals are the Clusters and Hosts in which nothing changes until an administrator gives approval.
 	Approvals []string `json:"pendingApprovals"`
-	// Problems require action. Unread lists the parts of the hub that the user may not read.
+	// Problems are the conditions that require action. Unread lists the parts of the hub that the user may not read.
 	Problems []string `json:"problems"`
 	Unread   []string `json:"unread,omitempty"`
 }

@@ -36,7 +36,8 @@ import (
 const (
 	// managerName is the name of the manager's Deployment and Lease.
 	managerName = "drover-manager"
-	// soon is how long before its expiry a certificate counts as a problem. The hub renews its certificates earlier.
+	// soon is how long before its expiry a certificate is reported as a problem. The hub normally renews its
+	// certificates earlier.
 	soon = 14 * 24 * time.Hour
 	// dialLimit is how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
@@ -49,18 +50,18 @@ type statusReader struct {
 	ca        []byte
 	now       time.Time // by the hub's clock
 	status    hubStatus
-	// refused has the parts of the state that the user may not read.
+	// refused lists the parts of the state that the user may not read.
 	refused map[string]bool
 }
 
-// Parts of the state without which it is not known whether there are problems: leaderPart tells whether a manager
-// leads, and agentsPart in which states the agents are.
+// Parts of the state that must be readable to rule out problems. leaderPart shows whether a manager leads, and
+// agentsPart shows which states the agents are in.
 const (
 	leaderPart = "the manager's Lease"
 	agentsPart = "Clusters"
 )
 
-// unsure returns an error if the user may not read a part that the answer needs.
+// unsure returns an error if the answer needs a part of the state that the user may not read.
 func (r *statusReader) unsure() error {
 	var all []error
 	if r.refused[leaderPart] {
@@ -72,7 +73,7 @@ func (r *statusReader) unsure() error {
 	return errors.Join(all...)
 }
 
-// read gathers everything. A part that the user may not read does not fail the others.
+// read gathers the whole state. If the user may not read one part, read still gathers the others.
 func (r *statusReader) read(ctx context.Context) error {
 	s := &r.status
 	s.Certificates, s.Providers, s.Approvals, s.Problems = []certificate{}, []provider{}, []string{}, []string{}
@@ -209,7 +210,7 @@ func leaderOf(lease *coordinationv1.Lease, now time.Time) leaderState {
 	return l
 }
 
-// clusters counts the agents of all workspaces, or of the workspace if the user may only read that.
+// clusters counts the agents of all workspaces, or only of the selected workspace if the user may not read the others.
 func (r *statusReader) clusters(ctx context.Context) error {
 	var all v1.ClusterList
 	err := r.List(ctx, &all)
@@ -241,7 +242,7 @@ func (r *statusReader) clusters(ctx context.Context) error {
 	return nil
 }
 
-// first returns the first names of a list as text.
+// first returns the first names in a list as text.
 func first(names []string) string {
 	const shown = 5
 	text := strings.Join(names[:min(len(names), shown)], ", ")
@@ -263,7 +264,7 @@ func (r *statusReader) hosts(ctx context.Context) error {
 	return err
 }
 
-// approval records an object in which nothing changes until an administrator confirms it.
+// approval records an object in which nothing changes until an administrator gives approval.
 func (r *statusReader) approval(kind string, object client.Object, conditions []metav1.Condition) {
 	if meta.IsStatusConditionFalse(conditions, v1.ConditionRestoreConfirmed) {
 		r.status.Approvals = append(r.status.Approvals, fmt.Sprintf("%s %s: confirm with \"kubectl drover restored\"", kind,
@@ -292,7 +293,7 @@ func (r *statusReader) providers(ctx context.Context) error {
 	return nil
 }
 
-// certificates reads when the CA and the certificate of the hub's proxy expire, which requires no rights on the hub.
+// certificates determines when the hub proxy's CA and certificate expire. This requires no rights on the hub.
 func (r *statusReader) certificates(ctx context.Context) {
 	if r.status.Hub.URL == "" {
 		r.status.Unread = append(r.status.Unread, "certificates: the address of the hub's proxy is not in the kubeconfig: "+
@@ -339,7 +340,7 @@ func agentStateOrder() []string {
 	return []string{agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentUnmanaged, agentAway, agentAbsent}
 }
 
-// counted formats counts in the given order, or otherwise by name.
+// counted formats counts in the given order, or sorted by name if no order is given.
 func counted(counts map[string]int, order []string) string {
 	if order == nil {
 		order = slices.Sorted(maps.Keys(counts))

@@ -77,7 +77,7 @@ type uninstaller struct {
 	confirm func(count int) error
 }
 
-// newUninstaller connects directly to the cluster of the kubeconfig.
+// newUninstaller connects directly to the cluster in the kubeconfig.
 func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, error) {
 	config, err := cli.ConfigOf(o.Kubeconfig(), "member")
 	if err != nil {
@@ -100,7 +100,8 @@ func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, e
 	return u, nil
 }
 
-// start asks the user, and then removes everything within a time limit, which the user's answer does not count for.
+// start asks the user for confirmation, and then removes everything within a time limit. The time that the user takes
+// to answer does not count toward the limit.
 func (u *uninstaller) start(ctx context.Context, limit time.Duration) error {
 	reading, cancel := context.WithTimeout(ctx, limit)
 	found, err := u.gather(reading)
@@ -120,7 +121,8 @@ func (u *uninstaller) start(ctx context.Context, limit time.Duration) error {
 	return u.run(ctx)
 }
 
-// run removes objects until none is left. It repeats because an agent that is still running may recreate some.
+// run removes objects until none is left. It needs several rounds because an agent that is still running may recreate
+// some of them.
 func (u *uninstaller) run(ctx context.Context) error {
 	var left []removal
 	var problems []error
@@ -172,7 +174,7 @@ func (u *uninstaller) remove(ctx context.Context, r removal) error {
 		background := metav1.DeletePropagationBackground
 		err = objects.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.uid)), PropagationPolicy: &background})
 	}
-	// a new object with the same name is handled in the next round
+	// a new object with the same name is removed in the next round
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("%s: %w", r, err)
 	}

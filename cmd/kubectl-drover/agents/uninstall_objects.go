@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// removal is an object to delete, or to remove Drover's fields from.
+// removal is an object to delete, or an object from which only Drover's fields are removed.
 type removal struct {
 	resource        schema.GroupVersionResource
 	kind            string
@@ -47,8 +47,8 @@ func (r removal) patchOptions() metav1.PatchOptions {
 	return metav1.PatchOptions{FieldManager: protocol.FieldManager}
 }
 
-// gather returns Drover's objects in the order in which they are removed: the agent's rights, the objects of sets,
-// nodes, the objects that plans need, and the agent.
+// gather returns Drover's objects in the order in which they are removed: the agent's rights, the objects that sets
+// delivered, the nodes, the objects that plans need, and the agent.
 func (u *uninstaller) gather(ctx context.Context) ([]removal, error) {
 	rights, agent, err := u.agents(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func (u *uninstaller) gather(ctx context.Context) ([]removal, error) {
 }
 
 // agents returns the objects of the agent's manifest and the objects that the agent maintains, in any namespace. rights
-// has the cluster-wide rights, which are removed first.
+// contains the cluster-wide rights, which are removed first.
 func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err error) {
 	selector := protocol.LabelName + "=" + protocol.AgentName + "," + v1.LabelManagedBy + "=" + v1.ManagedBy
 	spaces, err := u.list(ctx, protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"}, selector)
@@ -135,15 +135,16 @@ func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]r
 	return all, nil
 }
 
-// applied reports whether the given field manager applied an object. A user's copy of an object has only the labels.
+// applied reports whether the given field manager applied an object. The check does not rely on labels, because a copy
+// that a user made of the object has the same labels.
 func applied(o *metav1.PartialObjectMetadata, manager string) bool {
 	return slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
 	})
 }
 
-// nodes finds the nodes that plans have worked on. The plans' marks are removed from them, and nodes that a plan has
-// cordoned are uncordoned.
+// nodes finds the nodes that plans have worked on. Uninstalling removes the plans' marks from these nodes and uncordons
+// the nodes that a plan cordoned.
 func (u *uninstaller) nodes(ctx context.Context) ([]removal, error) {
 	k := protocol.ObjectKind{Name: "Node", APIVersion: "v1", Resource: "nodes"}
 	found, err := u.list(ctx, k, "")
@@ -166,7 +167,7 @@ func (u *uninstaller) nodes(ctx context.Context) ([]removal, error) {
 	return all, nil
 }
 
-// release returns the patch that removes the marks of plans from a node, and whether the node has any.
+// release returns the patch that removes the plans' marks from a node, and reports whether the node has any.
 func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed bool) {
 	annotations, labels := map[string]any{}, map[string]any{}
 	patch = map[string]any{"metadata": map[string]any{"annotations": annotations, "labels": labels, "resourceVersion": node.ResourceVersion}}
@@ -188,8 +189,8 @@ func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed b
 	return patch, len(annotations)+len(labels) > 0
 }
 
-// plans returns the objects that the agent installed for plans. If users have created their own Plans, it returns none,
-// because deleting the kind would delete those Plans.
+// plans returns the objects that the agent installed for plans. If users have created their own Plans, it returns no
+// objects, because deleting the CustomResourceDefinition would also delete those Plans.
 func (u *uninstaller) plans(ctx context.Context) ([]removal, error) {
 	hub, err := u.isHub(ctx)
 	if err != nil {
@@ -230,8 +231,8 @@ func definitions() protocol.ObjectKind {
 	return protocol.ObjectKind{Name: crdKind, APIVersion: "apiextensions.k8s.io/v1", Resource: "customresourcedefinitions"}
 }
 
-// isHub reports whether the cluster is also a hub, and prints it. The hub's own objects and the kinds that it needs
-// stay.
+// isHub reports whether the cluster is also a hub, and tells the user if so. The hub's own objects and the kinds that
+// the hub needs are not removed.
 func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	const clusters = "clusters." + v1.Group
 	_, err := u.objects.Resource(resourceOf(definitions())).Get(ctx, clusters, metav1.GetOptions{})

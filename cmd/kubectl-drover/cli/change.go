@@ -65,7 +65,7 @@ func (ch *Change) Real() bool { return ch.dryRun == dryRunNone }
 func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 
 // Make makes a change to an object, unless it is a client-side dry run, and prints the object. done describes the
-// change, for example "created". do is called with the hub, with the flags of the change applied.
+// change, for example "created". do is called with a client of the hub that applies the flags of the change.
 func (ch *Change) Make(h *Hub, out io.Writer, object client.Object, done string, do func(client.Client) error) error {
 	if !ch.Local() {
 		c := client.WithFieldOwner(h, FieldManager)
@@ -120,7 +120,8 @@ func (ch *Change) print(kinds *runtime.Scheme, out io.Writer, object client.Obje
 	return nil
 }
 
-// Manifest returns an object in the form for a Git repository, without its status and the metadata that the hub sets.
+// Manifest returns an object as it would be stored in a Git repository, without its status and without the metadata
+// that the hub sets.
 func Manifest(object client.Object) (map[string]any, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

@@ -109,7 +109,7 @@ func (o *Options) CompleteAnywhere(kind string) cobra.CompletionFunc {
 	}
 }
 
-// CompleteWorkspaces completes the namespaces of the hub. If the user may not list them, it uses the namespaces in the
+// CompleteWorkspaces completes the namespaces on the hub. If the user may not list them, it uses the namespaces in the
 // kubeconfig.
 func (o *Options) CompleteWorkspaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	found := o.names(c.Context(), corev1.SchemeGroupVersion.WithKind("NamespaceList"))
@@ -121,7 +121,7 @@ func (o *Options) CompleteWorkspaces(c *cobra.Command, _ []string, start string)
 	return Beginning(start, slices.DeleteFunc(found, func(name string) bool { return name == "" }))
 }
 
-// CompleteContexts completes the contexts of the kubeconfig.
+// CompleteContexts completes the contexts in the kubeconfig.
 func (o *Options) CompleteContexts(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {

@@ -21,8 +21,8 @@ func BindYes(c *cobra.Command, yes *bool) {
 	c.Flags().BoolVar(yes, "yes", false, "Do not ask for confirmation")
 }
 
-// Confirm asks the user at a terminal whether to continue. question describes the loss and names the target. Without a
-// terminal, Confirm returns an error, so scripts have to use --yes.
+// Confirm asks the user at a terminal whether to continue. The question must describe what will be lost and name the
+// target. Without a terminal, Confirm returns an error, so scripts have to use --yes.
 func Confirm(c *cobra.Command, yes bool, question string) error {
 	if yes {
 		return nil
@@ -60,5 +60,5 @@ func ask(ctx context.Context, in io.Reader, out io.Writer, question string) erro
 	return ErrDeclined
 }
 
-// maxAnswer bounds the answer to a question, in bytes.
+// maxAnswer is the maximum length of the user's answer, in bytes.
 const maxAnswer = 1 << 10

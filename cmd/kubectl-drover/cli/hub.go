@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// FieldManager is the field manager of the fields that the plugin writes on the hub.
+// FieldManager is the field manager that the plugin uses for the fields it writes on the hub.
 const FieldManager = "kubectl-drover"
 
 // Hub is a client of the hub with the caller's own rights.
@@ -38,7 +38,7 @@ type Hub struct {
 // FindHub.
 func (o *Options) Hub() (*Hub, error) { return o.connect(false) }
 
-// HubToRead connects to the hub for a command that changes nothing. If the hub is only guessed, the user is told.
+// HubToRead connects to the hub for a command that changes nothing. If the hub is only guessed, it tells the user.
 func (o *Options) HubToRead() (*Hub, error) { return o.connect(true) }
 
 func (o *Options) connect(reads bool) (*Hub, error) {
@@ -67,8 +67,8 @@ func (o *Options) connect(reads bool) (*Hub, error) {
 	return &Hub{WithWatch: c, Config: config, Workspace: cmp.Or(o.Workspace, workspace)}, nil
 }
 
-// hubKubeconfig returns the kubeconfig with the hub's context as the current one. It also returns the workspace of the
-// Cluster that the user's current context leads to, if the hub's context has no namespace.
+// hubKubeconfig returns the kubeconfig with the hub's context as the current one. If the hub's context has no
+// namespace, hubKubeconfig also returns the workspace of the Cluster that the user's current context leads to.
 func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, workspace string, err error) {
 	loaded = o.Kubeconfig()
 	raw, err := o.RawConfig()
@@ -97,7 +97,8 @@ func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, work
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &overrides), workspace, nil
 }
 
-// Say tells the user once which hub or user a command acts with. It is silent while words are completed.
+// Say tells the user once which hub the command uses or which user it acts as. It prints nothing during shell
+// completion.
 func (o *Options) Say(format string, args ...any) {
 	if o.says != nil {
 		fmt.Fprintf(o.says, format, args...)
@@ -141,7 +142,7 @@ func MadeByDrover(secret *corev1.Secret, owner client.Object, kind string) error
 	return nil
 }
 
-// pathClusters is the path at which a hub serves the Kubernetes APIs of its members.
+// pathClusters is the path at which a hub serves the Kubernetes APIs of members.
 const pathClusters = "/k8s/clusters/"
 
 // MemberPath returns the path at which a hub serves a member's Kubernetes API.

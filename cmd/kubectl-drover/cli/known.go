@@ -21,13 +21,14 @@ import (
 // markName is the name of the kubeconfig extension that holds a Mark.
 const markName = "drover.dev"
 
-// Mark is the plugin's own data about a context, which is stored in a kubeconfig extension. It contains no secrets.
+// Mark is the plugin's own data about a context. It is stored in a kubeconfig extension. It contains no secrets.
 type Mark struct {
-	// Server is the server of the context when the mark was set. The fields from Selected to Workspace only apply to it.
+	// Server is the context's server at the time when the mark was set. The fields from Selected to Workspace apply
+	// only to that server.
 	Server string `json:"server,omitempty"`
 	// Selected is when "login" or "use" last selected this context as the hub. It is zero for a context of a member.
 	Selected time.Time `json:"selected,omitzero"`
-	// URL and CA are the address of the hub's proxy. A context of a member only has the URL.
+	// URL and CA are the address of the hub's proxy. For a context of a member, only the URL is set.
 	URL string `json:"url,omitempty"`
 	CA  []byte `json:"ca,omitempty"`
 	// Workspace is the workspace of the Cluster, for a context of a member.
@@ -38,8 +39,8 @@ type Mark struct {
 	Previous string `json:"previous,omitempty"`
 }
 
-// MarkOf returns the mark of a context, or an empty one. If the context got another server since the mark was set, it
-// omits the fields that only apply to the old server.
+// MarkOf returns the mark of a context, or an empty one. If the context's server has changed since the mark was set,
+// the returned mark omits the fields that apply only to the old server.
 func MarkOf(raw *clientcmdapi.Config, name string) Mark {
 	var m Mark
 	c := raw.Contexts[name]
@@ -110,10 +111,10 @@ func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {
 }
 
 // FindHub returns the context of the hub: the value of --context or --hub, or else the hub that belongs to the current
-// context, or else the hub that "login" or "use" selected last, or else the current context.
+// context, or else the hub that "login" or "use" selected most recently, or else the current context.
 //
-// guessed means that the hub was selected last, but that the current context, which is not known to belong to a hub,
-// may lead to another one. A command that changes something must not use such a hub.
+// guessed is true if FindHub returns the most recently selected hub although the current context, which is not known to
+// belong to a hub, may lead to a different one. A command that changes something must not use a guessed hub.
 func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, err error) {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "" {
@@ -132,9 +133,9 @@ func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, 
 	return current, false, nil
 }
 
-// hubOfMember returns the context of the hub that a context belongs to, or "" if the context belongs to no hub that is
-// known. If the context certainly belongs to a hub, but the kubeconfig has no context for that hub, it returns an
-// error: no other hub may be used instead.
+// hubOfMember returns the context of the hub that a context belongs to, or "" if the context belongs to no known hub.
+// If the context certainly belongs to a hub but the kubeconfig has no context for that hub, hubOfMember returns an
+// error, because the command must not use any other hub instead.
 func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 	if LeadsToHub(raw, name) {
 		return name, nil
@@ -143,7 +144,7 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 	if base == "" && mark.Hub == "" {
 		return "", nil
 	}
-	if base == "" { // the name of a context does not say which hub it leads to
+	if base == "" { // the name of a context does not say which hub the context leads to
 		return "", fmt.Errorf("the current context %s was made for a member of the hub of context %s, but it is not "+
 			"known any more to which hub it belongs: select the hub with --hub or --context", Visible(name), Visible(mark.Hub))
 	}
@@ -165,7 +166,7 @@ func LeadsToHub(raw *clientcmdapi.Config, name string) bool {
 }
 
 // hubAt returns a context that leads to the API server of the hub whose proxy has the address base, or "". It prefers
-// the current context, and then the context that was selected last.
+// the current context, and then the most recently selected context.
 func hubAt(raw *clientcmdapi.Config, base string) string {
 	names := append([]string{raw.CurrentContext}, hubContexts(raw)...)
 	for _, name := range append(names, slices.Sorted(maps.Keys(raw.Contexts))...) {
@@ -189,7 +190,8 @@ func hubContexts(raw *clientcmdapi.Config) []string {
 	return hubs
 }
 
-// NamedHub returns the context that --hub names: a context, or the URL of a hub or of its API server.
+// NamedHub returns the context that --hub names: the value is a context, or the URL of a hub or of the hub's API
+// server.
 func NamedHub(raw *clientcmdapi.Config, name string) (string, error) {
 	if raw.Contexts[name] != nil {
 		return name, nil
@@ -207,7 +209,7 @@ func NamedHub(raw *clientcmdapi.Config, name string) (string, error) {
 		Visible(name))
 }
 
-// ErrNoHub is returned when a command needs a hub and none is known.
+// ErrNoHub is returned when a command needs a hub but no hub is known.
 var ErrNoHub = errors.New("no hub is known")
 
 // ErrGuessed returns the error for a command that would change something on a hub that was only guessed.

@@ -23,10 +23,10 @@ const HubPrefix = "hub:"
 // ErrNoWay is returned when no kubeconfig entry points to the member.
 var ErrNoWay = errors.New("no context of the kubeconfig leads to it")
 
-// MemberConfig returns the client configuration for the member. It uses memberContext, the value of --member-context, if
-// it is set. Otherwise it uses a context whose server is the member's path at the hub, or else a context whose server is
-// another path at the hub, which it changes to the member's path. base is the address of the hub's proxy, or "" if it
-// is not known.
+// MemberConfig returns the client configuration for the member. If memberContext, the value of --member-context, is
+// set, MemberConfig uses that context. Otherwise it uses a context whose server is the member's path at the hub. If
+// there is none, it uses a context whose server is another path at the hub, and replaces that path with the member's
+// path. base is the address of the hub's proxy, or "" if it is not known.
 func (o *Options) MemberConfig(memberContext, base, workspace, cluster string) (*rest.Config, error) {
 	raw, err := o.RawConfig()
 	if err != nil {
@@ -59,7 +59,7 @@ func (o *Options) BindMemberContext(c *cobra.Command, value *string, usage strin
 	Complete(c, "member-context", o.CompleteContexts)
 }
 
-// asInMember changes the impersonated user from the name on the hub to the name in the member.
+// asInMember replaces the impersonated user's name on the hub with the user's name in the member.
 func asInMember(as *rest.ImpersonationConfig) {
 	if as.UserName != "" {
 		as.UserName = HubPrefix + as.UserName
@@ -85,8 +85,8 @@ func (o *Options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 
 // wayTo returns a context at the hub and the server for the member. It prefers the current context if that points to
 // the hub, then a context that points to this member, then any context for the hub. Only contexts at the address of the
-// hub's proxy count, because another hub may have a Cluster of the same name. If the address is not known, it returns
-// an error if contexts of several hubs match.
+// hub's proxy count, because another hub may have a Cluster of the same name. If the address is not known and contexts
+// of several hubs match, wayTo returns an error.
 func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (context, server string, err error) {
 	path := MemberPath(workspace, cluster)
 	base := func(name string) (string, bool) {
@@ -123,7 +123,7 @@ func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (co
 	return exact[0], first + path, nil
 }
 
-// ThroughHub reports whether a server URL is the path of this member at the hub whose proxy has the address base.
+// ThroughHub reports whether a server URL is this member's path at the hub whose proxy has the address base.
 func ThroughHub(server, base, workspace, cluster string) bool {
 	return base != "" && strings.TrimRight(server, "/") == base+MemberPath(workspace, cluster)
 }

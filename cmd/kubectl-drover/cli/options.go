@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is shared by all commands of the plugin.
+// Package cli contains the code that all commands of the plugin share.
 //
 // It contains the flags, the hub client, the output formats, the exit codes, and functions that make text safe to
 // print.
@@ -32,7 +32,7 @@ const (
 	LookInterval = 500 * time.Millisecond
 )
 
-// SignsInAtHub reports whether a user of a kubeconfig gets tokens from this plugin.
+// SignsInAtHub reports whether a user in a kubeconfig gets tokens from this plugin.
 func SignsInAtHub(exec *clientcmdapi.ExecConfig) bool {
 	if exec == nil {
 		return false
@@ -62,12 +62,13 @@ type Options struct {
 	HubName string
 
 	version string
-	// says receives the name of the hub if the current context does not point to it. It is nil during shell completion.
+	// says is where the plugin prints the name of the hub if the current context does not point to it. It is nil during
+	// shell completion.
 	says io.Writer
 }
 
-// bindConnection adds kubectl's connection flags except two. In this plugin, --cluster is a member and --namespace is a
-// namespace of that member.
+// bindConnection adds kubectl's connection flags except --cluster and --namespace. In this plugin, --cluster names a
+// member and --namespace names a namespace in that member.
 func (o *Options) bindConnection(root *cobra.Command) {
 	flags := root.PersistentFlags()
 	names := clientcmd.RecommendedConfigOverrideFlags("")
@@ -102,20 +103,20 @@ func (o *Options) BindOutput(c *cobra.Command) {
 	o.BindOutputAs(c, "The output format: text, json or yaml")
 }
 
-// BindOutputAs is BindOutput with another description.
+// BindOutputAs is BindOutput with a different description.
 func (o *Options) BindOutputAs(c *cobra.Command, usage string) {
 	c.Flags().StringVarP(&o.Output, "output", "o", OutputText, usage)
 	Complete(c, "output", Offer(OutputText, OutputJSON, OutputYAML))
 }
 
-// BindListOutput adds the flag that chooses the output format of a list.
+// BindListOutput adds the flag that chooses the output format of a command that prints a list.
 func (o *Options) BindListOutput(c *cobra.Command) {
 	c.Flags().StringVarP(&o.Output, "output", "o", OutputText,
 		"The output format: text, wide, name, json, yaml, or jsonpath=TEMPLATE as in kubectl")
 	Complete(c, "output", Offer(OutputText, OutputWide, OutputName, OutputJSON, OutputYAML, jsonPathPrefix))
 }
 
-// CheckListOutput rejects an unknown output format of a list.
+// CheckListOutput rejects an unknown output format for a list.
 func (o *Options) CheckListOutput() error {
 	if template, is := strings.CutPrefix(o.Output, jsonPathPrefix); is {
 		_, err := parseJSONPath(template)
@@ -141,7 +142,7 @@ func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, CommandLimit)
 }
 
-// Kubeconfig returns the kubeconfig with the flags applied to it.
+// Kubeconfig returns the kubeconfig with the plugin's flags applied.
 func (o *Options) Kubeconfig() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &o.Overrides)
 }
@@ -163,8 +164,8 @@ func (o *Options) RawConfig() (clientcmdapi.Config, error) {
 	return raw, nil
 }
 
-// ConfigOf returns the client configuration of a kubeconfig's context. Errors use whose to name the server that the
-// context should point to, such as "hub" or "member".
+// ConfigOf returns the client configuration of a kubeconfig's context. Errors use the argument whose, such as "hub" or
+// "member", to name the server that the context should point to.
 func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
@@ -176,7 +177,7 @@ func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error)
 	return config, nil
 }
 
-// Patient limits the duration of each request, but not the request rate.
+// Patient sets a time limit for each request, but no limit on the request rate.
 func (o *Options) Patient(config *rest.Config) {
 	config.QPS = -1
 	config.UserAgent = o.UserAgent()

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Output formats. OutputWide, OutputName and a JSONPath template only exist for lists.
+// Output formats. OutputWide, OutputName and a JSONPath template are available only for lists.
 const (
 	OutputText = "text"
 	OutputJSON = "json"
@@ -31,7 +31,7 @@ const (
 // TimeFormat is the format of times in tables and sentences.
 const TimeFormat = "2006-01-02 15:04 MST"
 
-// Answer is the result of a command. It can be printed for programs and for people.
+// Answer is the result of a command. It can be formatted for programs and for people.
 type Answer interface {
 	Text() string
 }
@@ -39,11 +39,12 @@ type Answer interface {
 // List is an answer with one row for each object.
 type List interface {
 	Answer
-	// Names returns the names of the objects, in the form in which other commands accept them.
+	// Names returns the names of the objects, in the form that other commands accept.
 	Names() []string
 }
 
-// Print writes an answer in the format of --output. With OutputWide, an answer that has a method Wide prints more columns.
+// Print writes an answer in the format of --output. With OutputWide, answers that have a method Wide are printed with
+// more columns.
 func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	var raw []byte
 	var err error
@@ -111,8 +112,8 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	return path, nil
 }
 
-// Listing makes c list objects of one workspace, or of all workspaces. read lists the objects of the hub's workspace,
-// where "" means all workspaces.
+// Listing makes the command c list the objects of one workspace, or of all workspaces. Listing passes read the
+// workspace of the hub's context, or "" for all workspaces.
 func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (List, error)) *cobra.Command {
 	everywhere := false
 	c.Args = NoArguments
@@ -147,7 +148,7 @@ func Table(header string, rows [][]string) string {
 	return b.String()
 }
 
-// PlainCells applies Plain to each cell of a table's row.
+// PlainCells applies Plain to each cell of a table row.
 func PlainCells(cells ...string) []string {
 	for i, cell := range cells {
 		cells[i] = Plain(cell)

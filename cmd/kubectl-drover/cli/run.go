@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Exit codes. A denied action is a result, not an error.
+// Exit codes. A denied action counts as a result, not as an error.
 const (
 	ExitAllowed     = 0
 	ExitDenied      = 1

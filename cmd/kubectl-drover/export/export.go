@@ -139,7 +139,7 @@ func (e *exporter) run(ctx context.Context) error {
 	return nil
 }
 
-// principalsLimit bounds the file of --principals, in bytes.
+// principalsLimit is the maximum size of the file that --principals names, in bytes.
 const principalsLimit = 32 << 20
 
 func (e *exporter) readPrincipals() error {
@@ -164,8 +164,8 @@ func (e *exporter) readPrincipals() error {
 	return nil
 }
 
-// write writes the folder. Secrets are written to a separate folder with its own digests, because digests of their
-// values must not be committed to Git either.
+// write writes the folder. Secrets go to a separate folder that has its own digests, because neither the Secrets'
+// values nor digests of these values may be committed to Git.
 func (e *exporter) write(result rancher.Result) error {
 	files, err := result.Files()
 	if err != nil {

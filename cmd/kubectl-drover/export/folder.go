@@ -23,11 +23,11 @@ import (
 // files that belong to the export.
 const sumsFile = "SHA256SUMS"
 
-// sumsLimit bounds sumsFile, in bytes.
+// sumsLimit is the maximum size of sumsFile, in bytes.
 const sumsLimit = 64 << 20
 
-// folder is the folder of an export. The export does not touch a file that it did not write or that has changed since.
-// It does not follow symbolic links.
+// folder is the folder that an export writes to. The export does not touch a file that it did not write, or a file that
+// has changed since the export wrote it. It does not follow symbolic links.
 type folder struct {
 	dir               string
 	given             string // a file that may be overwritten, because the export has read it
@@ -79,7 +79,7 @@ func (f folder) write(files map[string][]byte) error {
 	return f.replace(root, files, stale, sums)
 }
 
-// check returns the reason why a file cannot be written, or cannot be removed if content is nil.
+// check returns the reason why a file cannot be written or, if content is nil, cannot be removed.
 func (f folder) check(root *os.Root, name string, content []byte, sums map[string][]string) string {
 	if !fs.ValidPath(name) || strings.Contains(name, `\`) {
 		return fmt.Sprintf("%q is not a path in the folder", name)
@@ -147,7 +147,7 @@ func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, 
 }
 
 // put writes a file under a temporary name and renames it, so that the file is never half written. It does not touch a
-// file that already has the content.
+// file that already has the right content.
 func (f folder) put(root *os.Root, name string, content []byte) error {
 	if info, err := root.Lstat(name); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&^f.fileMode == 0 {
 		if old, err := root.ReadFile(name); err == nil && bytes.Equal(old, content) {
@@ -175,7 +175,7 @@ func (f folder) put(root *os.Root, name string, content []byte) error {
 	return nil
 }
 
-// readSums reads the digests of an earlier export. A file has two digests if that export was interrupted.
+// readSums reads the digests that an earlier export wrote. If that export was interrupted, a file can have two digests.
 func readSums(root *os.Root) (map[string][]string, error) {
 	sums := map[string][]string{}
 	info, err := root.Lstat(sumsFile)

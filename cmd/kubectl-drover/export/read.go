@@ -28,11 +28,11 @@ import (
 
 const (
 	pageSize = 500
-	// progressStep is the number of objects between two lines of progress.
+	// progressStep is the number of objects that are read between two progress messages.
 	progressStep = 2000
 )
 
-// source reads from one cluster: the cluster of Rancher, or a member.
+// source reads from one cluster: Rancher's own cluster, or a member.
 type source struct {
 	client.Client
 	host     string
@@ -40,7 +40,7 @@ type source struct {
 	unread   *[]rancher.Unread
 }
 
-// source connects to the cluster of a context, or of the current context for "".
+// source connects to the cluster that a context points to. "" stands for the current context.
 func (e *exporter) source(kubeContext string, objects *rancher.Objects) (source, error) {
 	overrides := e.flags.Overrides
 	if kubeContext != "" {
@@ -63,7 +63,7 @@ func (e *exporter) source(kubeContext string, objects *rancher.Objects) (source,
 	return source{Client: c, host: config.Host, progress: progress, unread: &objects.Unread}, nil
 }
 
-// pages lists objects page by page, and calls each for every object.
+// pages lists objects page by page, and calls each with every object.
 func (s source) pages(ctx context.Context, list client.ObjectList, kind, selector string, each func(runtime.Object) error) error {
 	read := 0
 	p := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -94,7 +94,7 @@ func (s source) pages(ctx context.Context, list client.ObjectList, kind, selecto
 }
 
 // listInto lists one of Rancher's kinds. It records objects that cannot be read and continues. It returns an error only
-// if the context ends.
+// if ctx ends.
 func listInto[T any](ctx context.Context, s source, kind schema.GroupVersionKind, into *[]T) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -174,7 +174,7 @@ func planKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "upgrade.cattle.io", Version: "v1", Kind: "Plan"}
 }
 
-// readSecrets lists the Secrets of projects. It reads only their names unless the user asks for the values.
+// readSecrets lists the Secrets that belong to projects. It reads only their names unless the user asks for the values.
 func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objects) error {
 	var list client.ObjectList = &corev1.SecretList{}
 	if !e.SecretValues {
@@ -240,7 +240,7 @@ func readMember(ctx context.Context, s source, id string) (rancher.Member, error
 		if !ok {
 			return fmt.Errorf("%T is not an object", o)
 		}
-		// Rancher evaluates the annotation. The label of the same name follows the annotation.
+		// Rancher evaluates the annotation and keeps the label of the same name in step with it.
 		if cluster, project, found := strings.Cut(namespace.Annotations[rancher.LabelProjectID], ":"); found && cluster == id {
 			m.Namespaces[project] = append(m.Namespaces[project], namespace.Name)
 		}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grants contains the commands that grant and revoke users' and groups' roles in members.
+// Package grants contains the commands that grant users and groups roles in members and revoke those grants.
 package grants
 
 import (
@@ -120,7 +120,7 @@ func (o *options) run(c *cobra.Command, args []string, do func(context.Context, 
 	return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error { return do(ctx, c, h) })
 }
 
-// parse checks the arguments, and takes the workspace of WORKSPACE/NAME.
+// parse checks the arguments, and takes the workspace from an argument of the form WORKSPACE/NAME.
 func (o *options) parse(args []string) error {
 	name := args[0]
 	if o.kind != string(v1.SubjectUser) && o.kind != string(v1.SubjectGroup) {
@@ -150,7 +150,7 @@ func (o *options) parse(args []string) error {
 	return nil
 }
 
-// target returns the Clusters of the flags.
+// target returns the Clusters that the flags select.
 func (o *options) target() (v1.ClusterTarget, error) {
 	if o.selector == "" {
 		return v1.ClusterTarget{ClusterName: o.cluster}, nil
@@ -183,8 +183,8 @@ func (o *options) binding(workspace string) (client.Object, error) {
 
 var unnamed = regexp.MustCompile(`[^a-z0-9]+`)
 
-// bindingName returns --name, or a name that consists of the user, the role and the target. A digest distinguishes
-// names that differ only in characters that names cannot contain.
+// bindingName returns --name, or a name made from the user, the role and the target. The name ends with a digest, which
+// keeps names distinct even if they differ only in characters that object names must not contain.
 func (o *options) bindingName() string {
 	if o.name != "" {
 		return o.name
@@ -199,10 +199,10 @@ func (o *options) bindingName() string {
 	return strings.TrimPrefix(readable+"-"+digest, "-")
 }
 
-// never is the value of --until for a grant without an end.
+// never is the value of --until for a grant that does not expire.
 const never = "never"
 
-// ending returns the time of --until, or nil.
+// ending returns the time that --until specifies, or nil.
 func (o *options) ending(now time.Time) (*metav1.Time, error) {
 	if o.until == "" || o.until == never {
 		return nil, nil
@@ -223,7 +223,7 @@ func (o *options) ending(now time.Time) (*metav1.Time, error) {
 	return &metav1.Time{Time: end.UTC().Truncate(time.Second)}, nil
 }
 
-// lasting parses a duration, which can also be a number of days.
+// lasting parses a duration. The duration may also be given in days.
 func lasting(text string) (time.Duration, error) {
 	if days, found := strings.CutSuffix(text, "d"); found {
 		n, err := strconv.ParseUint(days, 10, 16)
@@ -276,7 +276,7 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 	return o.explain(h, err)
 }
 
-// sayEnd returns the end of a grant as text, or "" if it has none.
+// sayEnd returns text about when a grant ends, or "" if the grant does not expire.
 func sayEnd(binding client.Object) string {
 	if end := endOf(binding); end != nil {
 		return ", ends at " + end.UTC().Format(time.RFC3339)
@@ -284,7 +284,7 @@ func sayEnd(binding client.Object) string {
 	return ""
 }
 
-// explain adds advice to the refusal of a grant.
+// explain adds advice to the error when the hub refuses a grant.
 func (o *options) explain(h *cli.Hub, err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("grant %s in workspace %s: %w: you need the verb \"bind\" on the RoleTemplate", o.role,

@@ -33,15 +33,15 @@ type display struct {
 
 	drawn int    // the number of lines of the picture on the terminal
 	last  string // the last line that was written
-	// first is the time of the first look at the plan. done is the number of nodes that were complete at that time. The
-	// estimate of the remaining time starts from there.
+	// first is the time at which the display first read the plan. done is the number of nodes that were complete at
+	// that time. The estimate of the remaining time is based on the progress since then.
 	first time.Time
 	done  int32
 }
 
 func newDisplay(out io.Writer) *display {
 	if through, ok := out.(cli.Terminal); ok {
-		out = through.Out // the display writes terminal codes, and applies Plain to the text of other people itself
+		out = through.Out // the display writes terminal codes, and itself applies Plain to text that other people wrote
 	}
 	d := &display{out: out, now: time.Now}
 	if file, ok := out.(*os.File); ok {
@@ -50,8 +50,8 @@ func newDisplay(out io.Writer) *display {
 	return d
 }
 
-// plan shows a plan. It reports done if there is nothing to wait for: the plan is complete, is stalled (ErrDenied), or
-// cannot be shown.
+// plan shows a plan. done is true if there is nothing left to wait for, because the plan is complete, is stalled
+// (ErrDenied), or cannot be shown.
 func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.first.IsZero() {
 		d.first = d.now()
@@ -70,7 +70,8 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	return done, verdict
 }
 
-// ended reports whether a plan is complete or requires manual action, and returns the error to exit with.
+// ended reports whether a plan is complete or requires manual action, and returns the error with which the command
+// exits.
 func ended(p *v1.Plan) (bool, error) {
 	current := p.Status.ObservedGeneration == p.Generation
 	switch {
@@ -91,8 +92,8 @@ func (d *display) unreadable(err error) error {
 	return d.write(text, false)
 }
 
-// write writes a line or replaces the last picture, unless nothing has changed. The terminal cuts the lines of a
-// picture at its edge, so the next picture can be drawn at the same position. The lines of the last picture are not
+// write writes a line or replaces the last picture, unless nothing has changed. Lines of a picture are cut at the edge
+// of the terminal, so that the next picture can be drawn at the same position. The lines of the final picture are not
 // cut.
 func (d *display) write(text string, last bool) error {
 	if text == d.last {
@@ -134,7 +135,7 @@ func (d *display) line(p *v1.Plan) string {
 	return strings.Join(append(parts, message), "; ")
 }
 
-// picture describes a plan in several lines.
+// picture describes a plan in several lines of text.
 func (d *display) picture(p *v1.Plan) string {
 	var b strings.Builder
 	reason, message := stateOf(p)
@@ -165,7 +166,7 @@ func (d *display) picture(p *v1.Plan) string {
 	return b.String()
 }
 
-// place returns the name of a node, with its member if there is one.
+// place returns the name of a node, with its member if the node belongs to one.
 func place(cluster, node string) string { return cli.Plain(strings.TrimPrefix(cluster+"/"+node, "/")) }
 
 // failure describes why a node failed, with the last line of its log.
@@ -178,8 +179,8 @@ func failure(f *v1.NodeFailure) string {
 	return text
 }
 
-// left estimates the time until the plan is complete from the pace since the first look. It assumes that the remaining
-// members resemble the others.
+// left estimates the time until the plan is complete from the pace since the plan was first read. It assumes that the
+// remaining members resemble the others.
 func (d *display) left(s *v1.PlanStatus) string {
 	if s.Nodes == nil || s.Clusters == nil || s.Nodes.Complete <= d.done {
 		return ""

@@ -28,12 +28,13 @@ import (
 )
 
 const (
-	// maxNodes bounds the simulated nodes of a cluster, whatever number its agent reports. Kubernetes does not support
-	// more.
+	// maxNodes is the maximum number of simulated nodes in a cluster, whatever number its agent reports. Kubernetes
+	// does not support more.
 	maxNodes = 5000
-	// maxSimulated bounds the simulated nodes of all clusters. More would take gigabytes of memory and hours of time.
+	// maxSimulated is the maximum number of simulated nodes in all clusters together. More nodes would take gigabytes
+	// of memory and hours of time.
 	maxSimulated = 50_000
-	// fromInput is the file name that stands for standard input.
+	// fromInput is the file name that means standard input.
 	fromInput = "-"
 )
 
@@ -80,7 +81,7 @@ differs from the clusters.`,
 	return c
 }
 
-// check rejects values of flags that are invalid or too large to simulate.
+// check rejects flag values that are invalid or too large to simulate.
 func (r *previewOptions) check() error {
 	if r.nodes < 0 || r.nodes > maxNodes {
 		return fmt.Errorf("--nodes is %d: use 1 to %d, or omit it to simulate as many nodes as each cluster has", r.nodes,
@@ -94,7 +95,8 @@ func (r *previewOptions) check() error {
 	return nil
 }
 
-// preview prints the simulation of each Plan. what is the name of a Plan or of a file, or "-" for standard input.
+// preview prints the simulation of each Plan. The argument what is the name of a Plan or of a file, or "-" for standard
+// input.
 func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Writer, what string) error {
 	if err := r.check(); err != nil {
 		return err
@@ -139,11 +141,11 @@ func (w interruptible) Write(text []byte) (int, error) {
 	return w.out.Write(text)
 }
 
-// preview is one simulation. It has a Plan without its Clusters at first, or a whole scenario.
+// preview is one simulation. At first it holds either a whole scenario or a Plan without Clusters.
 type preview struct {
 	scenario simulation.Scenario
 	whole    bool
-	// remarks describe where the simulation differs from the plan's clusters.
+	// remarks describe how the simulation differs from the plan's real clusters.
 	remarks []string
 }
 
@@ -151,8 +153,8 @@ func (a *preview) remark(format string, words ...any) {
 	a.remarks = append(a.remarks, fmt.Sprintf(format, words...))
 }
 
-// readPreviews reads the file of that name if it exists, or standard input. Otherwise it returns one empty preview, for
-// the Plan of that name on the hub.
+// readPreviews reads the file with the given name if it exists, or standard input. Otherwise it returns one empty
+// preview, for the Plan with that name on the hub.
 func readPreviews(name string, in io.Reader) ([]preview, error) {
 	if name != fromInput {
 		file, err := os.Open(name)
@@ -184,7 +186,8 @@ func readPreviews(name string, in io.Reader) ([]preview, error) {
 	return previews, nil
 }
 
-// addPreviews adds the Plans of a document or of a List in it, or the scenario. It skips other kinds.
+// addPreviews adds the Plans in a document, or in a List in the document, or adds the scenario that the document
+// contains. It skips other kinds.
 func addPreviews(previews []preview, document []byte) ([]preview, error) {
 	var some struct {
 		metav1.TypeMeta `json:",inline"`
@@ -214,7 +217,7 @@ func addPreviews(previews []preview, document []byte) ([]preview, error) {
 	return previews, err
 }
 
-// complete completes a preview with the flags. If the preview is not a whole scenario, complete also reads the hub.
+// complete fills in a preview from the flags. If the preview is not a whole scenario, complete also reads the hub.
 func (r *previewOptions) complete(ctx context.Context, name string, a *preview) error {
 	if !a.whole {
 		h, err := r.HubToRead()
@@ -275,7 +278,7 @@ func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *p
 	return r.fillClusters(ctx, h, a)
 }
 
-// fillClusters adds the Clusters of the workspace with their numbers of nodes.
+// fillClusters adds the Clusters of the workspace with the number of nodes in each.
 func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
 	if scenario.Plan.Spec.NodeSelector != nil {
@@ -305,7 +308,7 @@ func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *previe
 	return nil
 }
 
-// remarkNodes adds remarks about Clusters whose number of nodes is not known or too large.
+// remarkNodes adds remarks about Clusters whose number of nodes is unknown or too large.
 func (a *preview) remarkNodes(clusters []v1.Cluster, nodes int) {
 	if nodes > 0 {
 		a.remark("each cluster is simulated with %s, as set by --nodes", counted(nodes))
@@ -346,7 +349,7 @@ func listed(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
-// fillNodes adds the nodes of the cluster itself. A plan without a target upgrades these.
+// fillNodes adds the nodes of the cluster itself. These are the nodes that a plan without a target upgrades.
 func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
 	if r.nodes > 0 {
@@ -372,8 +375,7 @@ func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) 
 	return nil
 }
 
-// nodesOf returns how many nodes of a Cluster to simulate. The agent reports their number, and that number may be
-// anything.
+// nodesOf returns how many nodes of a Cluster to simulate. The number comes from the agent and must not be trusted.
 func nodesOf(c *v1.Cluster, nodes int) int {
 	if nodes == 0 && c.Status.Nodes != nil {
 		nodes = min(int(c.Status.Nodes.Total), maxNodes)

@@ -65,8 +65,8 @@ const (
 	redraw = time.Second
 )
 
-// watchPlan shows a plan until it is complete. It returns ErrDenied if the plan is stalled. Once the hub has responded,
-// it may be unavailable for up to CommandLimit.
+// watchPlan shows a plan until it is complete. It returns ErrDenied if the plan is stalled. After the hub has responded
+// once, watchPlan tolerates outages of the hub of up to CommandLimit.
 func watchPlan(ctx context.Context, h *cli.Hub, name string, show *display) error {
 	var answered time.Time
 	for {
@@ -110,8 +110,8 @@ func readPlan(ctx context.Context, h *cli.Hub, name string) (*v1.Plan, error) {
 	return plan, nil
 }
 
-// followPlan shows a plan and its changes until the watch ends, which happens at the time limit of a request. It
-// reports done if nothing is left to wait for.
+// followPlan shows a plan and its changes until the watch ends, which happens at the latest when the request times out.
+// done is true if nothing is left to wait for.
 func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (done bool, err error) {
 	if done, err := show.plan(plan); done {
 		return true, err

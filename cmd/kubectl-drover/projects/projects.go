@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package projects contains the commands for Projects, which are namespaces of members with common owners and quotas.
+// Package projects contains the commands for Projects, which group namespaces in members under common owners and
+// quotas.
 package projects
 
 import (
@@ -93,7 +94,7 @@ func (f creating) project(workspace, name string) (*v1.Project, error) {
 	return p, nil
 }
 
-// check returns an error for a Cluster that does not exist, because the hub would accept such a Project.
+// check returns an error for a Cluster that does not exist. The hub would accept a Project that refers to it.
 func (f creating) check(ctx context.Context, h *cli.Hub, local bool) error {
 	if f.cluster == "" || local {
 		return nil
@@ -151,7 +152,7 @@ func addNamespaces(ctx context.Context, c *cobra.Command, h *cli.Hub, change *cl
 	})
 }
 
-// projectRow is one Project of a list.
+// projectRow is one Project in a list.
 type projectRow struct {
 	Workspace  string   `json:"workspace"`
 	Name       string   `json:"name"`
@@ -212,5 +213,5 @@ func (l projectList) Text() string {
 	return cli.Table("WORKSPACE\tNAME\tREADY\tREASON\tCLUSTERS\tNAMESPACES", rows)
 }
 
-// maxShown is how many namespaces of a project a table names.
+// maxShown is the maximum number of a project's namespaces that a table names.
 const maxShown = 5

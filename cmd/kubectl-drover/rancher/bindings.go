@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// pending is a binding that is exported once the name of its subject in Drover is known.
+// pending is a binding that is exported once its subject's name in Drover is known.
 type pending struct {
 	principal string
 	build     func(v1.Subject)
@@ -86,8 +86,8 @@ func (c *conversion) projectBindings() []pending {
 			}
 			continue
 		}
-		// The namespace is the project's own, or its backing namespace, "cluster-project". A user who may write bindings in
-		// the namespace of one project may not do so in other projects.
+		// The namespace is the project's own namespace, or its backing namespace, "cluster-project". A user who may
+		// write bindings in the namespace of one project must not be able to add bindings to other projects.
 		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
 			c.report.find(LeftOut, "The binding is in the namespace of another project than the one that it names.", what,
 				b.ProjectName)
@@ -171,7 +171,8 @@ func (c *conversion) principalOf(s Subject, what string) string {
 	return c.principalOfUsers([]string{name}, id, what)
 }
 
-// several reports whether a binding names more than one subject. A user may be named twice, by user and by principal.
+// several reports whether a binding names more than one subject. A binding may name the same user twice: by user and by
+// principal.
 func (s Subject) several() bool {
 	n := 0
 	for _, name := range []string{s.UserName + s.UserPrincipalName, s.GroupPrincipalName, s.GroupName, s.ServiceAccount} {
@@ -191,7 +192,7 @@ func (u User) principal() string {
 	return ""
 }
 
-// elsewhere returns the user's principals at providers.
+// elsewhere returns the user's principals at external providers.
 func (u User) elsewhere() []string {
 	return slices.DeleteFunc(slices.Clone(u.PrincipalIDs), func(id string) bool {
 		s, _ := splitPrincipal(id)
@@ -199,7 +200,7 @@ func (u User) elsewhere() []string {
 	})
 }
 
-// principalOfUsers returns the principal of users. It refuses disabled users and accounts of Rancher itself.
+// principalOfUsers returns the principal of the given users. It rejects disabled users and Rancher's own accounts.
 func (c *conversion) principalOfUsers(users []string, id, what string) string {
 	for _, name := range users {
 		user := c.people.users[name]
@@ -219,8 +220,9 @@ func (c *conversion) principalOfUsers(users []string, id, what string) string {
 	return id
 }
 
-// nameAll decides the name of each principal in Drover. If two principals would get the same name, neither gets it: one
-// of them would get the other's rights, even if no binding is for the other.
+// nameAll decides the name of each principal in Drover. If two principals would get the same name, neither of them gets
+// it, because otherwise one of them would get the other's rights. This applies even if no binding names the other
+// principal.
 func (c *conversion) nameAll() {
 	providers := map[string]Provider{}
 	for _, p := range c.Mapping.Providers {
@@ -272,7 +274,7 @@ func (c *conversion) nameAll() {
 	}
 }
 
-// proposal returns the entry of a principal in the Mapping, as far as Rancher's objects determine it.
+// proposal returns the Mapping's entry for a principal, as far as Rancher's objects determine it.
 func (c *conversion) proposal(id string, providers map[string]Provider) Principal {
 	s, _ := splitPrincipal(id)
 	p := Principal{Rancher: id, Kind: s.subject()}
@@ -301,7 +303,7 @@ func (c *conversion) proposal(id string, providers map[string]Provider) Principa
 	return p
 }
 
-// defaultProvider returns the default name of the AuthProvider for a provider of Rancher.
+// defaultProvider returns the default name of the AuthProvider that replaces one of Rancher's providers.
 func defaultProvider(name string) string {
 	switch {
 	case name == "openldap":

@@ -16,40 +16,41 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Options select the objects of an export.
+// Options select the objects to export.
 type Options struct {
-	// Workspace to export the objects for.
+	// Workspace is the workspace that the objects are exported for.
 	Workspace string
-	// Clusters by their name or display name in Rancher. If it is empty, all clusters are exported except Rancher's own.
+	// Clusters lists the clusters to export, by their name or display name in Rancher. If it is empty, all clusters are
+	// exported except Rancher's own.
 	Clusters []string
-	// Mapping that a user has completed.
+	// Mapping is the Mapping that a user has completed.
 	Mapping Mapping
-	// SecretValues exports the Secrets of projects with their values.
+	// SecretValues makes the export include the values of the projects' Secrets.
 	SecretValues bool
-	// Members has the objects that were read from members, by the cluster's name in Rancher.
+	// Members contains the objects that were read from members, by the cluster's name in Rancher.
 	Members map[string]Member
 }
 
-// Member has the objects that were read from a member.
+// Member contains the objects that were read from one member.
 type Member struct {
-	// Namespaces by the name of their project in Rancher.
+	// Namespaces lists namespaces, by the name of their project in Rancher.
 	Namespaces map[string][]string
 	Plans      []Plan
 }
 
-// Output is an object of Drover and the file to write it to.
+// Output is an object of Drover and the file that it is written to.
 type Output struct {
-	// Path of the file relative to the folder, with slashes.
+	// Path is the path of the file relative to the folder, with slashes.
 	Path string
-	// Origin is the object in Rancher.
+	// Origin is the Rancher object that was converted.
 	Origin string
 	Object runtime.Object
 }
 
-// Result is the content of an export.
+// Result is everything that an export produces.
 type Result struct {
 	Objects []Output
-	// Secrets are separate, because they have values.
+	// Secrets are kept apart from the other objects, because they contain values.
 	Secrets []Output
 	Report  Report
 	Mapping Mapping
@@ -98,7 +99,7 @@ type conversion struct {
 	other map[string]bool
 }
 
-// subjects holds the principals of bindings.
+// subjects holds the principals that bindings name.
 type subjects struct {
 	given map[string]Principal  // from the Mapping that a user has completed
 	known map[string]*Principal // by name in Rancher
@@ -133,7 +134,7 @@ func newConversion(in Objects, o Options) *conversion {
 		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{}, files: map[string]bool{},
 	}
 	for _, p := range o.Mapping.Principals {
-		if p.Name != "" { // for an entry without a name, the name is decided again
+		if p.Name != "" { // if an entry has no name, the name is determined again
 			c.subjects.given[p.Rancher] = p
 		}
 	}
@@ -152,8 +153,8 @@ func newConversion(in Objects, o Options) *conversion {
 	return c
 }
 
-// add adds an object to the export. Users choose the names of objects. If objects of two kinds have the same name in a
-// folder, the first one gets the plain file name.
+// add adds an object to the export. Because users choose the names of objects, objects of two kinds can have the same
+// name in a folder. In that case, the first object gets the plain file name.
 func (c *conversion) add(file, origin string, object runtime.Object) {
 	if c.files[file] {
 		file = strings.TrimSuffix(file, ".yaml") + "." + strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind) + ".yaml"
@@ -210,7 +211,7 @@ func ClusterNamed(clusters []Cluster, name string) string {
 	return found
 }
 
-// Missing returns the wanted clusters that Rancher does not have.
+// Missing returns the requested clusters that do not exist in Rancher.
 func (o Options) Missing(in Objects) []string {
 	var missing []string
 	for _, name := range o.Clusters {
@@ -221,8 +222,8 @@ func (o Options) Missing(in Objects) []string {
 	return missing
 }
 
-// LabelFrom is a label of Clusters that come from Rancher. The cluster-wide roles of Rancher's global roles only apply
-// to Clusters with this label.
+// LabelFrom is a label of Clusters that come from Rancher. The cluster roles that Rancher's global roles grant apply
+// only to Clusters with this label.
 const LabelFrom = "cluster.drover.dev/from-rancher"
 
 func fromRancher() map[string]string { return map[string]string{LabelFrom: "true"} }
@@ -240,7 +241,7 @@ func (c *conversion) clusters() {
 	taken := names{}
 	for _, cl := range oldestFirst(c.in.Clusters, func(cl Cluster) metav1.ObjectMeta { return cl.ObjectMeta }) {
 		what := describe("Cluster", cl.ObjectMeta, cl.Spec.DisplayName)
-		// A name is reserved whether the cluster is exported or not, so that members can be exported one by one.
+		// A name is reserved whether or not the cluster is exported, so that members can be exported one by one.
 		name := taken.take(cmp.Or(label(cl.Spec.DisplayName), label(cl.Name)), cl.Name)
 		if !c.Wants(cl) {
 			if cl.Name == localCluster && len(c.Clusters) == 0 {
@@ -270,7 +271,7 @@ func (c *conversion) clusters() {
 	}
 }
 
-// reportCluster reports the properties of a cluster that its Cluster does not have.
+// reportCluster reports the properties of a Rancher cluster that the exported Cluster does not have.
 func (c *conversion) reportCluster(cl cluster, what string) {
 	s := cl.Spec
 	if s.DisplayName != cl.name {
@@ -296,7 +297,7 @@ func (c *conversion) reportCluster(cl cluster, what string) {
 	}
 }
 
-// projectID returns the identifier of a project in bindings and namespaces.
+// projectID returns the identifier by which bindings and namespaces refer to a project.
 func projectID(p Project) string {
 	return cmp.Or(p.Spec.ClusterName, p.Namespace) + ":" + p.Name
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Names of files in the folder.
+// Names of files in the export's folder.
 const (
 	ReportFile        = "REPORT.md"
 	PrincipalsFile    = "principals.yaml"
@@ -22,7 +22,7 @@ const (
 	SecretsFolder = "secrets"
 )
 
-// Files returns the files of an export by path.
+// Files returns the contents of the export's files, by path.
 func (r Result) Files() (map[string][]byte, error) {
 	files := map[string][]byte{ReportFile: r.Report.Markdown()}
 	for _, o := range slices.Concat(r.Objects, r.Secrets) {
@@ -69,7 +69,7 @@ func object(o Output) ([]byte, error) {
 	return append([]byte("# From Rancher: "+ascii(o.Origin)+"\n"), text...), nil
 }
 
-// kustomizations adds a kustomization to each folder that has objects or folders, from the top down.
+// kustomizations adds a kustomization to each folder that contains objects or other folders, from the top down.
 func kustomizations(files map[string][]byte, objects []Output, top string) {
 	folders := map[string]map[string]bool{top: {}}
 	for _, o := range objects {

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// NoName is the name of a principal in a Mapping to which nothing is granted.
+// NoName stands in a Mapping in place of a principal's name. Nothing is granted to such a principal.
 const NoName = "-"
 
 // localProvider is the provider of users who sign in to the hub with a password.
@@ -26,33 +26,33 @@ const localProvider = "local"
 // Mapping maps Rancher's providers and principals to their names in Drover. The export writes it, and a user completes
 // it.
 type Mapping struct {
-	// Providers of Rancher that principals belong to.
+	// Providers are the Rancher providers that principals belong to.
 	Providers []Provider `json:"providers"`
-	// Principals that bindings are for.
+	// Principals are the principals that bindings name.
 	Principals []Principal `json:"principals"`
 }
 
-// Provider is a provider of Rancher and the AuthProvider that replaces it.
+// Provider is a Rancher provider and the AuthProvider that replaces it.
 type Provider struct {
 	Rancher string `json:"rancher"`
-	// Name of the AuthProvider.
+	// Name is the name of the AuthProvider.
 	Name string `json:"name"`
-	// AcceptSuggested accepts the suggested names of its principals.
+	// AcceptSuggested accepts the suggested names of the provider's principals.
 	AcceptSuggested bool `json:"acceptSuggested"`
 }
 
-// Principal is a user or group of Rancher, with its name in Drover.
+// Principal is a user or group in Rancher, with its name in Drover.
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name is the name in Drover that a user has chosen. It is empty if no name was chosen, and NoName if nothing
-	// should be granted.
+	// Name is the name in Drover that was chosen by the user who completed the Mapping. It is empty if no name was
+	// chosen, and NoName if nothing should be granted.
 	Name string `json:"name"`
-	// Decided is the name that follows from Rancher's records. Each export determines it again.
+	// Decided is the name that can be derived from Rancher's records. Each export derives it again.
 	Decided string `json:"decided,omitempty"`
-	// Suggested is a name for a user to confirm.
+	// Suggested is a name that a user should confirm.
 	Suggested string `json:"suggested,omitempty"`
-	// Why is the origin of the name, or the reason why there is no name.
+	// Why explains where the name comes from, or why there is no name.
 	Why string `json:"why,omitempty"`
 }
 
@@ -65,7 +65,7 @@ const mappingHead = `# The names of Rancher's principals in Drover. Written by "
 # their provider. The next export keeps names and providers, but not comments.
 `
 
-// YAML returns the file.
+// YAML returns the content of the Mapping's file.
 func (m Mapping) YAML() ([]byte, error) {
 	text, err := yaml.Marshal(m)
 	if err != nil {
@@ -74,7 +74,7 @@ func (m Mapping) YAML() ([]byte, error) {
 	return append([]byte(mappingHead), text...), nil
 }
 
-// ReadMapping parses the file. It rejects names that a binding of Drover would reject, and duplicate entries.
+// ReadMapping parses the Mapping's file. It rejects names that a Drover binding would reject, and duplicate entries.
 func ReadMapping(text []byte) (Mapping, error) {
 	var m Mapping
 	if err := yaml.UnmarshalStrict(text, &m); err != nil {
@@ -122,8 +122,8 @@ func problemOf(p Principal) string {
 	return ""
 }
 
-// validSubject reports whether a binding accepts a name that belongs to a provider. Names without a provider would be
-// names of the member itself.
+// validSubject reports whether a Drover binding accepts a name that belongs to a provider. A name without a provider
+// would refer to a user or group of the member itself.
 func validSubject(name string) bool {
 	provider, rest, found := strings.Cut(name, ":")
 	return found && provider != "" && rest != "" && len(name) <= 1024 && strings.TrimSpace(name) == name && !strings.HasSuffix(name, ":") &&

@@ -12,7 +12,7 @@ import (
 // nameLimit is the maximum length of a name in Drover.
 const nameLimit = 63
 
-// label turns a text into a DNS label, which may be empty. The name of an object in Drover is also used as a file name.
+// label turns text into a DNS label, which may be empty. The name of an object in Drover is also used as a file name.
 func label(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(text) {
@@ -26,7 +26,7 @@ func label(text string) string {
 	return bounded(strings.Trim(b.String(), "-"))
 }
 
-// bounded shortens a name that is too long. The short name ends with a hash of the whole name.
+// bounded shortens a name if it is too long. The shortened name ends with a hash of the whole name.
 func bounded(name string) string {
 	if len(name) <= nameLimit {
 		return name
@@ -49,7 +49,7 @@ func join(parts ...string) string {
 // names assigns unique names to the objects of a kind.
 type names map[string]bool
 
-// take returns the wanted name. If an older object already has it, take returns a name with the ID.
+// take returns the wanted name or, if an older object already has that name, a name that contains the ID.
 func (n names) take(wanted, id string) string {
 	name := wanted
 	if name == "" || n[name] {

@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rancher converts the objects of a Rancher server to Drover's objects.
+// Package rancher converts a Rancher server's objects to Drover's objects.
 //
-// It reports objects without a counterpart, and decisions that users have to make.
+// It reports objects that have no counterpart in Drover, and decisions that users have to make.
 //
 // It has no side effects: the same objects always produce the same files.
 package rancher
@@ -17,15 +17,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Labels and annotations of Rancher that the conversion reads.
+// Rancher's labels and annotations that the conversion reads.
 const (
-	// LabelSecretProject on a Secret of Rancher's cluster is the name of the project that the Secret is copied to.
+	// LabelSecretProject, on a Secret in Rancher's own cluster, is the name of the project that the Secret is copied
+	// to.
 	LabelSecretProject = "management.cattle.io/project-scoped-secret"
-	// LabelSecretCluster on such a Secret is the name of the cluster.
+	// LabelSecretCluster, on such a Secret, is the name of the project's cluster.
 	LabelSecretCluster = "management.cattle.io/project-scoped-secret-cluster"
-	// AnnotationIgnoreNamespaces on such a Secret lists namespaces that do not get a copy.
+	// AnnotationIgnoreNamespaces, on such a Secret, lists namespaces that do not get a copy.
 	AnnotationIgnoreNamespaces = "management.cattle.io/project-scoped-secret-ignore-namespaces"
-	// LabelProjectID on a Namespace of a member is the name of its project.
+	// LabelProjectID, on a Namespace in a member, is the name of the namespace's project.
 	LabelProjectID = "field.cattle.io/projectId"
 
 	labelSystemProject = "authz.management.cattle.io/system-project"
@@ -45,13 +46,13 @@ type Objects struct {
 	GlobalRoles     []GlobalRole
 	GlobalBindings  []GlobalBinding
 	Provisioned     []Provisioned
-	// Plans in Rancher's own cluster.
+	// Plans are the Plans in Rancher's own cluster.
 	Plans []Plan
-	// Secrets that Rancher copies to projects, without values unless they were requested.
+	// Secrets are the Secrets that Rancher copies to projects, without values unless they were requested.
 	Secrets []corev1.Secret
 	// SecretsForbidden is true if the caller may not list Secrets.
 	SecretsForbidden bool
-	// Unread has the kinds that could not be read completely.
+	// Unread lists the kinds that could not be read completely.
 	Unread []Unread
 }
 
@@ -96,7 +97,7 @@ type Project struct {
 	} `json:"status"`
 }
 
-// Quota has amounts, by Rancher's keys.
+// Quota holds amounts, by Rancher's keys.
 type Quota struct {
 	Limit QuotaLimit `json:"limit"`
 }
@@ -175,8 +176,8 @@ type User struct {
 	Enabled           *bool    `json:"enabled"`
 }
 
-// UserAttribute is management.cattle.io/v3 UserAttribute. It has what a provider returned about a user at the last
-// login. Rancher writes the keys in this spelling.
+// UserAttribute is management.cattle.io/v3 UserAttribute. It holds the data that a provider returned about a user at
+// the last login. The keys are spelled as Rancher spells them.
 type UserAttribute struct {
 	metav1.ObjectMeta `json:"metadata"`
 	GroupPrincipals   map[string]struct {

@@ -27,7 +27,7 @@ type Plan struct {
 	} `json:"spec"`
 }
 
-// PlanPace has the fields of a Plan about versions, nodes and times.
+// PlanPace contains the fields of a Plan that concern versions, nodes and times.
 type PlanPace struct {
 	Concurrency           int64                 `json:"concurrency"`
 	JobActiveDeadlineSecs *int64                `json:"jobActiveDeadlineSecs"`
@@ -39,7 +39,7 @@ type PlanPace struct {
 	PostCompleteDelay     string                `json:"postCompleteDelay"`
 }
 
-// PlanWork has the fields of a Plan about the work on a node.
+// PlanWork contains the fields of a Plan that concern the work on a node.
 type PlanWork struct {
 	ServiceAccountName string                        `json:"serviceAccountName"`
 	Secrets            []v1.PlanSecret               `json:"secrets"`
@@ -53,7 +53,7 @@ type PlanWork struct {
 	PostCompleteLabels map[string]v1.LabelTemplate   `json:"postCompleteLabels"`
 }
 
-// PlanWindow is TimeWindowSpec of system-upgrade-controller.
+// PlanWindow is system-upgrade-controller's TimeWindowSpec.
 type PlanWindow struct {
 	Days      []string `json:"days"`
 	StartTime string   `json:"startTime"`
@@ -61,9 +61,9 @@ type PlanWindow struct {
 	TimeZone  string   `json:"timeZone"`
 }
 
-// PlanDrain is DrainSpec of system-upgrade-controller.
+// PlanDrain is system-upgrade-controller's DrainSpec.
 type PlanDrain struct {
-	// Timeout is a duration, or a number of nanoseconds, which may be too large for an IntOrString.
+	// Timeout is a duration, or a number of nanoseconds. The number may be too large for an IntOrString.
 	Timeout                  any                   `json:"timeout"`
 	GracePeriod              *int32                `json:"gracePeriod"`
 	DeleteLocalData          *bool                 `json:"deleteLocalData"`
@@ -75,7 +75,8 @@ type PlanDrain struct {
 	PodSelector              *metav1.LabelSelector `json:"podSelector"`
 }
 
-// plans exports the Plans of the members that were read, and the Plans of Rancher's own cluster if that is exported.
+// plans exports the Plans of the members that were read, and the Plans in Rancher's own cluster if that cluster is
+// exported.
 func (c *conversion) plans() {
 	taken := names{}
 	if local, exported := c.chosen[localCluster]; exported {
@@ -230,8 +231,8 @@ func clock(text string) (string, bool) {
 	return "", false
 }
 
-// convertWindow converts a window. A Plan whose window cannot be parsed is paused, so that nothing runs outside the
-// window in the meantime.
+// convertWindow converts a window. If the window cannot be parsed, the Plan is paused, so that nothing runs outside the
+// intended window until a user has corrected it.
 func convertWindow(report *Report, w PlanWindow, what string) *v1.TimeWindow {
 	const noWindow = "The window of the Plan cannot be parsed. The Plan is exported without it: set it before you resume the Plan."
 	out := &v1.TimeWindow{TimeZone: w.TimeZone}

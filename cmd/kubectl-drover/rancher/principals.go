@@ -11,12 +11,12 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// scheme is the part of a principal's name before "://". It has a provider and the kind of the principal.
+// scheme is the part of a principal's name before "://". It consists of a provider and the principal's kind.
 type scheme struct {
 	provider, kind string
 }
 
-// splitPrincipal parses names such as "github_user://123". The result for other names has no provider.
+// splitPrincipal parses names such as "github_user://123". For other names, the result has no provider.
 func splitPrincipal(id string) (scheme, string) {
 	front, name, found := strings.Cut(id, "://")
 	if !found || name == "" {
@@ -39,7 +39,7 @@ func (s scheme) subject() v1.SubjectKind {
 	return v1.SubjectGroup
 }
 
-// people has Rancher's data about principals.
+// people holds Rancher's data about principals.
 type people struct {
 	users  map[string]User            // by name, u-xxxxx
 	owners map[string][]string        // names of users by principal
@@ -60,7 +60,7 @@ func newPeople(users []User, attributes []UserAttribute) *people {
 	}
 	for _, a := range attributes {
 		for _, extra := range a.ExtraByProvider {
-			// If there is only one of each, the login belongs to the principal.
+			// If there is exactly one login name and one principal, the login name belongs to that principal.
 			if ids, logins := extra["principalid"], extra["username"]; len(ids) == 1 && len(logins) == 1 {
 				note(p.logins, ids[0], logins[0])
 				p.seen[ids[0]] = true
@@ -123,7 +123,7 @@ func one(set map[string]bool) string {
 	return ""
 }
 
-// The valid names of users and groups that sign in to the hub: docs/spec/authprovider.md.
+// The names that are valid for users and groups that sign in to the hub; see docs/spec/authprovider.md.
 var (
 	userName  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9._@+'-]{0,126}[a-z0-9_])?$`)
 	groupName = regexp.MustCompile(`^[!-9;-~]([ -9;-~]{0,254}[!-9;-~])?$`)
@@ -220,7 +220,7 @@ func firstOf(dn string) (attribute, value string) {
 	return strings.ToLower(strings.TrimSpace(attribute)), strings.TrimSpace(value)
 }
 
-// checked removes names that no user or group can have when signing in.
+// checked removes names that no user or group that signs in can have.
 func checked(s scheme, i identity) identity {
 	form := groupName
 	if s.subject() == v1.SubjectUser {

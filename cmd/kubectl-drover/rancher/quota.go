@@ -14,12 +14,12 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// quotaKeys is the maximum number of resources in a quota of Drover.
+// quotaKeys is the maximum number of resources in one of Drover's quotas.
 const quotaKeys = 24
 
 var extendedKey = regexp.MustCompile(`^(requests\.)?([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|hugepages-[0-9]+[KMGT]i)$`)
 
-// amounts returns the limits of a quota by Kubernetes' keys.
+// amounts returns the limits of a quota, by Kubernetes' keys.
 func (q *Quota) amounts() map[string]string {
 	if q == nil {
 		return nil
@@ -47,8 +47,8 @@ func (l *ContainerLimit) amounts() (requests, limits map[string]string) {
 	return requests, limits
 }
 
-// limit sets the quota and the defaults of a project as far as Drover accepts them. It reports everything else, because
-// a team could use more if a quota was lost.
+// limit sets a project's quota and defaults as far as Drover accepts them. It reports everything else, because a team
+// could use more resources if part of a quota were lost.
 func (c *conversion) limit(p project, out *v1.Project, what string) {
 	whole := c.quantities(p.Spec.ResourceQuota.amounts(), what)
 	share := c.quantities(p.Spec.NamespaceDefaultResourceQuota.amounts(), what)

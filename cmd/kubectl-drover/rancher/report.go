@@ -20,11 +20,11 @@ const (
 	Unreadable Class = "Unreadable"
 	// Decide means that a user has to make a decision. The export did nothing.
 	Decide Class = "Decide"
-	// Different means that the object is exported, and its meaning differs from the meaning in Rancher.
+	// Different means that the object is exported, but that its meaning differs from its meaning in Rancher.
 	Different Class = "Different"
-	// LeftOut means that the object is not exported, because it would grant or change more than in Rancher.
+	// LeftOut means that the object is not exported, because it would grant or change more in Drover than in Rancher.
 	LeftOut Class = "LeftOut"
-	// NoCounterpart means that Drover has no corresponding object.
+	// NoCounterpart means that Drover has no equivalent.
 	NoCounterpart Class = "NoCounterpart"
 )
 
@@ -43,11 +43,11 @@ func (c Class) heading() string {
 // Finding is one line of the report.
 type Finding struct {
 	Class Class `json:"class"`
-	// Reason explains the finding and what to do. Objects with the same finding have the same reason.
+	// Reason explains the finding and tells the reader what to do. Objects with the same finding have the same reason.
 	Reason string `json:"reason"`
-	// Object is the object of Rancher, such as "Project c-abcde/p-fghij (web)".
+	// Object is the Rancher object, such as "Project c-abcde/p-fghij (web)".
 	Object string `json:"object"`
-	// Detail is specific to this object.
+	// Detail is information that is specific to this object.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -91,7 +91,8 @@ func (r *Report) Count(class Class) int {
 	return n
 }
 
-// shown is how many objects with the same reason REPORT.md lists. -o json has all of them.
+// shown is the maximum number of objects with the same reason that REPORT.md lists. The output of -o json contains all
+// of them.
 const shown = 50
 
 // Markdown returns the content of REPORT.md.
@@ -153,13 +154,13 @@ func code(text string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(ascii(text)) + "`"
 }
 
-// ascii puts a text of others on one line, with escapes for all but printable ASCII.
+// ascii returns text that other people wrote as one line, with escapes for everything but printable ASCII.
 func ascii(text string) string {
 	quoted := strconv.QuoteToASCII(text)
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1])
 }
 
-// exportedKinds are the kinds of Drover that an export writes, in the order of the report.
+// exportedKinds are the Drover kinds that an export writes, in the order of the report.
 func exportedKinds() []string {
 	return []string{"Cluster", "Project", "RoleTemplate", "ClusterRoleTemplateBinding", "ProjectRoleTemplateBinding", "Plan", "Secret"}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // counterparts maps the role templates that come with Rancher to the role templates that come with Drover. All other
-// role templates are converted by their rules.
+// role templates are converted rule by rule.
 func counterparts(context v1.RoleContext) map[string]string {
 	if context == v1.ContextCluster {
 		return map[string]string{"cluster-owner": "cluster-owner", "cluster-member": "cluster-member"}
@@ -32,13 +32,13 @@ func counterparts(context v1.RoleContext) map[string]string {
 	return same
 }
 
-// inPlaceOf maps ClusterRoles of Kubernetes to Drover's role templates, for role templates that inherit a ClusterRole.
-// In Drover, a role template can only inherit role templates.
+// inPlaceOf maps Kubernetes ClusterRoles to Drover's role templates. It is used for role templates that inherit a
+// ClusterRole, because in Drover a role template can inherit only role templates.
 func inPlaceOf() map[string]string {
 	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
 }
 
-// wider lists the resources of Kubernetes and Rancher on which Drover's counterparts grant more than Rancher's role
+// wider lists the Kubernetes and Rancher resources on which Drover's counterparts grant more than Rancher's role
 // templates.
 func wider() map[string]string {
 	const routes, probes = "grpcroutes, httproutes, tlsroutes", "podmonitors, probes"
@@ -58,7 +58,7 @@ const (
 	listNamespace = "Rancher lets members of a project create namespaces. In Drover, list them in spec.namespaces of the Project, or let an administrator of the member label them."
 )
 
-// hubOnly has Rancher's own role templates that grant nothing in a member.
+// hubOnly contains Rancher's own role templates that grant nothing in a member.
 func hubOnly() map[string]string {
 	return map[string]string{
 		"create-ns": listNamespace, "projects-create": onTheHub, "clusterroletemplatebindings-manage": onTheHub, "clusterroletemplatebindings-view": onTheHub,
@@ -85,7 +85,8 @@ func contextOf(rt RoleTemplate) v1.RoleContext {
 	return ""
 }
 
-// role returns the name in Drover of a binding's role template. If it returns "", the report contains the reason.
+// role returns the name that a binding's role template has in Drover. If there is no such name, role adds the reason to
+// the report and returns "".
 func (c *conversion) role(name string, context v1.RoleContext, binding string) string {
 	rt, found := c.roles.all[name]
 	if !found {
@@ -111,7 +112,7 @@ func (c *conversion) role(name string, context v1.RoleContext, binding string) s
 	return c.write(rt, context)
 }
 
-// instead reports that a role template of Drover replaces one of Rancher's, if it grants more.
+// instead reports that a Drover role template replaces one of Rancher's, if the replacement grants more.
 func (c *conversion) instead(name, same string) {
 	if more := wider()[name]; more != "" {
 		c.report.find(Different, "Drover's role template for the same purpose replaces one that comes with Rancher. It also grants rights on the listed resources: compare them, or use another role template in the bindings.",
@@ -119,15 +120,15 @@ func (c *conversion) instead(name, same string) {
 	}
 }
 
-// States of a role template in an export.
+// States of a role template during an export.
 const (
 	roleBegun = iota + 1
 	roleWritten
 	roleRefused
 )
 
-// write writes a role template and the role templates that it inherits, once. It returns the name, or "" if the role
-// template grants nothing in a member.
+// write writes a role template and the role templates that it inherits, once. It returns the role template's name, or
+// "" if the role template grants nothing in a member.
 func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	name := c.roles.names[rt.Name]
 	if contextOf(rt) == "" && context == v1.ContextCluster {
@@ -156,7 +157,8 @@ func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	return name
 }
 
-// inClusters marks the key of the second name of a role template that has no context.
+// inClusters is a suffix for keys. A role template that has no context has two names, and the key with the suffix is
+// for the name that it has in cluster bindings.
 const inClusters = "\x00cluster"
 
 func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what string) (v1.RoleTemplateSpec, bool) {
@@ -201,7 +203,7 @@ func (c *conversion) reportRole(rt RoleTemplate, what string) {
 	}
 }
 
-// parent returns the name in Drover of an inherited role template.
+// parent returns the name that an inherited role template has in Drover.
 func (c *conversion) parent(name string, context v1.RoleContext, what string) string {
 	const missing = "An inherited role template does not exist in Drover. It is exported without those rights."
 	rt, found := c.roles.all[name]

@@ -13,7 +13,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// secrets exports the Secrets of projects if their values were requested. Otherwise it reports them.
+// secrets exports the projects' Secrets if their values were requested. Otherwise it only reports them.
 func (c *conversion) secrets() {
 	if c.in.SecretsForbidden {
 		c.report.find(Unreadable, "You may not list Secrets. Without --with-secrets, Secrets of projects are not exported, "+
@@ -62,8 +62,8 @@ func (c *conversion) secrets() {
 	}
 }
 
-// ownersOf returns the projects that Rancher copies a Secret to. Old projects with the same name in two clusters share
-// a namespace. The Secret may or may not tell which project it belongs to.
+// ownersOf returns the projects that Rancher copies a Secret to. Old projects that have the same name in two clusters
+// share a namespace, and the Secret does not always tell which of these projects it belongs to.
 func (c *conversion) ownersOf(s corev1.Secret) []project {
 	var owners []project
 	for _, p := range c.inside {

@@ -11,8 +11,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// steps adds the next steps. Names in commands are DNS labels that the export chose, except the names of projects in
-// Rancher, which are quoted.
+// steps adds the next steps. Names in commands are DNS labels that the export chose. The exception is the names of
+// Rancher projects, which are quoted.
 func (c *conversion) steps() {
 	add := func(what string, commands ...string) {
 		c.report.Steps = append(c.report.Steps, Step{what, commands})
@@ -38,7 +38,7 @@ func (c *conversion) steps() {
 	c.labelStep(add)
 }
 
-// signInStep describes how the users of the bindings sign in.
+// signInStep describes how the users that the bindings name sign in.
 func (c *conversion) signInStep(add func(string, ...string)) {
 	var providers, users []string
 	for _, p := range c.mapping.Providers {
@@ -59,8 +59,8 @@ func (c *conversion) signInStep(add func(string, ...string)) {
 	}
 }
 
-// wholeLimit is how many objects one run of kustomize can handle. The time grows faster than the square of their
-// number: 1 s for 1,000 objects, minutes for 10,000.
+// wholeLimit is the maximum number of objects for one run of kustomize. The duration of a run grows faster than the
+// square of that number. It takes 1 s for 1,000 objects and minutes for 10,000.
 const wholeLimit = 2000
 
 func (c *conversion) applyStep(add func(string, ...string)) {

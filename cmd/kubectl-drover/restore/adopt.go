@@ -71,7 +71,7 @@ named Cluster cannot be adopted.`,
 	return c
 }
 
-// bindWorkspace adds the flag that selects the workspace. With --all, the default is all workspaces.
+// bindWorkspace adds the flag that selects the workspace. With --all, all workspaces are selected by default.
 func bindWorkspace(c *cobra.Command, o *cli.Options) {
 	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "",
 		"The workspace, a namespace of the hub (default: the namespace of the kubeconfig's context, or all with --all)")
@@ -85,8 +85,8 @@ type candidate struct {
 	registration.Adoption
 }
 
-// candidates returns the Clusters with the given names in the hub's workspace. Without names it returns all Clusters of
-// a workspace, or of all workspaces if workspace is "".
+// candidates returns the Clusters with the given names in the hub's workspace. If no names are given, it returns all
+// Clusters in workspace, or in all workspaces if workspace is "".
 func candidates(ctx context.Context, h *cli.Hub, workspace string, names []string) ([]candidate, error) {
 	var clusters v1.ClusterList
 	if len(names) == 0 {
@@ -115,8 +115,8 @@ func candidates(ctx context.Context, h *cli.Hub, workspace string, names []strin
 	return found, nil
 }
 
-// adopt lists the candidates, and adopts them if act is set. If strict is set, a Cluster that cannot be adopted is an
-// error.
+// adopt lists the candidates, and adopts them if act is set. If strict is set, a Cluster that cannot be adopted causes
+// an error.
 func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, act, strict bool) error {
 	if err := list(out, found); err != nil {
 		return err

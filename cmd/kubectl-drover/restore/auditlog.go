@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// auditEvent has the fields of an audit event that the command reads.
+// auditEvent contains the fields that the command reads from an audit event.
 type auditEvent struct {
 	AuditID    string `json:"auditID"`
 	Stage      string `json:"stage"`
@@ -46,7 +46,7 @@ type auditEvent struct {
 	Reached  metav1.MicroTime `json:"stageTimestamp"`
 }
 
-// auditObject is the object of a request.
+// auditObject is the object that a request refers to.
 type auditObject struct{ resource, namespace, name string }
 
 // auditRequest is a request that changed or deleted an object.
@@ -72,8 +72,8 @@ type auditLog struct {
 	collections []auditCollection
 }
 
-// readAuditLogs reads files, and standard input for "-". If it returns an error, it also returns the requests that it
-// could read.
+// readAuditLogs reads the audit logs from files. "-" means standard input. If reading fails, readAuditLogs returns the
+// requests that it has read together with the error.
 func readAuditLogs(in io.Reader, progress io.Writer, names []string) (*auditLog, error) {
 	log := &auditLog{deleted: map[auditObject]auditRequest{}, changed: map[auditObject]auditRequest{}}
 	var errs []error
@@ -123,8 +123,8 @@ func (l *auditLog) read(r io.Reader) error {
 	}
 }
 
-// add keeps an event that may have revoked an agent. Only successful requests count. A response without a code counts
-// as success.
+// add keeps an event that may have revoked an agent. Only successful requests count. A response without a status code
+// counts as a success.
 func (l *auditLog) add(e *auditEvent) {
 	if l.first.IsZero() || e.Received.Time.Before(l.first) {
 		l.first = e.Received.Time
@@ -141,7 +141,7 @@ func (l *auditLog) add(e *auditEvent) {
 			l.writes++
 		}
 	case "/namespaces":
-		object.namespace = "" // for requests to a namespace, the API server also sets the namespace field
+		object.namespace = "" // for requests for a Namespace object, the API server also sets the namespace field
 	case v1.Group + "/clusters", v1.Group + "/hosts":
 	default:
 		return
@@ -163,7 +163,7 @@ func keepLatest(requests map[auditObject]auditRequest, object auditObject, reque
 	}
 }
 
-// selectorOf returns the selector in the URI of a request. A selector that cannot be parsed selects everything.
+// selectorOf returns the selector in a request's URI. A selector that cannot be parsed selects everything.
 func selectorOf(at *url.URL) func(metav1.Object) bool {
 	all := func(metav1.Object) bool { return true }
 	if at == nil {

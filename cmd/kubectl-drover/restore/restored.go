@@ -73,7 +73,7 @@ Exit codes: 0 nothing is waiting, or everything that you named is confirmed; 1 s
 	return c
 }
 
-// consent holds what the user confirms.
+// consent describes the changes that the user confirms.
 type consent struct {
 	listed bool
 	more   bool // also confirm the changes that the status only counts
@@ -82,7 +82,7 @@ type consent struct {
 // hostArgument is the prefix of an argument that names a Host instead of a Cluster.
 const hostArgument = "host/"
 
-// waiter is a Cluster or Host that waits for a confirmation.
+// waiter is a Cluster or Host that is waiting for confirmation.
 type waiter struct {
 	client.Object
 	restore *v1.RestoreStatus
@@ -97,8 +97,8 @@ func waitingHost(h *v1.Host) waiter {
 	return waiter{h, h.Status.Restore, h.Namespace + "/" + hostArgument + h.Name}
 }
 
-// unconfirmed returns the Clusters and Hosts with the given names that wait for a confirmation. Without names it
-// searches a whole workspace, or all workspaces if workspace is "".
+// unconfirmed returns the Clusters and Hosts with the given names that are waiting for confirmation. If no names are
+// given, it searches the whole workspace, or all workspaces if workspace is "".
 func unconfirmed(ctx context.Context, h *cli.Hub, workspace string, names []string) (waiting []waiter, err error) {
 	if len(names) == 0 {
 		waiting, err = allRestored(ctx, h, workspace)
@@ -142,7 +142,7 @@ func allRestored(ctx context.Context, h *cli.Hub, workspace string) ([]waiter, e
 	return waiting, nil
 }
 
-// confirm prints the waiting changes and confirms the changes that the user consents to.
+// confirm prints the changes that are waiting, and confirms the changes that the user consents to.
 func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, user consent) error {
 	var errs []error
 	confirmed := 0
@@ -179,7 +179,8 @@ func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, u
 	return errors.Join(append(errs, err)...)
 }
 
-// printHeldPlans prints the Plans that do not start in any other member while members of their workspaces are waiting.
+// printHeldPlans prints the Plans that are held back: as long as some members of a Plan's workspace are waiting, the
+// Plan does not start in the workspace's other members.
 func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter) error {
 	var held []string
 	workspaces := sets.New[string]()
@@ -206,7 +207,8 @@ func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []wa
 	return err
 }
 
-// confirmOne annotates a Cluster or Host with the listed checkpoint. It fails if the changes differ from the list.
+// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes are no longer the
+// ones that were listed.
 func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": one.GetResourceVersion(), "annotations": map[string]string{v1.AnnotationRestored: one.restore.Checkpoint}}})
@@ -216,7 +218,7 @@ func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
 	return h.Patch(ctx, one.Object, client.RawPatch(types.MergePatchType, patch))
 }
 
-// describeRestore describes what a hub would change in a member or host.
+// describeRestore describes what a hub would change in a member or on a host.
 func describeRestore(one waiter) string {
 	var text strings.Builder
 	r := one.restore
@@ -237,7 +239,7 @@ func describeRestore(one waiter) string {
 	return text.String() + "\n"
 }
 
-// setChange is one kind of change, with the sets that the status names and the number of the other sets.
+// setChange is one kind of change, with the sets that the status names and the number of further sets.
 type setChange struct {
 	verb string
 	sets []string

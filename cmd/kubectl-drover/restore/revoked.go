@@ -118,11 +118,11 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-// recently is the maximum age of a renewed Lease that shows that a manager has run since the restore.
+// recently is how recently the manager's Lease must have been renewed to show that a manager has run since the restore.
 const recently = 10 * time.Minute
 
-// backupTime returns the time of the backup, for the check of the log. It does not use the Lease if a manager has run
-// since the restore: any log would look complete.
+// backupTime returns the time of the backup, which is needed to check whether the log is complete. It does not use the
+// Lease if a manager has run since the restore, because in that case any log would look complete.
 func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, error) {
 	switch {
 	case !r.made.IsZero():
@@ -176,7 +176,8 @@ func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *audi
 	return errors.Join(append(errs, err)...)
 }
 
-// lacks returns the reason why the log may lack revocations since the backup. It returns nil if the log is complete.
+// lacks returns the reason why the log may lack revocations since the backup. It returns nil if the log contains all of
+// them.
 func (l *auditLog) lacks(backup time.Time) error {
 	switch {
 	case l.first.IsZero():
@@ -191,9 +192,9 @@ func (l *auditLog) lacks(backup time.Time) error {
 	return nil
 }
 
-// readRestored reads the objects that identify the hub's agents. It also returns the latest time that is known to be
-// before the backup, which is the time when the leader last renewed its Lease. It ignores Leases of the same name in
-// other namespaces: a user could create one to make an incomplete log look complete.
+// readRestored reads the objects that identify the hub's agents. It also returns the time when the leader last renewed
+// its Lease, which is the latest time that is known to be before the backup. It ignores Leases of the same name in
+// other namespaces, because a user could create one to make an incomplete log look complete.
 func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (restoredObjects, time.Time, error) {
 	hub := restoredObjects{members: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
 	var clusters, hosts, secrets metav1.PartialObjectMetadataList
@@ -273,5 +274,5 @@ func listRevocations(out io.Writer, secrets, members []revocation) error {
 	return nil
 }
 
-// by describes a request and the user who sent it.
+// by describes a request and names the user who sent it.
 func by(r auditRequest) string { return cli.Visible(r.verb) + " by " + cli.Visible(r.user) }

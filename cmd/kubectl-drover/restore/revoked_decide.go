@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// restoredObjects has the metadata of the hub's objects that identify its agents.
+// restoredObjects contains the metadata of the hub's objects that identify agents.
 type restoredObjects struct {
 	members map[types.NamespacedName]*metav1.PartialObjectMetadata // Clusters and Hosts, by member name
 	secrets []metav1.PartialObjectMetadata
@@ -27,20 +27,21 @@ type restoredObjects struct {
 	renewed time.Time                          // the last renewal of the manager's Lease, or zero without a Lease
 }
 
-// revocation is a restored object that was deleted or replaced after the last change that the hub knows, according to
-// the audit log.
+// revocation is a restored object that, according to the audit log, was deleted or replaced after the last change that
+// the hub knows about.
 type revocation struct {
 	member  types.NamespacedName // the member name of the object itself, or of the Cluster or Host that it belongs to
 	object  *metav1.PartialObjectMetadata
 	request auditRequest
 }
 
-// revocations returns the Secrets with the identity or the join token of agents that were revoked since the backup, and
-// the Clusters and Hosts that were deleted since. It is a pure function. It returns an error if it cannot decide about
-// some Secrets, together with the results for the others.
+// revocations returns the Secrets that hold the identity or the join token of agents that were revoked after the
+// backup, and the Clusters and Hosts that were deleted after the backup. It is a pure function. If it cannot decide
+// about some Secrets, it returns an error together with the results for the others.
 //
-// The hub has forgotten a request if the request is later than the hub's own state. The restored etcd has the times of
-// its objects. since is the time of the backup if the restore recreated the objects, or else zero.
+// The hub has forgotten a request if the request is later than the hub's own state. If etcd was restored, the times of
+// its objects show how recent that state is, and since is zero. If the restore recreated the objects, since is the time
+// of the backup.
 func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, members []revocation, err error) {
 	var foreign []string
 	hub.changed = map[types.NamespacedName]time.Time{}
@@ -76,7 +77,7 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 	return secrets, members, err
 }
 
-// memberOf returns the member name of the Cluster or Host in the labels of a Secret.
+// memberOf returns the member name of the Cluster or Host that a Secret's labels name.
 func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	switch secret.Labels[v1.LabelSecretKind] {
 	case v1.SecretKindHostJoin, v1.SecretKindHostAgent:
@@ -85,7 +86,7 @@ func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	return types.NamespacedName{Namespace: secret.Namespace, Name: secret.Labels[v1.LabelCluster]}
 }
 
-// memberResource returns the resource of a member's Cluster or Host.
+// memberResource returns the resource of the Cluster or Host that belongs to a member name.
 func memberResource(member types.NamespacedName) string {
 	if _, isHost := protocol.HostOf(member.Name); isHost {
 		return "hosts"
@@ -93,14 +94,14 @@ func memberResource(member types.NamespacedName) string {
 	return "clusters"
 }
 
-// named reports whether a Secret has the name that the hub looks up. Users may create other Secrets with the same
-// labels.
+// named reports whether a Secret has the name that the hub looks up. The labels alone are not enough, because users may
+// create other Secrets with the same labels.
 func named(secret *metav1.PartialObjectMetadata, member types.NamespacedName) bool {
 	return slices.Contains([]types.NamespacedName{registration.AgentSecret(member), registration.RegistrationSecret(member)}, client.ObjectKeyFromObject(secret))
 }
 
-// byName orders revocations by workspace and member. The join token comes before the identity: after the identity is
-// deleted, only the audit log tells that the token must be deleted, too.
+// byName orders revocations by workspace and member. The join token comes before the identity, because once the
+// identity is deleted, only the audit log shows that the token must also be deleted.
 func byName(a, b revocation) int {
 	return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.member.Name, b.member.Name),
 		cmp.Compare(b.object.Name, a.object.Name))
@@ -132,7 +133,7 @@ func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, sec
 			gone = append(gone, joined)
 		}
 	case v1.SecretKindAgent, v1.SecretKindHostAgent:
-		// Another agent has joined since.
+		// Another agent has joined since then.
 		if joined := l.changed[auditObject{"secrets", secret.Namespace, secret.Name}]; forgotten(joined, hub.changed[client.ObjectKeyFromObject(secret)], since) {
 			gone = append(gone, joined)
 		}
@@ -143,13 +144,13 @@ func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, sec
 	return latest, latest.done.After(latestKnown(began, since))
 }
 
-// forgotten reports whether a Secret was written after the last write that the hub knows. The times of the hub's
-// objects have whole seconds.
+// forgotten reports whether a Secret was written after the last write that the hub knows about. The times in the hub's
+// objects are in whole seconds.
 func forgotten(write auditRequest, last, since time.Time) bool {
 	return write.received.Truncate(time.Second).After(latestKnown(last, since))
 }
 
-// deletion returns the latest request that deleted an object of that name, alone or in a collection.
+// deletion returns the latest request that deleted an object of that name, individually or as part of a collection.
 func (l *auditLog) deletion(resource string, o *metav1.PartialObjectMetadata) auditRequest {
 	latest := l.deleted[auditObject{resource, o.Namespace, o.Name}]
 	for _, c := range l.collections {

@@ -18,18 +18,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// groupAuthenticated is the group of all users whom the member's API server has authenticated.
+// groupAuthenticated is the group of all users that the member's API server has authenticated.
 const groupAuthenticated = "system:authenticated"
 
 // principal is the user or group that a question is about.
 type principal struct {
 	Kind v1.SubjectKind `json:"kind"`
 	Name string         `json:"name"`
-	// Groups are the groups of a user: the groups of --group, and the groups that follow from the name.
+	// Groups are the groups of a user: the groups given with --group, and the groups that follow from the user's name.
 	Groups []string `json:"groups,omitempty"`
 }
 
-// newPrincipal returns a principal. It adds the groups that every user of that name is in.
+// newPrincipal returns a principal. It adds the groups that every user with such a name is in.
 func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal, error) {
 	switch {
 	case name == "":
@@ -62,15 +62,15 @@ func (p principal) userAndGroups() (string, []string) {
 
 func (p principal) String() string { return string(p.Kind) + " " + p.Name }
 
-// action is access.Action with the JSON form of the output.
+// action is an access.Action in its JSON form.
 type action struct {
 	access.Action
 	// everywhere reports whether the resource is namespaced and no namespace was given.
 	everywhere bool
 }
 
-// parseAction parses VERB and RESOURCE[/OBJECT] or URL as "kubectl auth can-i" does. Without a mapper it does not
-// resolve short names.
+// parseAction parses a verb followed by RESOURCE[/OBJECT] or a URL, as "kubectl auth can-i" does. Without a mapper, it
+// does not resolve short names.
 func parseAction(ctx context.Context, verb, what string, o *options, mapper meta.RESTMapperWithContext) (action, []string, error) {
 	a := action{Action: access.Action{Verb: strings.ToLower(verb), Namespace: o.namespace}}
 	if strings.HasPrefix(what, "/") {
@@ -103,8 +103,8 @@ func parseAction(ctx context.Context, verb, what string, o *options, mapper meta
 	return a, append(remarks, impersonationRemarks(a.Action)...), nil
 }
 
-// impersonationRemarks returns the limits that apply in addition to the right to impersonate, through the hub and by
-// direct access.
+// impersonationRemarks describes the limits that the hub puts on impersonation even for callers who have the right to
+// impersonate.
 func impersonationRemarks(a access.Action) []string {
 	switch {
 	case a.Verb != "impersonate" || a.Group != "":
@@ -118,7 +118,7 @@ func impersonationRemarks(a access.Action) []string {
 	return nil
 }
 
-// resourceKind is the resource that a typed name resolves to.
+// resourceKind is the resource that a name entered by the user resolves to.
 type resourceKind struct {
 	resource   schema.GroupResource
 	namespaced bool

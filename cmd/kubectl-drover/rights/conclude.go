@@ -23,10 +23,10 @@ const (
 	cannotBeTold = "Unknown"
 )
 
-// hubOnly is a remark on answers for which the member was not queried.
+// hubOnly is a remark that is added to answers for which the member was not queried.
 const hubOnly = "these are the rights that Drover grants; the member's own roles and bindings may grant more"
 
-// explanation is the answer of "why", as printed by -o json.
+// explanation is the answer of "why", in the form that -o json prints.
 type explanation struct {
 	Subject   principal `json:"subject"`
 	Action    action    `json:"action"`
@@ -34,27 +34,27 @@ type explanation struct {
 	Cluster   string    `json:"cluster"`
 	// Answer is the member's answer: Allowed or Denied. It is Unknown if the member was not queried or did not answer.
 	Answer string `json:"answer"`
-	// Drover is the answer according to the hub's objects: Granted or NotGranted. It is Unknown if only the member knows
-	// the rules of a role.
+	// Drover is the answer according to the hub's objects: Granted or NotGranted. It is Unknown if a role's rules are
+	// known only to the member.
 	Drover access.Decision `json:"drover"`
 	// Member is the result of a SubjectAccessReview in the member. It is absent if the member was not queried.
 	Member *memberReview `json:"member,omitempty"`
-	// Chains lead from bindings to objects in the member.
+	// Chains are the chains that lead from bindings to objects in the member.
 	Chains []link `json:"chains,omitempty"`
-	// Missing has the bindings of the subject that do not grant the action. The closest bindings come first, each with
-	// advice.
+	// Missing lists the subject's bindings that do not grant the action, each with advice. The bindings that come
+	// closest to granting it are listed first.
 	Missing []missedBinding `json:"missing,omitempty"`
-	// Remarks explain differences between hub and member, and list objects that could not be read.
+	// Remarks explain differences between the hub and the member, and list objects that could not be read.
 	Remarks []string `json:"remarks,omitempty"`
 }
 
-// memberReview is the review by the member's API server.
+// memberReview is the result of the access review by the member's API server.
 type memberReview struct {
 	Allowed bool   `json:"allowed"`
 	Reason  string `json:"reason,omitempty"`
 }
 
-// link is a chain and its state in the member.
+// link is a chain together with its state in the member.
 type link struct {
 	access.Chain
 	// Delivered is absent if the member was not queried.
@@ -75,13 +75,13 @@ type findings struct {
 	workspace string
 	cluster   string
 	answer    access.Explanation
-	// delivered has an element for each chain of the answer. It is nil if the member was not queried.
+	// delivered has one element for each chain in the answer. It is nil if the member was not queried.
 	delivered []delivered
 	review    *authorizationv1.SubjectAccessReviewStatus
 	remarks   []string
 }
 
-// conclude compares the answers of hub and member.
+// conclude compares the answers of the hub and the member.
 func conclude(f findings) explanation {
 	e := explanation{
 		Subject: f.who, Action: f.what, Workspace: f.workspace, Cluster: f.cluster,
@@ -119,7 +119,7 @@ func conclude(f findings) explanation {
 	return e
 }
 
-// settled resolves an unknown decision about external roles with the member's rules.
+// settled uses the member's rules to resolve a decision that is unknown because of external roles.
 func (f findings) settled() access.Decision {
 	verdict := access.NotGranted
 	for _, d := range f.delivered {
@@ -134,8 +134,8 @@ func (f findings) settled() access.Decision {
 	return verdict
 }
 
-// unlabelled returns a project that the namespace may belong to. Only the member has the label of the namespace, and
-// the member was not queried.
+// unlabelled returns a project that the namespace may belong to. Only the member has the namespace's label, and the
+// member was not queried.
 func (f findings) unlabelled() string {
 	for _, m := range f.answer.Missing {
 		if f.review == nil && m.Lack == access.LackNamespace {
@@ -145,8 +145,8 @@ func (f findings) unlabelled() string {
 	return ""
 }
 
-// outcome returns the member's answer, since objects of the hub may not have arrived there and the member may grant
-// more than the hub.
+// outcome returns the member's answer. The member's answer decides because the hub's objects may not have arrived in
+// the member yet, and because the member may grant more than the hub.
 func (f findings) outcome() string {
 	switch {
 	case f.review == nil:
@@ -157,7 +157,7 @@ func (f findings) outcome() string {
 	return denied
 }
 
-// differences explains why the answers of hub and member differ.
+// differences explains why the answers of the hub and the member differ.
 func (f findings) differences(drover access.Decision) []string {
 	switch {
 	case f.review == nil:
@@ -188,7 +188,7 @@ func (f findings) unasked() []string {
 	return remarks
 }
 
-// undelivered returns which parts of the hub's chains the member lacks.
+// undelivered returns the parts of the hub's chains that are missing in the member.
 func (f findings) undelivered() []string {
 	var remarks []string
 	for i, chain := range f.answer.Chains {
@@ -231,7 +231,7 @@ func (f findings) elsewhere() []string {
 	return remarks
 }
 
-// byDrover reports whether the member names an object of Drover as the reason for its answer.
+// byDrover reports whether the member names one of Drover's objects as the reason for its answer.
 func (f findings) byDrover() bool { return strings.Contains(f.review.Reason, `Binding "drover:`) }
 
 // mayUseProxy reports whether a binding lets the subject use the proxy.
@@ -248,7 +248,7 @@ func (f findings) mayUseProxy() bool {
 	return false
 }
 
-// refusals describes the objects that the member refused to show.
+// refusals describes the objects that the member did not allow the caller to read.
 func (f findings) refusals() []string {
 	var remarks []string
 	told := map[string]bool{}
@@ -267,7 +267,7 @@ func (f findings) refusals() []string {
 	return remarks
 }
 
-// explain returns a sentence about why a binding does not grant the action, and what to do.
+// explain returns a sentence that says why a binding does not grant the action and what the user can do.
 func (f findings) explain(m access.Missing) string {
 	where := f.what.in(f.cluster)
 	switch m.Lack {
@@ -313,7 +313,7 @@ func (f findings) noBinding() string {
 	return said + ": create a ClusterRoleTemplateBinding, or a ProjectRoleTemplateBinding for the namespaces of a project"
 }
 
-// name describes a reference.
+// name formats a reference.
 func name(r access.Reference) string {
 	if r.Namespace == "" {
 		return r.Kind + " " + r.Name

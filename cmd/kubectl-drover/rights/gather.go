@@ -23,19 +23,19 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// gathered has the hub's objects of a workspace.
+// gathered contains the hub's objects in a workspace.
 type gathered struct {
 	access.Workspace
-	// cluster is the Cluster of the question.
+	// cluster is the Cluster that the question is about.
 	cluster *v1.Cluster
 	// ready holds the Ready conditions of the bindings.
 	ready map[access.Reference]metav1.Condition
-	// unread describes the rights that the caller lacks to read everything.
+	// unread describes the rights that the caller would need to read everything.
 	unread []string
 }
 
-// gather reads all objects of the hub that an answer needs. It records the rights that the caller lacks, and continues
-// without these objects.
+// gather reads all objects on the hub that an answer needs. If the caller lacks rights to read some of them, gather
+// records the missing rights and continues without these objects.
 func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) {
 	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
 	ofClusters, ofProjects := &v1.ClusterRoleTemplateBindingList{}, &v1.ProjectRoleTemplateBindingList{}
@@ -94,8 +94,8 @@ func missingRights(h *cli.Hub, resources []string) []string {
 	return rights
 }
 
-// find adds the Clusters and the Cluster of the question to g. If the caller may not list Clusters, it reads the
-// Cluster by name.
+// find adds the Clusters, and the Cluster that the question is about, to g. If the caller may not list Clusters, it
+// reads the Cluster by name.
 func find(ctx context.Context, h *cli.Hub, cluster string, list []v1.Cluster, g *gathered) error {
 	for i := range list {
 		g.Clusters[list[i].Name] = list[i].Labels
@@ -138,7 +138,8 @@ func (g *gathered) noteReady() {
 	}
 }
 
-// neverJoined returns an error if no cluster has joined as this Cluster, so that there is no member to query.
+// neverJoined returns an error if no cluster has joined as this Cluster, because in that case there is no member to
+// query.
 func (g *gathered) neverJoined() error {
 	if g.cluster.Status.ClusterUID != "" {
 		return nil

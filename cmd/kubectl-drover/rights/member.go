@@ -30,7 +30,7 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// memberClient queries a member's API server with the caller's own rights. It only has clients for four API groups,
+// memberClient queries a member's API server with the caller's own rights. It has clients for only four API groups,
 // because a client for all groups would make the plugin larger.
 type memberClient struct {
 	authentication authenticationclient.AuthenticationV1Interface
@@ -85,8 +85,8 @@ func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberCl
 	return m, nil
 }
 
-// ownRefusal reports whether the member's RBAC refused the request, which means that the member was reached. The hub
-// only refuses access to a cluster as a whole.
+// ownRefusal reports whether the member's own RBAC refused the request. If so, the request reached the member: the hub
+// itself only refuses access to a cluster as a whole.
 func ownRefusal(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsForbidden(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
@@ -104,7 +104,7 @@ func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
 		nil)
 }
 
-// projectOf returns the project in the label of a namespace.
+// projectOf returns the project that a namespace's label names.
 func (m *memberClient) projectOf(ctx context.Context, namespace string) (string, error) {
 	found, err := m.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
@@ -113,8 +113,8 @@ func (m *memberClient) projectOf(ctx context.Context, namespace string) (string,
 	return found.Labels[v1.LabelProject], nil
 }
 
-// review queries the member's API server about the action. Callers who may not review others' rights can still review
-// their own.
+// review asks the member's API server whether the action is allowed. Callers who may not review other users' rights can
+// still review their own.
 func (m *memberClient) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	user, groups := who.userAndGroups()
 	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}
@@ -162,11 +162,11 @@ const (
 
 // delivered is the state of a chain's objects in the member.
 type delivered struct {
-	// Binding is Different if it grants another role or is for another subject.
+	// Binding is Different if the binding in the member grants a different role or has a different subject.
 	Binding presence `json:"binding"`
 	// Role is Different if none of its rules allows the action.
 	Role presence `json:"role"`
-	// refusals are the reasons for Unread.
+	// refusals are the reasons why an object is Unread.
 	refusals []error
 }
 

@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rights contains the commands that show who may do what in a member, and why.
+// Package rights contains the commands that show what users and groups may do in a member, and why.
 //
-// It uses the objects of the hub and the member itself.
+// It evaluates the hub's objects and queries the member itself.
 package rights
 
 import (
@@ -30,7 +30,7 @@ type options struct {
 	kind          string
 }
 
-// bind adds the flags that select the place of the action and the output format.
+// bind adds the flags that select the place where the action occurs and the output format.
 func (o *options) bind(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&o.cluster, "cluster", "", "The member, a Cluster of the workspace (required)")
@@ -48,7 +48,7 @@ func (o *options) bind(c *cobra.Command) {
 	cli.Complete(c, "cluster", o.CompleteNames("Cluster"))
 }
 
-// check rejects invalid values of flags.
+// check rejects invalid flag values.
 func (o *options) check() error {
 	if o.cluster == "" {
 		return errors.New("no member is given: " +
@@ -57,7 +57,7 @@ func (o *options) check() error {
 	return o.CheckOutput()
 }
 
-// completeNamespaces completes the namespaces of the member of --cluster.
+// completeNamespaces completes the namespaces in the member that --cluster names.
 func (o *options) completeNamespaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)
 	defer cancel()
@@ -88,7 +88,7 @@ func (o *options) memberNamespaces(ctx context.Context) []string {
 	return found
 }
 
-// completeAction completes verbs for the argument at verbAt, and resources for the next argument.
+// completeAction completes verbs for the argument at position verbAt, and resources for the next argument.
 func completeAction(verbAt int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// errCannotBeTold ends a command that has already printed why there is no answer.
+// errCannotBeTold ends a command that has already explained why there is no answer.
 var errCannotBeTold = errors.New("there is no answer: see the remarks for the reasons")
 
 // outcomeOf returns the error that a command returns for an answer.
@@ -59,7 +59,7 @@ func (e explanation) text() string {
 	return b.String()
 }
 
-// byHub describes the hub's answer if the member did not answer.
+// byHub describes the hub's answer for the case in which the member did not answer.
 func (e explanation) byHub() string {
 	switch e.Drover {
 	case access.Granted:
@@ -125,7 +125,7 @@ func (m missedBinding) write(b *strings.Builder) {
 		m.Subject.Name, m.Explanation)
 }
 
-// ruleText formats a rule in one line.
+// ruleText formats a rule as one line.
 func ruleText(r rbacv1.PolicyRule) string {
 	if len(r.NonResourceURLs) > 0 {
 		return strings.Join(r.Verbs, ", ") + " " + strings.Join(r.NonResourceURLs, ", ")
@@ -144,7 +144,7 @@ func ruleText(r rbacv1.PolicyRule) string {
 	return said
 }
 
-// text formats the list for users. It only counts the cluster's own components.
+// text formats the list for users. The cluster's own components are counted but not listed.
 func (h holders) text() string {
 	var b strings.Builder
 	shown := slices.DeleteFunc(slices.Clone(h.Holders), holder.component)
@@ -172,7 +172,7 @@ func (h holders) text() string {
 	return b.String()
 }
 
-// component reports whether a subject is part of Kubernetes itself.
+// component reports whether a subject is a component of Kubernetes itself.
 func (h holder) component() bool {
 	return h.Origin == originMember && strings.HasPrefix(h.By.Name, "system:")
 }

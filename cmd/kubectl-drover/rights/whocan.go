@@ -44,7 +44,7 @@ answer is not known.`,
 	return c
 }
 
-// holders is the answer of "who-can", as printed by -o json.
+// holders is the answer of "who-can", in the form that -o json prints.
 type holders struct {
 	Action    action   `json:"action"`
 	Workspace string   `json:"workspace"`
@@ -64,7 +64,7 @@ type holder struct {
 	By      access.Reference `json:"by"`
 	Role    string           `json:"role"`
 	Expires *metav1.Time     `json:"expires,omitempty"`
-	// External is a ClusterRole whose rules only the member knows. It is empty if the hub knows the rules.
+	// External is a ClusterRole whose rules are known only to the member. It is empty if the hub knows the rules.
 	External string `json:"external,omitempty"`
 	// Effective is True if the right is in effect in the member, and otherwise False or Unknown.
 	Effective metav1.ConditionStatus `json:"effective"`
@@ -109,7 +109,7 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 	return answer.outcome()
 }
 
-// fromHub returns the subjects of the chains.
+// fromHub returns the subjects that the chains start from.
 func fromHub(chains []access.Chain, found []delivered) []holder {
 	var all []holder
 	for i, chain := range chains {
@@ -125,7 +125,7 @@ func fromHub(chains []access.Chain, found []delivered) []holder {
 	return all
 }
 
-// effective returns True if the member has the whole chain, and Unknown if some of it could not be read.
+// effective returns True if the member has the whole chain, and Unknown if part of the chain could not be read.
 func (d delivered) effective() metav1.ConditionStatus {
 	switch {
 	case d.Binding == present && d.Role == present:
@@ -152,7 +152,7 @@ func (h holders) outcome() error {
 	return cli.ErrDenied
 }
 
-// ownHolders returns the subjects of the member's bindings, except the bindings that the chains lead to.
+// ownHolders returns the subjects of the member's bindings, except those of the bindings that the chains lead to.
 func (m *memberClient) ownHolders(ctx context.Context, what access.Action, chains []access.Chain) ([]holder, error) {
 	bindings, err := m.rbac.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -32,7 +32,8 @@ type reachableCluster struct {
 	Ready     string `json:"ready"`
 	Reason    string `json:"reason,omitempty"`
 	Version   string `json:"version,omitempty"`
-	// Direct is the address of the Cluster that does not lead through the hub, or nil.
+	// Direct is the Cluster's own address, at which users reach the Cluster without the hub. It is nil if there is
+	// none.
 	Direct *directAccess `json:"direct,omitempty"`
 }
 
@@ -62,8 +63,8 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 	return c
 }
 
-// reachable returns the Clusters that the user can reach: as listed by the hub's proxy, or by the hub's API server for
-// a user who has not signed in and whose kubeconfig points to it.
+// reachable returns the Clusters that the user can reach. The list comes from the hub's proxy. If the user has not
+// signed in and the kubeconfig points to the hub's API server, the list comes from that API server.
 func (o *options) reachable(ctx context.Context, workspace, selector string) (reachable, error) {
 	session, err := o.signedIn(ctx)
 	if errors.Is(err, login.ErrSignedOut) {
@@ -87,7 +88,7 @@ func (o *options) bindSelector(c *cobra.Command) {
 	c.Flags().StringVarP(&o.selector, "selector", "l", "", "A label selector for Clusters, for example env=prod")
 }
 
-// clustersOf requests the Clusters that the user can reach from a hub. An empty workspace means all workspaces, and an
+// clustersOf requests from a hub the Clusters that the user can reach. An empty workspace means all workspaces, and an
 // empty selector means all Clusters.
 func clustersOf(ctx context.Context, session *login.Session, workspace, selector string) (reachable, error) {
 	list, query := reachable{}, url.Values{}
@@ -100,7 +101,7 @@ func clustersOf(ctx context.Context, session *login.Session, workspace, selector
 	if err := askHub(ctx, session, strings.TrimSuffix("/v1/clusters?"+query.Encode(), "?"), &list); err != nil {
 		return list, err
 	}
-	for _, c := range list.Items { // they become part of URLs and of the kubeconfig
+	for _, c := range list.Items { // the names become part of URLs and of the kubeconfig
 		if len(validation.IsDNS1123Label(c.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(c.Name)) > 0 {
 			return list, fmt.Errorf("the hub %s returned an invalid Cluster name %q: contact its administrator", session.Issuer,
 				c)
@@ -121,7 +122,7 @@ func (l reachable) Names() []string {
 // Text formats a table of all Clusters.
 func (l reachable) Text() string { return l.text("", "") }
 
-// Wide formats a table with the addresses of direct access.
+// Wide formats a table with the addresses for direct access.
 func (l reachable) Wide() string {
 	var rows [][]string
 	for _, c := range l.Items {
@@ -154,8 +155,8 @@ func (l reachable) text(workspace, selector string) string {
 	return table
 }
 
-// reachableOf asks for the Clusters that arguments may name. For an argument with a workspace, it queries that
-// workspace alone, because the hub then checks more rights.
+// reachableOf requests the Clusters that the arguments may name. For an argument that includes a workspace, it queries
+// only that workspace, because the hub then takes more of the user's rights into account.
 func reachableOf(ctx context.Context, session *login.Session, names []string) (reachable, error) {
 	var all reachable
 	asked := map[string]bool{}

@@ -26,7 +26,8 @@ import (
 // serviceAccountPrefix precedes the namespace and name of a ServiceAccount in its user name.
 const serviceAccountPrefix = "system:serviceaccount:"
 
-// accountTokenSeconds is the lifetime of a ServiceAccount's token. API servers issue no shorter ones.
+// accountTokenSeconds is the lifetime of a ServiceAccount's token. API servers do not issue tokens with a shorter
+// lifetime.
 const accountTokenSeconds = 600
 
 // NewCredential returns the command "credential".
@@ -68,8 +69,9 @@ cluster.`,
 }
 
 // trustworthy returns an error for a cluster that could pass the token to another party. The author of a ClusterProfile
-// chooses its address, its audience, and the way to the address. The hub never writes a ClusterProfile with a proxy or
-// a TLS server name, which would let another server impersonate a cluster.
+// chooses the cluster's address, the token's audience, and how the address is reached. trustworthy rejects a proxy or a
+// TLS server name, because these would let another server impersonate the cluster, and the hub never writes a
+// ClusterProfile that has either.
 func (c call) trustworthy() error {
 	var config struct {
 		Audience string `json:"audience"`
@@ -97,7 +99,7 @@ func (c call) trustworthy() error {
 }
 
 // isMemberServer reports whether an address is the address of one Cluster at a hub. A token for the hub itself would be
-// valid for all its clusters.
+// valid for all of the hub's members.
 func isMemberServer(server string) bool {
 	at, err := url.Parse(server)
 	if err != nil || at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || at.ForceQuery || at.Fragment != "" || at.RawPath != "" {
@@ -107,7 +109,7 @@ func isMemberServer(server string) bool {
 	return strings.HasPrefix(at.Path, protocol.PathClusters) && len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
-// userToken prints a token of the user who is signed in to the hub of a server.
+// userToken prints a token for the user who is signed in to the hub that a server belongs to.
 func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 	if o.HubName == "" {
 		store, err := sessions()
@@ -135,7 +137,7 @@ func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 	return o.getToken(c, s)
 }
 
-// accountToken prints a token of the ServiceAccount in the kubeconfig.
+// accountToken prints a token for the ServiceAccount in the kubeconfig.
 func (o *options) accountToken(c *cobra.Command, audience string) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()

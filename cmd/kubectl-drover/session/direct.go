@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// answerLimit is how long a Cluster's own address may take to answer. After that, the hub is preferred.
+	// answerLimit is how long a Cluster's own address may take to respond. If it takes longer, the hub is preferred.
 	answerLimit = 2 * time.Second
 	// renewLimit is how long the hub may take to renew a token that is still valid. renewPause is the pause before the
-	// next attempt.
+	// next attempt if the hub does not renew the token in time.
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 
-// directAccess is an address of a Cluster that does not lead through the hub.
+// directAccess is a Cluster's own address, which does not lead through the hub.
 type directAccess struct {
 	Server string `json:"server"`
 	// CA is in PEM. If it is empty, the computer's own CAs are trusted.
@@ -36,9 +36,9 @@ type directAccess struct {
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// answers reports whether a Cluster's own address currently serves the user. For an agent, it is enough that it rejects
-// a request without a token. An API server rejects such a request even if it does not accept tokens of the hub, so the
-// request carries the token that kubectl would send.
+// answers reports whether a Cluster's own address currently serves the user. If an agent serves the address, it is
+// enough that the agent rejects a request without a token. An API server rejects such a request even if it does not
+// accept the hub's tokens, so in that case the request carries the token that kubectl would send.
 func (c reachableCluster) answers(ctx context.Context, token func(context.Context) (string, error)) bool {
 	if c.Direct == nil {
 		return false
@@ -63,7 +63,7 @@ func (c reachableCluster) answers(ctx context.Context, token func(context.Contex
 }
 
 // ask returns the status code of the response to a request, or 0 if there is no response. The request carries the token
-// unless it is empty.
+// unless the token is empty.
 func (d *directAccess) ask(ctx context.Context, client *http.Client, token string) int {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -82,7 +82,7 @@ func (d *directAccess) ask(ctx context.Context, client *http.Client, token strin
 	return resp.StatusCode
 }
 
-// directToken returns a function that gets a token of the session for a Cluster's own address.
+// directToken returns a function that uses the session to get a token for a Cluster's own address.
 func directToken(session *login.Session, c reachableCluster) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, renewLimit)
@@ -96,11 +96,12 @@ func directToken(session *login.Session, c reachableCluster) func(context.Contex
 	}
 }
 
-// directAudience returns the audience of tokens for a Cluster's own address, which is its URL at the hub.
+// directAudience returns the audience of tokens for a Cluster's own address. The audience is the Cluster's URL at the
+// hub.
 func directAudience(issuer, cluster string) string { return issuer + "/k8s/clusters/" + cluster }
 
-// addDirect adds a context with the Cluster's own address to a kubeconfig, in addition to the context through the hub.
-// It returns the name of the context, or "" if the Cluster has no such address.
+// addDirect adds a context with the Cluster's own address to a kubeconfig, in addition to the context that leads
+// through the hub. It returns the name of the new context, or "" if the Cluster has no such address.
 func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableCluster, hub string) string {
 	if c.Direct == nil || session.User != "" {
 		return ""
@@ -115,8 +116,8 @@ func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableC
 	return name
 }
 
-// getDirectToken prints a token for a Cluster's own address. The token is stored and is renewed after half of its
-// lifetime, because it is needed while the hub is down.
+// getDirectToken prints a token for a Cluster's own address. The token is stored, because it is needed while the hub is
+// down. For the same reason, it is renewed after half of its lifetime.
 func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store, issuer string) error {
 	now := store.Now()
 	kept, there := login.DirectToken{}, false
@@ -168,8 +169,8 @@ func (o *options) fetchDirect(ctx context.Context, c *cobra.Command, s signing, 
 	return next, store.KeepDirect(ctx, issuer, o.cluster, next)
 }
 
-// printDirect prints a token. It prints the time of renewal as the expiration time, so that a program that runs for
-// days renews the token in time.
+// printDirect prints a token. It reports the time of the next renewal as the expiration time, so that a program that
+// runs for days requests a new token in time.
 func printDirect(c *cobra.Command, t login.DirectToken, now time.Time) error {
 	until := t.Half()
 	if !now.Before(until) {

@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// envCluster is the environment variable that contains the Cluster, as WORKSPACE/NAME.
+	// envCluster is the environment variable that names the Cluster, in the form WORKSPACE/NAME.
 	envCluster = "DROVER_CLUSTER"
 	// execGrace is how long a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
-	// maxCaptured is the maximum number of output bytes of a command that are kept for -o json.
+	// maxCaptured is the maximum number of bytes of a command's output that are kept for -o json.
 	maxCaptured = 1 << 20
 )
 
@@ -108,17 +108,17 @@ type outcome struct {
 	ExitCode *int `json:"exitCode,omitempty"`
 	// Error is the reason why the command failed or was not run.
 	Error string `json:"error,omitempty"`
-	// Stdout and Stderr are the beginning of the command's output, at most 1 MiB each.
+	// Stdout and Stderr contain the beginning of the command's output, at most 1 MiB each.
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`
 	// Truncated reports whether there was more output.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// outcomes has the outcome for each Cluster, ordered by name.
+// outcomes holds the outcome for each Cluster, ordered by name.
 type outcomes struct {
 	Items []outcome `json:"items"`
-	// Incomplete reports whether there may be more Clusters, for which the command was not run.
+	// Incomplete reports whether there may be more Clusters. The command was not run for those Clusters.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
@@ -130,7 +130,7 @@ func (o *options) exec(c *cobra.Command, f fanout, names, command []string) erro
 	return o.fanOut(c, f, session, list, command)
 }
 
-// fanOut runs a command for each Cluster of a list.
+// fanOut runs a command for each Cluster in a list.
 func (o *options) fanOut(c *cobra.Command, f fanout, session *login.Session, list reachable, command []string) error {
 	program, err := exec.LookPath(command[0])
 	if err != nil {

@@ -10,10 +10,11 @@ import (
 	"sync"
 )
 
-// maxLine bounds a buffered line, in bytes. A longer line is printed in pieces.
+// maxLine is the maximum length of a buffered line, in bytes. A longer line is printed in pieces.
 const maxLine = 64 << 10
 
-// merged prints lines of several Clusters. Lines are not mixed, and each starts with the name of its Cluster.
+// merged prints the output lines of several Clusters. It never mixes two lines, and it starts each line with the name
+// of its Cluster.
 type merged struct {
 	to io.Writer
 
@@ -63,13 +64,13 @@ func (l *lines) end() {
 	}
 }
 
-// bounds keeps the first maxCaptured bytes.
+// bounds keeps the first maxCaptured bytes that are written to it.
 type bounds struct {
 	strings.Builder
 	more bool // there was more output
 }
 
-// Write accepts everything but keeps only what fits.
+// Write accepts everything but keeps only the bytes that fit.
 func (b *bounds) Write(text []byte) (int, error) {
 	kept := text[:min(len(text), maxCaptured-b.Len())]
 	b.more = b.more || len(kept) < len(text)

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// execInfo is the environment variable in which kubectl describes a call to an exec plugin.
+// execInfo is the environment variable in which kubectl describes its call of an exec plugin.
 const execInfo = "KUBERNETES_EXEC_INFO"
 
 // NewGetToken returns the command "get-token".
@@ -48,8 +48,8 @@ question. Otherwise the command opens the browser to sign in if it runs in a ter
 	return c
 }
 
-// session returns the store of sessions, and the hub: the value of --hub, the hub of the kubeconfig, or the hub of the
-// only session. See mayUseOnlySession.
+// session returns the store of sessions, and the hub to use. The hub is the value of --hub, or the hub that the
+// kubeconfig points to, or the hub of the only session. See mayUseOnlySession.
 func (o *options) session() (login.Store, string, error) {
 	store, err := sessions()
 	if err != nil {
@@ -64,7 +64,7 @@ func (o *options) session() (login.Store, string, error) {
 		return store, "", fmt.Errorf("read your sessions: %w", err)
 	}
 	raw, err := o.RawConfig()
-	if err != nil { // it may say which hub is meant, so no session may replace it
+	if err != nil { // it may determine which hub is meant, so the only session must not be used instead
 		return store, "", fmt.Errorf("read kubeconfig: %w: correct it, or select the hub's URL with --hub", err)
 	}
 	if o.HubName != "" {
@@ -86,8 +86,8 @@ func (o *options) session() (login.Store, string, error) {
 	return store, issuer, err
 }
 
-// mayUseOnlySession returns an error if the hub of the kubeconfig decides which session is used, so that a session at
-// another hub, or at a hub that may be another one, must not replace it.
+// mayUseOnlySession returns an error if the kubeconfig determines, or may determine, which hub is meant. In that case,
+// the only session must not be used, because it may belong to a different hub.
 func (o *options) mayUseOnlySession(raw *clientcmdapi.Config) error {
 	name, guessed, err := o.FindHub(raw)
 	switch known := err == nil && !guessed && cli.LeadsToHub(raw, name); {
@@ -104,8 +104,8 @@ func (o *options) mayUseOnlySession(raw *clientcmdapi.Config) error {
 	return nil
 }
 
-// serversOf returns URLs of the hub that the current context is known to belong to. The hub that was selected last is
-// not among them, since it may be another one than the hub of the last sign-in.
+// serversOf returns URLs of the hub that the current context is known to belong to. They do not include the most
+// recently selected hub, because the user may have signed in to a different hub since.
 func (o *options) serversOf(raw *clientcmdapi.Config) []string {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	server := cmp.Or(strings.TrimRight(o.Overrides.ClusterInfo.Server, "/"), cli.ServerOf(raw, current))
@@ -121,8 +121,9 @@ func (o *options) serversOf(raw *clientcmdapi.Config) []string {
 	return servers
 }
 
-// chooseHub returns the hub that the first possible of the servers belongs to, or the hub of the only session. If a
-// server belongs to another hub, it returns an error instead of a session there.
+// chooseHub returns the hub that the first matching server belongs to. If there is none, it returns the hub of the only
+// session. If a server belongs to a hub at which the user has no session, it returns an error instead of using a
+// session at a different hub.
 func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 	if issuer, found := hubOf(sessions, servers); found {
 		return issuer, nil
@@ -146,7 +147,7 @@ func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 	return "", fmt.Errorf("you are signed in at several hubs: choose one with --hub: %s", strings.Join(all, ", "))
 }
 
-// hubOf returns the hub of the session that the first possible of the servers belongs to.
+// hubOf returns the hub of the session that the first matching server belongs to.
 func hubOf(sessions []*login.Session, servers []string) (issuer string, found bool) {
 	for _, server := range servers {
 		for _, s := range sessions {
@@ -158,7 +159,7 @@ func hubOf(sessions []*login.Session, servers []string) (issuer string, found bo
 	return "", false
 }
 
-// signedOut adds the command to sign in to an error.
+// signedOut adds the command for signing in to an error message.
 func signedOut(why error, issuer string) error {
 	return fmt.Errorf("%w: run \"kubectl drover login %s\"", why, issuer)
 }
@@ -194,8 +195,8 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	return printCredential(c, token, metav1.NewTime(until))
 }
 
-// freshSession returns the session at a hub, with a token that is valid for a while. If necessary, it asks the user to
-// sign in, unless quiet is set.
+// freshSession returns the session at a hub, with a token that remains valid for a while. If necessary, it asks the
+// user to sign in, unless quiet is set.
 func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
 	asked := caller(os.Getenv(execInfo), os.Stdin)
 	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
@@ -225,7 +226,7 @@ func printCredential(c *cobra.Command, token string, until metav1.Time) error {
 	})
 }
 
-// renew renews a session without asking the user. The error matches login.ErrRefused if the user has to sign in.
+// renew renews a session without asking the user. The error matches login.ErrRefused if the user has to sign in again.
 func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
 	if before.Refresh == "" {
 		return nil, fmt.Errorf("%w at %s", login.ErrRefused, before.Issuer)
@@ -241,11 +242,11 @@ func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
 	return next, err
 }
 
-// call is kubectl's description of the request that needs a token.
+// call is kubectl's description of the request for which it needs a token.
 type call clientauthenticationv1.ExecCredentialSpec
 
-// caller parses kubectl's description of a call. Without a description, the call is interactive if the input is a
-// terminal.
+// caller parses kubectl's description of a call. If there is no description, the call counts as interactive if the
+// input is a terminal.
 func caller(info string, in *os.File) call {
 	var said clientauthenticationv1.ExecCredential
 	if info == "" || json.NewDecoder(io.LimitReader(strings.NewReader(info), 1<<20)).Decode(&said) != nil {
@@ -254,7 +255,8 @@ func caller(info string, in *os.File) call {
 	return call(said.Spec)
 }
 
-// ca returns the hub's CA from the kubeconfig, so users can sign in who have never signed in on this computer.
+// ca returns the hub's CA from the kubeconfig. With this CA, users who have never signed in on this computer can sign
+// in.
 func (c call) ca(issuer string) []byte {
 	if c.Cluster != nil && strings.HasPrefix(c.Cluster.Server, issuer+"/") {
 		return c.Cluster.CertificateAuthorityData

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// namesOf returns the names by which arguments can name a Cluster.
+// namesOf returns the names by which arguments can refer to a Cluster.
 func namesOf(c reachableCluster) []string { return []string{c.Name, c.String()} }
 
 // withReachable calls do with the Clusters that the user can reach and that arguments may name. Without arguments, it
@@ -49,7 +49,8 @@ type target struct {
 	all   bool
 	merge bool
 	file  string
-	// static adds a token for scripts to each context. The token is only valid for its Cluster, and for ttl.
+	// static adds a script token to each context. The token is valid only for the context's Cluster, and only for the
+	// duration ttl.
 	static bool
 	ttl    time.Duration
 }
@@ -155,13 +156,14 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 	return nil
 }
 
-// kubeconfigFile is the file to write a kubeconfig to, or standard output.
+// kubeconfigFile is the file that a kubeconfig is written to, or standard output.
 type kubeconfigFile struct {
 	*os.File
 	out io.Writer
 }
 
-// open creates the file. It is called before tokens are created, so that no tokens are left unsaved if the file exists.
+// open creates the file. It is called before tokens are created, so that no token is created in vain if the file
+// already exists.
 func (to target) open(c *cobra.Command) (kubeconfigFile, error) {
 	if to.file == "" {
 		return kubeconfigFile{out: c.OutOrStdout()}, nil
@@ -196,7 +198,7 @@ func (f kubeconfigFile) remove() error {
 	return os.Remove(f.Name())
 }
 
-// revokeAll revokes the tokens of a kubeconfig that was not written.
+// revokeAll revokes the tokens in a kubeconfig that was not written.
 func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken) error {
 	ctx, cancel := cli.Bounded(context.WithoutCancel(ctx)) // even after an interrupt
 	defer cancel()
@@ -209,7 +211,7 @@ func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken
 	return errors.Join(all...)
 }
 
-// addToken gives the user of a context a new token for scripts.
+// addToken gives the user of a context a new script token.
 func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.Session, cluster reachableCluster, name string, ttl time.Duration) (scriptToken, error) {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
@@ -226,7 +228,7 @@ func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.S
 	return made, nil
 }
 
-// countContexts returns the number of contexts of Clusters, through the hub and with their own addresses.
+// countContexts returns the number of contexts of Clusters, both through the hub and with the Clusters' own addresses.
 func countContexts(clusters []reachableCluster) int {
 	n := len(clusters)
 	for _, c := range clusters {
@@ -237,7 +239,7 @@ func countContexts(clusters []reachableCluster) int {
 	return n
 }
 
-// addContext adds a context for a Cluster through the hub to a kubeconfig, and returns its name.
+// addContext adds a context to a kubeconfig that leads to a Cluster through the hub, and returns the context's name.
 func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
 	host := strings.TrimPrefix(session.Issuer, "https://")
 	name := c.String() + "@" + host
@@ -251,8 +253,8 @@ func addContext(config *clientcmdapi.Config, session *login.Session, c reachable
 }
 
 // setContext sets a context in a kubeconfig, with its cluster and a user who gets tokens from exec. An existing context
-// keeps its other settings, such as its namespace. Each part stays in the file that it came from. If exec is nil, the
-// user stays as it is.
+// keeps its other settings, such as its namespace. Each entry stays in the file that it was read from. If exec is nil,
+// the user entry is not changed.
 func setContext(config *clientcmdapi.Config, name, user, server string, ca []byte, exec *clientcmdapi.ExecConfig) {
 	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
 	if was := config.Clusters[name]; was != nil {

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session contains the commands that sign users in to a hub, provide kubectl with their tokens, and give access
-// to their Clusters.
+// Package session contains the commands that sign users in to a hub, provide kubectl with the users' tokens, and give
+// access to their Clusters.
 package session
 
 import (
@@ -33,9 +33,9 @@ type options struct {
 	direct    bool // request a token for the Cluster's own address
 	selector  string
 	namespace string
-	caFile    string // of the hub's proxy, for a user who has not signed in
+	caFile    string // address of the hub's proxy, for a user who has not signed in
 	changes   bool   // the command may change something, so the hub must not be guessed
-	fansOut   bool   // the current context must say which session is meant, even if there is only one
+	fansOut   bool   // the current context must determine the session, even if there is only one session
 }
 
 // signing holds the flags for signing in.
@@ -76,7 +76,7 @@ other commands of this plugin use. The current context stays.`,
 	return c
 }
 
-// bind adds the flags of all commands that sign in.
+// bind adds the flags that all commands for signing in have.
 func (s *signing) bind(c *cobra.Command) {
 	c.Flags().BoolVar(&s.noBrowser, "no-browser", false, "Do not open a browser; the address is printed in any case")
 	c.Flags().DurationVar(&s.timeout, "timeout", signInLimit, "How long to wait for the sign-in in the browser")
@@ -127,7 +127,8 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 	return nil
 }
 
-// rememberLogin remembers a hub in the kubeconfig. If that fails, it only warns, because the user has signed in.
+// rememberLogin remembers a hub in the kubeconfig. If that fails, it only prints a warning, because the sign-in itself
+// has succeeded.
 func (o *options) rememberLogin(ctx context.Context, out io.Writer, session *login.Session) {
 	if err := o.loginContext(ctx, session); err != nil {
 		fmt.Fprintf(out, "Warning: your kubeconfig did not get a context for the hub: %s.\n", cli.Plain(err.Error()))

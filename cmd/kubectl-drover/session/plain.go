@@ -38,9 +38,10 @@ type plainHub struct {
 	ca  []byte
 }
 
-// plain returns the hub of the kubeconfig. It returns an error if the hub's context gets its tokens from this plugin,
-// since then the user has to sign in. The credentials of the context are only meant for its own server, and for the
-// proxy that the kubeconfig has for the same hub: no other URL, such as the value of --hub, replaces that address.
+// plain returns the hub that the kubeconfig refers to. It returns an error if the hub's context gets its tokens from
+// this plugin, because in that case the user has to sign in. The context's credentials are meant only for its own
+// server and for the proxy configured for the same hub in the kubeconfig, so they must not be sent to any other URL,
+// such as the value of --hub.
 func (o *options) plain(ctx context.Context) (*plainHub, error) {
 	raw, err := o.RawConfig()
 	if err != nil {
@@ -72,8 +73,8 @@ func (o *options) plain(ctx context.Context) (*plainHub, error) {
 	return p, nil
 }
 
-// session returns the user's way to the hub's proxy. The proxy accepts tokens that the hub's API server accepts, but no
-// client certificates.
+// session returns a session that uses the user's own credentials at the hub's proxy. The proxy accepts tokens that the
+// hub's API server accepts, but it does not accept client certificates.
 func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	a := p.auth
 	switch {
@@ -97,9 +98,9 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	return &login.Session{Issuer: p.url, CA: p.ca, Client: client, User: p.user, UserAgent: userAgent}, nil
 }
 
-// signedInOrPlain returns the session of a user who has signed in, or else a session with the
-// kubeconfig's own credentials. The commands that use it write a kubeconfig, in which the flags that choose the user
-// would have no effect.
+// signedInOrPlain returns the session of a user who has signed in, or otherwise a session with the kubeconfig's own
+// credentials. It rejects flags that choose the user, because the commands that call it write a kubeconfig, in which
+// these flags would have no effect.
 func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	none := clientcmdapi.AuthInfo{}
 	if !equality.Semantic.DeepEqual(o.Overrides.AuthInfo, none) || o.Overrides.Context.AuthInfo != "" {
@@ -117,7 +118,7 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	return p.session(o.UserAgent())
 }
 
-// neither explains why the user has no session, and why the kubeconfig does not replace it.
+// neither explains why the user has no session, and why the kubeconfig cannot be used instead.
 func neither(session, kubeconfig error) error {
 	if errors.Is(kubeconfig, login.ErrSignedOut) || errors.Is(kubeconfig, cli.ErrNoHub) {
 		return session
@@ -125,7 +126,7 @@ func neither(session, kubeconfig error) error {
 	return fmt.Errorf("%w; and without a session: %w", session, kubeconfig)
 }
 
-// userOf returns the kubeconfig's entry of the user of a session, or nil if the user has signed in.
+// userOf returns the kubeconfig's user entry for a session, or nil if the user has signed in.
 func (o *options) userOf(s *login.Session) *clientcmdapi.AuthInfo {
 	if s.User == "" {
 		return nil

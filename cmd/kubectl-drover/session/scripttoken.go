@@ -23,7 +23,7 @@ import (
 
 const pathTokens = "/v1/auth/tokens"
 
-// scriptToken is the hub's description of a token for scripts.
+// scriptToken is the hub's description of a script token.
 type scriptToken struct {
 	ID          string     `json:"id"`
 	Description string     `json:"description,omitempty"`
@@ -48,7 +48,7 @@ func (l scriptTokens) Names() []string {
 	return names
 }
 
-// wantedToken is a request for a token. The hub chooses the values of empty fields.
+// wantedToken is a request for a script token. The hub chooses values for empty fields.
 type wantedToken struct {
 	Description string `json:"description,omitempty"`
 	Cluster     string `json:"cluster,omitempty"`
@@ -104,8 +104,8 @@ func newTokenCreate(o *options) *cobra.Command {
 	return c
 }
 
-// checkReach returns an error if the user cannot reach a Cluster, <namespace>/<name>, because a token for it would be
-// useless. An empty cluster means all Clusters.
+// checkReach returns an error if the user cannot reach the given Cluster, <namespace>/<name>, because a token for that
+// Cluster would be useless. An empty cluster means all Clusters.
 func checkReach(ctx context.Context, session *login.Session, cluster string) error {
 	if cluster == "" {
 		return nil

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// hubItself is the value of "use --hub" without a hub.
+	// hubItself is the value of --hub if "use --hub" is called without a value.
 	hubItself = "-"
-	// back is the argument with which "use" returns to the context before.
+	// back is the argument that makes "use" return to the previous context.
 	back = "-"
 )
 
@@ -76,8 +76,8 @@ API server. From then on, the credentials of CONTEXT are also sent to URL.`,
 	return c
 }
 
-// parseUse returns the Cluster to use, or back, or "" for the hub itself. It sets HubName. The value of --hub is
-// optional, so a URL after it is an argument.
+// parseUse returns the Cluster to use, or back, or "" for the hub itself. It also sets HubName: because the value of
+// --hub is optional, a URL that follows --hub is parsed as an argument.
 func (o *options) parseUse(hub string, args []string) (string, error) {
 	if hub == hubItself {
 		hub = ""
@@ -152,8 +152,8 @@ func (o *options) useHub(c *cobra.Command) error {
 	})
 }
 
-// proxyOf returns the address of the hub's proxy that --hub gives to a context, and its CA. It is "" unless the user
-// names both.
+// proxyOf returns the address and the CA of the hub's proxy that --hub assigns to a context. The address is "" unless
+// the user names both a hub and a context.
 func (o *options) proxyOf(raw *clientcmdapi.Config, name string) (url string, ca []byte, err error) {
 	if o.Overrides.CurrentContext == "" || o.HubName == "" {
 		if o.caFile != "" {
@@ -195,7 +195,7 @@ func (o *options) at(name string) (*cli.Hub, error) {
 	return flags.Hub()
 }
 
-// useBefore returns to the context from which the last "use" came.
+// useBefore switches back to the context that was current before the last "use".
 func (o *options) useBefore(c *cobra.Command) error {
 	config, err := o.Loading.GetStartingConfig()
 	if err != nil {
@@ -204,8 +204,8 @@ func (o *options) useBefore(c *cobra.Command) error {
 	return o.switchTo(c, cli.MarkOf(config, config.CurrentContext).Previous, func(*cli.Mark) {})
 }
 
-// switchTo makes a context the current one, and changes its mark, which also remembers the context before. It reads the
-// kubeconfig itself, so that it keeps what other programs have written meanwhile.
+// switchTo makes a context the current one, and records the previous context in the new one's mark. It reads the
+// kubeconfig again, so that changes that other programs made in the meantime are not lost.
 func (o *options) switchTo(c *cobra.Command, name string, change func(*cli.Mark)) error {
 	config, err := o.Loading.GetStartingConfig()
 	if err != nil {
@@ -239,7 +239,7 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	current bool) (string, error) {
 	last := len(clusters) - 1
 	ownAddress := current && last >= 0 && clusters[last].answers(ctx, directToken(session, clusters[last]))
-	config, err := o.Loading.GetStartingConfig() // directly before the change, which keeps what others wrote meanwhile
+	config, err := o.Loading.GetStartingConfig() // read again just before the change, to keep other programs' changes
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
 	}
@@ -279,9 +279,8 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	return name, o.write(config)
 }
 
-// rememberHub returns the context of the kubeconfig that leads to the API server of a session's hub, or "". If
-// selected is set, it marks the context as the hub that was selected last. It never marks a context whose hub is not
-// certain.
+// rememberHub returns the context in the kubeconfig that leads to the API server of a session's hub, or "". If selected
+// is set, it marks the context as the most recently selected hub. It never marks a context whose hub is not certain.
 func rememberHub(config *clientcmdapi.Config, session *login.Session, selected bool) (string, error) {
 	name, err := cli.NamedHub(config, session.Issuer)
 	if err != nil || name == session.Issuer || cli.BaseOf(config, name) != session.Issuer {
@@ -293,18 +292,18 @@ func rememberHub(config *clientcmdapi.Config, session *login.Session, selected b
 	return name, markHub(config, name, session)
 }
 
-// markHub marks a context as the hub that was selected last.
+// markHub marks a context as the most recently selected hub.
 func markHub(config *clientcmdapi.Config, name string, session *login.Session) error {
 	mark := cli.MarkOf(config, name)
 	mark.Selected, mark.URL, mark.CA = time.Now(), session.Issuer, session.CA
 	return cli.SetMark(config, name, mark)
 }
 
-// probeLimit is how long a hub's API server may take to answer before the plugin does not remember it.
+// probeLimit is how long a hub's API server may take to respond. If it takes longer, the plugin does not remember it.
 const probeLimit = 3 * time.Second
 
 // loginContext adds a context for the hub's own API to the kubeconfig if the hub's API server accepts the user's
-// tokens, and remembers it.
+// tokens. It marks the context as the most recently selected hub.
 func (o *options) loginContext(ctx context.Context, session *login.Session) error {
 	session.UserAgent = o.UserAgent()
 	path := cli.PathLocal + "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -334,8 +333,8 @@ func (o *options) loginContext(ctx context.Context, session *login.Session) erro
 	return o.write(config)
 }
 
-// renewCA sets the CA of the hub in the contexts through the hub that the plugin made. It reports whether there are
-// any.
+// renewCA updates the hub's CA in all contexts that the plugin created and that lead through the hub. It reports
+// whether there are any.
 func renewCA(config *clientcmdapi.Config, session *login.Session) (found bool) {
 	user := "drover@" + strings.TrimPrefix(session.Issuer, "https://")
 	for name, context := range config.Contexts {

@@ -72,7 +72,8 @@ func sayUser(b *strings.Builder, user authenticationv1.UserInfo, hub string) {
 	}
 }
 
-// signedIn returns the session at the hub, with a token that is valid for a while. It does not ask the user to sign in.
+// signedIn returns the session at the hub, with a token that remains valid for a while. It does not ask the user to
+// sign in.
 func (o *options) signedIn(ctx context.Context) (*login.Session, error) {
 	store, issuer, err := o.session()
 	if err != nil {
@@ -100,8 +101,8 @@ func askHub(ctx context.Context, s *login.Session, path string, into any) error 
 	return callHub(ctx, s, http.MethodGet, path, nil, into)
 }
 
-// callHub sends a request as the user of a session and reads the response. The body is content as JSON, or empty if
-// content is nil.
+// callHub sends a request as the user of a session and reads the response. The body of the request is content as JSON,
+// or empty if content is nil.
 func callHub(ctx context.Context, s *login.Session, method, path string, content, into any) error {
 	client, err := s.Client, error(nil)
 	if client == nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeMembers are the members of a fleet for which a simulation computes steps, like activeNodes for the nodes of a
-// member. They are the next member to start, and the members in which the plan has started, until they are complete and
-// nothing more happens in them. The other members are only counted, so the cost of a simulation grows with its steps
-// and not with the number of members.
+// activeMembers are the members of a fleet for which a simulation computes steps. They correspond to activeNodes in a
+// member. They include the next member to start. They also include each member in which the plan has started, until
+// that member is complete and nothing more happens in it. The other members are only counted, so that the cost of a
+// simulation grows with the number of steps and not with the number of members.
 type activeMembers struct {
-	// members holds their indexes among all members, which are sorted by name.
+	// members holds the active members' indexes in the list of all members, which is sorted by name.
 	members []int
 	// waiting holds the indexes of the other members that can start, in the order in which they start.
 	waiting []int
@@ -23,7 +23,7 @@ type activeMembers struct {
 	view    []rollout.Cluster // clusters of the active members
 }
 
-// selectActive selects the active members again, because the caller may have changed something.
+// selectActive selects the active members again, because the caller may have changed the members.
 func (p *Simulation) selectActive() error {
 	p.activateAll()
 	if p.fleet == nil {
@@ -107,7 +107,7 @@ func (p *Simulation) countInactive(wave int, is rollout.OmittedMembers) {
 	p.fleet.Omitted[wave].Add(is)
 }
 
-// inactiveAbsent reports whether an inactive member is unavailable or held. In this case, the plan does not end as
+// inactiveAbsent reports whether an inactive member is unavailable or held. If there is one, the plan does not end as
 // complete.
 func (p *Simulation) inactiveAbsent() bool {
 	return p.fleet != nil &&

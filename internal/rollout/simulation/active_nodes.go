@@ -9,14 +9,14 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeNodes are the nodes of a member for which steps are computed. Nodes before them have completed the plan, and
-// nodes after them have not started. As a result, the cost of a simulation grows with the number of steps, not with the
-// number of nodes.
+// activeNodes are the nodes of a member for which steps are computed. Nodes that come before them have completed the
+// plan, and nodes that come after them have not started. As a result, the cost of a simulation grows with the number of
+// steps, not with the number of nodes.
 type activeNodes struct {
 	hash       string
 	generation int64
 	from, to   int
-	// omitted counts the other nodes.
+	// omitted counts the nodes that are not active.
 	omitted rollout.Omitted
 	// member contains only the active nodes.
 	member rollout.Member
@@ -66,7 +66,7 @@ func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 			return false, err
 		}
 	}
-	end := min(len(m.Nodes), a.to+max(1, a.to-a.from)) // twice as many each time, so that the search stays short
+	end := min(len(m.Nodes), a.to+max(1, a.to-a.from)) // twice as many nodes each time, so that the search stays short
 	if a.to == end {
 		return false, nil
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Member is a simulated member. It consists of the contents of its API server, and of events that happen without a
-// step.
+// Member is a simulated member. It holds the contents of the member's API server, and the events that occur on their
+// own, not as part of a step of the simulation.
 type Member struct {
 	rollout.Member
 	scenario Cluster
@@ -51,7 +51,7 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	return m, nil
 }
 
-// Apply carries out a step of a plan. It fails if an API server would refuse the step.
+// Apply carries out a step of a plan. It fails if an API server would reject the step.
 func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
 	at, found := slices.BinarySearchFunc(m.Nodes, s.Node,
 		func(n rollout.Node, name string) int { return strings.Compare(n.Name, name) })
@@ -74,7 +74,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 	return nil
 }
 
-// Remove does the same as an agent when a plan is removed. It deletes the plan's Jobs and releases its nodes.
+// Remove does what an agent does when a plan is removed. It deletes the plan's Jobs and releases its nodes.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
 	m.active, m.changed = nil, true
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
@@ -98,7 +98,7 @@ func (m *Member) write(n *rollout.Node, s *rollout.Step, plan string) {
 	}
 	if s.Claim == nil {
 		delete(n.Claims, plan)
-		delete(m.Drains, n.Name) // the agent ends drains of nodes that have no claim
+		delete(m.Drains, n.Name) // the agent cancels the drains of nodes that have no claim
 		delete(m.drains, n.Name)
 		return
 	}
@@ -125,7 +125,7 @@ func (m *Member) create(s *rollout.Step, plan *rollout.Plan, now time.Time) erro
 	return nil
 }
 
-// Advance ends the Jobs and drains that are due.
+// Advance ends the Jobs and drains whose end is due.
 func (m *Member) Advance(now time.Time) {
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
@@ -177,7 +177,7 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	}, nil
 }
 
-// node returns the scenario of a node. The node exists, because steps refer only to nodes of the member.
+// node returns a node's scenario. The node exists, because steps refer only to nodes of the member.
 func (m *Member) node(name string) *Node {
 	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name,
 		func(n Node, name string) int { return strings.Compare(n.Name, name) })

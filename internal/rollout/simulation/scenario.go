@@ -18,7 +18,7 @@ type Scenario struct {
 	// Plan is the plan to run. If neither clusterName nor clusterSelector is set, the plan runs on the first of
 	// Clusters.
 	Plan v1.Plan `json:"plan"`
-	// Latest is the version that the channel returns, for a plan without a version.
+	// Latest is the version that the channel returns, for a plan that does not specify a version.
 	Latest string `json:"latest,omitempty"`
 	// Start is when the plan starts.
 	Start metav1.Time `json:"start"`
@@ -39,9 +39,9 @@ type Durations struct {
 type Cluster struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// Away is the reason why the hub cannot give the member anything.
+	// Away is the reason why the hub cannot deliver anything to the member.
 	Away string `json:"away,omitempty"`
-	// Hold is the reason why the member takes part in no plan.
+	// Hold is the reason why the member does not take part in any plan.
 	Hold string `json:"hold,omitempty"`
 	// Window is the member's own window, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
 	Window string `json:"window,omitempty"`
@@ -54,7 +54,7 @@ type Node struct {
 	Labels        map[string]string `json:"labels,omitempty"`
 	Unschedulable bool              `json:"unschedulable,omitempty"`
 	NotReady      bool              `json:"notReady,omitempty"`
-	// Fails is the number of attempts of the node's upgrade that fail before one succeeds.
+	// Fails is the number of attempts to upgrade the node that fail before one succeeds.
 	Fails int32 `json:"fails,omitempty"`
 	// Hangs makes the upgrade exceed its deadline instead of failing.
 	Hangs     bool      `json:"hangs,omitempty"`

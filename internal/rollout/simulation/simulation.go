@@ -17,10 +17,11 @@ import (
 // maxSteps limits a simulation that would otherwise never end. Real plans of this size take days.
 const maxSteps = 2_000_000
 
-// Event is a step with its time.
+// Event is a step together with the time at which it is taken.
 type Event struct {
 	At time.Time
-	// Cluster is empty for a plan of a single cluster, and Node is empty for a step of a whole cluster.
+	// Cluster is empty for a plan that runs in a single cluster, and Node is empty for a step that affects a whole
+	// cluster.
 	Cluster, Node string
 	Verb          rollout.Verb
 	// Note contains details.
@@ -39,7 +40,7 @@ type Simulation struct {
 	active    activeMembers      // the members for which steps are computed
 	delivered []delivered        // one for each of Members
 	settled   []settled          // one for each of Members
-	// Observe, if set, is called after each step.
+	// Observe is called after each step. It may be nil.
 	Observe func(Event) error
 }
 
@@ -50,7 +51,7 @@ type delivered struct {
 	generation int64
 }
 
-// settled records what a member is waiting for, until it receives something else or something happens in it.
+// settled records what a member is waiting for, until the member receives something else or something happens in it.
 type settled struct {
 	delivered delivered
 	wait      rollout.Wait
@@ -103,10 +104,10 @@ func (p *Simulation) prepare() error {
 	return err
 }
 
-// Run runs the plan to the end, and returns its final reason to wait.
+// Run runs the plan to the end, and returns the final reason to wait.
 func (p *Simulation) Run() (rollout.Wait, error) { return p.RunUntil(time.Time{}) }
 
-// RunUntil runs the plan until a time, or to the end if the time is zero.
+// RunUntil runs the plan until the given time, or to the end if the time is zero.
 func (p *Simulation) RunUntil(end time.Time) (rollout.Wait, error) {
 	if err := p.selectActive(); err != nil {
 		return rollout.Wait{}, err
@@ -150,8 +151,8 @@ func (p *Simulation) advance(to time.Time) {
 	}
 }
 
-// settle takes all steps that can be taken now. It returns the reason why there is no further step, and when there may
-// be one.
+// settle takes all steps that can be taken now. It returns the reason why there is no further step, and the time when
+// there may be one.
 func (p *Simulation) settle() (rollout.Wait, error) {
 	if p.fleet == nil {
 		return p.settleMember(0, p.plan)
@@ -182,7 +183,7 @@ func (p *Simulation) settle() (rollout.Wait, error) {
 	return rollout.Wait{}, fmt.Errorf("simulate plan %s: its steps do not end", p.plan.Name)
 }
 
-// deliver lets a member run the plan that it receives.
+// deliver makes a member run the plan that is delivered to it.
 func (p *Simulation) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
 	last, is := &p.delivered[i], delivered{delivery: f.Deliver(&p.Clusters[i]), revision: p.fleet.Revision}
 	switch {

@@ -43,8 +43,8 @@ var (
 )
 
 // Client sends requests over one connection. The goroutine of a request sends the request's header, and receives the
-// response from its stream. A single reader of the connection fills the streams. Therefore a request without a body
-// starts no goroutine.
+// response from its stream. A single goroutine reads the connection and fills the streams. As a result, a request
+// without a body starts no goroutine.
 type Client struct {
 	conn           net.Conn
 	cfg            Config
@@ -217,7 +217,7 @@ func (c *Client) begin(ctx context.Context, s *stream, fields *requestFields) er
 	return c.write(headersFrames(c.out.header.Bytes(), s.id, s.body == nil, c.frame()))
 }
 
-// enter gives a stream its ID in the place that open has reserved, or releases the place because of an error.
+// enter gives a stream its ID in the slot that open has reserved, or releases the slot if there is an error.
 func (c *Client) enter(s *stream, headerBytes uint64, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -58,8 +58,8 @@ func (c *Client) wake() {
 }
 
 // bringsMore reports whether the buffer contains the complete next frame, and whether that frame contains more of the
-// stream's body. The body of a small response arrives together with its header, so its reader is woken up only once for
-// both.
+// stream's body. The body of a small response arrives together with its header, so the goroutine that waits for the
+// response is woken up only once for both.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false

@@ -151,7 +151,7 @@ func (s *stream) trailers(f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
-// arrive takes a piece of the body, and returns how many of its bytes will be read.
+// arrive takes a piece of the body, and returns how many bytes of the piece will be read.
 func (s *stream) arrive(p []byte, ended bool) (taken int, err error) {
 	s.mu.Lock()
 	switch {

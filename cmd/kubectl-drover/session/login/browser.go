@@ -18,7 +18,7 @@ func OpenBrowser(ctx context.Context, url string) error {
 	case "windows":
 		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", url}
 	}
-	// a browser that the command starts keeps running
+	// if the command starts a browser, the browser keeps running
 	command := exec.CommandContext(context.WithoutCancel(ctx), name, args...)
 	if err := command.Start(); err != nil {
 		return err

@@ -23,7 +23,7 @@ import (
 const (
 	// callbackPath is the path of the redirect URI.
 	callbackPath = "/callback"
-	// pageLimit is how long the browser may take to read the last page.
+	// pageLimit is how long the browser may take to load the last page.
 	pageLimit = 5 * time.Second
 )
 
@@ -75,7 +75,8 @@ type callback struct {
 	done                   chan result
 }
 
-// ServeHTTP implements http.Handler. A request without the state comes from another page and must not end the sign-in.
+// ServeHTTP implements http.Handler. A request without the right state was sent by another page and must not end the
+// sign-in.
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -126,7 +127,7 @@ func (c *callback) redeem(query url.Values) (*Session, error) {
 	return c.issuer.session(c.ctx, token, c.nonce)
 }
 
-// once reports whether no parameter is repeated.
+// once reports whether no parameter occurs more than once.
 func once(query url.Values) bool {
 	for _, values := range query {
 		if len(values) != 1 {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// Device signs a user in with a browser on any computer (RFC 8628). The user opens a URL there and types a code. Device
-// calls show with both.
+// Device signs a user in with a browser on any computer (RFC 8628). The user opens a URL in that browser and enters a
+// code. Device calls show with the URL and the code.
 func (i *Issuer) Device(ctx context.Context, show func(url, code string)) (*Session, error) {
 	if i.metadata.Device == "" {
 		return nil, fmt.Errorf("%s does not support device codes: omit --device, or use a newer hub", i.URL)

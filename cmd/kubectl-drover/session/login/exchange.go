@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// ForCluster exchanges the token of a session for a token that is only valid for one Cluster, <namespace>/<name> (RFC
-// 8693). The new token ends with the session.
+// ForCluster exchanges a session's token for a token that is valid only for one Cluster, <namespace>/<name> (RFC 8693).
+// The new token becomes invalid when the session ends.
 func (i *Issuer) ForCluster(ctx context.Context, s *Session, cluster string) (token string, until time.Time, err error) {
 	return i.ForAudience(ctx, s, "cluster:"+cluster)
 }
 
-// ForAudience exchanges the token of a session for a token with another audience. If the audience is the URL of a
+// ForAudience exchanges a session's token for a token with a different audience. If the audience is the URL of a
 // Cluster at the hub, the token is for the Cluster's own address.
 func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (token string, until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)

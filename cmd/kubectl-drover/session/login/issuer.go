@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package login signs a user in to the issuer of a hub, and stores the tokens in the user's home directory.
+// Package login signs a user in to a hub's issuer, and stores the user's tokens in the user's home directory.
 package login
 
 import (
@@ -23,21 +23,23 @@ import (
 )
 
 const (
-	// clientID is the public client that every hub knows without a registration.
+	// clientID is the public client that every hub accepts without registration.
 	clientID = "kubectl"
 	// scopeOffline requests a refresh token.
 	scopeOffline = "offline_access"
-	// maxResponse bounds a response of the hub, in bytes. requestLimit bounds the time of a request.
+	// maxResponse is the maximum size of a response from the hub, in bytes. requestLimit is the time limit of a
+	// request.
 	maxResponse  = 8 << 20
 	requestLimit = 30 * time.Second
-	// maxPause bounds the pause that a hub can request, in seconds.
+	// maxPause is the longest pause between polls that a hub can request, in seconds.
 	maxPause = 5
 )
 
-// ErrRefused is returned when the issuer refuses to renew the user's token. The user has to sign in.
+// ErrRefused is returned when the issuer refuses to renew the user's token. The user has to sign in again.
 var ErrRefused = errors.New("the session has ended")
 
-// metadata has the fields of the issuer's metadata that oidc.Provider does not read (RFC 8414, RFC 8628, RFC 9207).
+// metadata contains the fields of the issuer's metadata that oidc.Provider does not read (RFC 8414, RFC 8628, RFC
+// 9207).
 type metadata struct {
 	Authorization string   `json:"authorization_endpoint"`
 	Token         string   `json:"token_endpoint"`
@@ -61,8 +63,8 @@ type Issuer struct {
 	client   *http.Client
 }
 
-// ParseURL normalizes the URL of a hub to the form that issuers have: https, lower case, and without the port 443 or a
-// trailing slash.
+// ParseURL normalizes the URL of a hub to the form of an issuer URL: https, in lower case, without port 443 and without
+// a trailing slash.
 func ParseURL(raw string) (string, error) {
 	if !strings.Contains(raw, "://") {
 		raw = "https://" + raw
@@ -103,7 +105,7 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	i.verifier = provider.Verifier(&oidc.Config{ClientID: clientID})
 	i.oauth = oauth2.Config{
 		ClientID: clientID, Scopes: []string{oidc.ScopeOpenID},
-		// The style is set explicitly. To detect it, x/oauth2 would redeem a code twice.
+		// The style is set explicitly. If x/oauth2 had to detect it, it would redeem a code twice.
 		Endpoint: oauth2.Endpoint{AuthURL: m.Authorization, TokenURL: m.Token, DeviceAuthURL: m.Device, AuthStyle: oauth2.AuthStyleInParams},
 	}
 	if slices.Contains(m.Scopes, scopeOffline) {
@@ -128,13 +130,13 @@ func undiscovered(issuer string, err error) error {
 
 func (i *Issuer) own(endpoint string) bool { return strings.HasPrefix(endpoint, i.URL+"/") }
 
-// context makes x/oauth2 and go-oidc use the HTTP client of the hub.
+// context makes x/oauth2 and go-oidc use the hub's HTTP client.
 func (i *Issuer) context(ctx context.Context) context.Context {
 	return oidc.ClientContext(ctx, i.client)
 }
 
-// session returns a session from the issuer's response, after the checks that OpenID Connect requires of a client.
-// nonce is empty if the request had none.
+// session makes the checks that OpenID Connect requires of a client, and returns a session from the issuer's response.
+// nonce is empty if the request had no nonce.
 func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string) (*Session, error) {
 	raw, _ := token.Extra("id_token").(string)
 	if raw == "" {
@@ -159,7 +161,8 @@ func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string)
 	return s, nil
 }
 
-// Refresh renews a session with a new token of the same user. The error matches ErrRefused if the issuer refuses.
+// Refresh renews a session with a new token for the same user. The error matches ErrRefused if the issuer refuses the
+// renewal.
 func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 	if s.Refresh == "" {
 		return nil, fmt.Errorf("%w: the hub gave no refresh token", ErrRefused)
@@ -185,7 +188,7 @@ func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 	return next, nil
 }
 
-// patiently retries a few times while the hub is unavailable, because a replica may be starting or stopping.
+// patiently retries f a few times while the hub is unavailable, because a replica may be starting or stopping.
 func (i *Issuer) patiently(ctx context.Context, ask func() (*oauth2.Token, error)) (*oauth2.Token, error) {
 	for pauses := 3; ; pauses-- {
 		token, err := ask()
@@ -229,8 +232,8 @@ func (i *Issuer) Revoke(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// Client returns an HTTP client for a hub. The client trusts ca, or the CAs of the computer if ca is empty. It does not
-// follow redirects, and it bounds responses.
+// Client returns an HTTP client for a hub. The client trusts ca, or the computer's own CAs if ca is empty. It does not
+// follow redirects, and it limits the size of responses.
 func Client(ca []byte) (*http.Client, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(ca) > 0 {
@@ -244,7 +247,7 @@ func Client(ca []byte) (*http.Client, error) {
 	return &http.Client{Transport: bounded{transport}, Timeout: requestLimit, CheckRedirect: stay}, nil
 }
 
-// bounded cuts off responses at maxResponse.
+// bounded truncates responses to maxResponse.
 type bounded struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

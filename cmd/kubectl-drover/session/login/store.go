@@ -26,7 +26,7 @@ const (
 	margin = 30 * time.Second
 	// lockPause is the polling interval for a lock that another process holds.
 	lockPause = 50 * time.Millisecond
-	// maxSession bounds the file of a session, in bytes.
+	// maxSession is the maximum size of a session file, in bytes.
 	maxSession = 1 << 20
 )
 
@@ -36,21 +36,21 @@ var ErrSignedOut = errors.New("you are not signed in")
 // Session holds the tokens of a user who has signed in to a hub.
 type Session struct {
 	Issuer string `json:"issuer"`
-	// CA of the hub in PEM. If it is empty, the computer's own CAs are trusted.
+	// CA is the hub's CA, in PEM. If it is empty, the computer's own CAs are trusted.
 	CA []byte `json:"ca,omitempty"`
-	// Token identifies the user until Expires, by the clock of this computer.
+	// Token identifies the user until Expires, according to this computer's clock.
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
-	// Refresh is the refresh token, or empty if the hub gave none.
+	// Refresh is the refresh token, or empty if the hub issued none.
 	Refresh string `json:"refresh,omitempty"`
-	// Direct has tokens for Clusters' own addresses, by <namespace>/<name>.
+	// Direct holds the tokens for Clusters' own addresses, by <namespace>/<name>.
 	Direct map[string]DirectToken `json:"direct,omitempty"`
-	// Notice is a message of the hub about the login. It is shown once and not stored.
+	// Notice is a message from the hub about the login. It is shown once and is not stored.
 	Notice string `json:"-"`
 	// UserAgent is the User-Agent header of the plugin. It is not stored.
 	UserAgent string `json:"-"`
-	// Client authenticates requests of a user who has not signed in, with the kubeconfig's entry User. They are not
-	// stored. Issuer is then only the address of the hub.
+	// Client authenticates the requests of a user who has not signed in, using the kubeconfig's entry User. Neither
+	// Client nor User is stored. In this case, Issuer is only the address of the hub.
 	Client *http.Client `json:"-"`
 	User   string       `json:"-"`
 }
@@ -60,20 +60,20 @@ type DirectToken struct {
 	Token string    `json:"token"`
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
-	// Tried is when the hub was last asked for another token without success.
+	// Tried is when the last unsuccessful request for a new token was sent to the hub.
 	Tried time.Time `json:"tried,omitzero"`
 }
 
 // Last returns the time after which the token should no longer be used.
 func (t DirectToken) Last() time.Time { return t.Until.Add(-margin) }
 
-// Usable reports whether the token is valid for a while.
+// Usable reports whether the token remains valid for a while.
 func (t DirectToken) Usable(now time.Time) bool { return t.Token != "" && now.Before(t.Last()) }
 
-// Half returns the time when half of the token's lifetime is over.
+// Half returns the time at which half of the token's lifetime has passed.
 func (t DirectToken) Half() time.Time { return t.From.Add(t.Until.Sub(t.From) / 2) }
 
-// maxDirect bounds the number of tokens in a session. Each is as long as the session's token.
+// maxDirect is the maximum number of such tokens in a session. Each of them is as long as the session's own token.
 const maxDirect = 64
 
 // KeepDirect stores a token for a Cluster's own address in the session at an issuer.
@@ -156,7 +156,7 @@ func read(file string) (*Session, error) {
 
 // List returns all sessions.
 func (s Store) List() ([]*Session, error) {
-	files, err := os.ReadDir(s.Dir) // filepath.Glob would treat characters of the directory's own path as a pattern
+	files, err := os.ReadDir(s.Dir) // filepath.Glob would treat characters in the directory's path as a pattern
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
@@ -176,8 +176,8 @@ func (s Store) List() ([]*Session, error) {
 	return sessions, nil
 }
 
-// Fresh returns the session at an issuer, with a token that is valid for a while. If there is no such session, one
-// process calls renew with the old session, or nil, and other processes wait for it.
+// Fresh returns the session at an issuer, with a token that remains valid for a while. If there is no such session, one
+// process calls renew, and other processes wait for it. renew gets the old session, or nil if there is none.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
 		return session, nil
@@ -211,7 +211,7 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	if _, err := lock.TryLockContext(ctx, lockPause); err != nil {
 		return fmt.Errorf("wait for another command that signs in at %s: %w", issuer, err)
 	}
-	defer func() { _ = lock.Unlock() }() // the lock is also released when the process ends
+	defer func() { _ = lock.Unlock() }() // the operating system also releases the lock when the process ends
 	before, err := s.Load(issuer)
 	if err != nil && !errors.Is(err, ErrSignedOut) {
 		return err
@@ -228,7 +228,7 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	return s.write(after)
 }
 
-// close makes an existing directory accessible to its owner only.
+// close makes an existing directory accessible only to its owner.
 func (s Store) close() error {
 	dir, err := os.OpenRoot(s.Dir)
 	if err != nil {
@@ -237,7 +237,7 @@ func (s Store) close() error {
 	return errors.Join(dir.Chmod(".", 0o700), dir.Close())
 }
 
-// write replaces the file of a session atomically. Only its owner may read the file.
+// write atomically replaces a session's file. Only its owner may read the file.
 func (s Store) write(session *Session) error {
 	raw, err := json.Marshal(session)
 	if err != nil {
