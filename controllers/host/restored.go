@@ -40,8 +40,8 @@ func (r *Reconciler) give(in *input, version string, content []byte) {
 	})
 }
 
-// holdBack reports whether changes are held back because the host's state is newer than the state of the restored hub.
-// It records the changes that need a confirmation. Changes that cannot harm the host need no confirmation.
+// holdBack reports whether the host's state is newer than the state of the restored hub. If so, it records the changes,
+// unless they have been confirmed or cannot harm the host.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
 	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
 	if lost == "" || unharmed || confirmed {

@@ -59,7 +59,7 @@ func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		g.deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
 	}
-	g.deliveries.Changed(req.NamespacedName) // the profile, which decides whether anything is delivered, may have changed
+	g.deliveries.Changed(req.NamespacedName) // the profile, which decides about deliveries, may have changed
 	g.deliveries.Replace(key, map[types.NamespacedName]*set.Set{req.NamespacedName: g.set})
 	return ctrl.Result{}, nil
 }
