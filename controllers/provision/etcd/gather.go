@@ -131,7 +131,7 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 
 // lost reports whether a Host has been disconnected for lostTime. The status has no lastSeen if the hub started after
 // the agent's last connection. In that case, the time of the last change to the Ready condition counts. This time is
-// not later than lastSeen. The function has no side effects.
+// not later than the disconnection. The function has no side effects.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false
