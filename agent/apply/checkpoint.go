@@ -57,7 +57,7 @@ func (l *leadership) reconcileOther(id string) bool {
 	return true
 }
 
-// set replaces the checkpoint, and reports whether the value has changed.
+// set replaces the checkpoint unless the given one is the same or older, and reports whether it did so.
 func (c *hubHistory) set(value string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
