@@ -176,7 +176,8 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 }
 
 // last returns the identity that the hub most recently accepted, or nil if there is none or the agent is being
-// uninstalled. The identity that was most recently read would not do, because it may come from the backup.
+// uninstalled. It does not return the identity that was most recently read, because that identity may come from the
+// backup.
 func (k *Keeper) last() *identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()

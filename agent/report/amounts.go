@@ -50,7 +50,7 @@ func (a *amounts) extend(name corev1.ResourceName, v int64) {
 }
 
 // Limits on each amount for one node and one pod. Sums are maintained by adding and subtracting, so the sums themselves
-// cannot be limited. Sums cannot overflow with up to 8,192 nodes and 524,288 pods that have these amounts.
+// cannot be limited. With up to 8,192 nodes and 524,288 pods of these sizes, the sums do not overflow.
 const (
 	maxOfNode = 1 << 50
 	maxOfPod  = 1 << 44

@@ -33,7 +33,7 @@ type PlanStatus struct {
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
-	// clusters counts the members that the plan applies to. It is absent in a member.
+	// clusters counts the members that the plan applies to. The field is absent in a member.
 	// +optional
 	Clusters *PlanCount `json:"clusters,omitempty"`
 
