@@ -341,9 +341,8 @@ type GitHubProvider struct {
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
 	// organizations restricts sign-in to users who belong to at least one of these organizations. Each of these
-	// organizations that a user belongs to becomes one of the user's groups. Each of the user's teams in these
-	// organizations also becomes a group, named organization/team. At most 64 organizations are allowed. This field is
-	// required unless anyUser is set.
+	// organizations that a user belongs to becomes a group of the user, as does each team, as organization/team. At
+	// most 64 are allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
