@@ -82,7 +82,7 @@ test-helm: ## Install, upgrade and remove the chart with the helm command. The f
 	cd hack/release && DROVER_TEST_HELM=1 $(gotest) -run '^TestHelm' -v .
 
 .PHONY: test-versions
-test-versions: ## Test hub and members on the oldest and the newest supported Kubernetes. The first run builds the oldest control plane (minutes).
+test-versions: ## Test hub and members on the oldest and the newest supported Kubernetes, and with the previous version of Drover. The first run builds the oldest control plane (minutes).
 	assets=$$(go run ./hack/labctl path --oldest) && KUBEBUILDER_ASSETS=$$assets $(gotest) ./api/v1 ./test/policy ./internal/registration ./internal/tenancy
 	DROVER_TEST_VERSIONS=1 $(gotest) ./test/versions -v
 
@@ -94,8 +94,8 @@ test-chaos: ## Break managers, agents and links at random, and check that everyt
 test-nodes: ## Start clusters with real nodes (kubelets, containers), disconnect and kill them, and check that nothing is left. Requires root on Linux.
 	go run ./hack/labctl build $(nodeprograms)
 	DROVER_TEST_NODES=1 $(gotest) ./test/lab/nodes -v
-test-demo: ## Run "make demo" with real nodes in a copy of the sources, try what it suggests, and check that nothing is left. Requires root on Linux.
-	DROVER_TEST_DEMO=1 $(gotest) -count=1 -run '^TestTheDemoOnRealNodes$$' ./hack/demo -v
+test-demo: ## Run "make demo" with simulated and real nodes in a copy of the sources, try what it suggests, and check that nothing is left. Real nodes require root on Linux.
+	DROVER_TEST_DEMO=1 $(gotest) -count=1 -run '^TestTheDemo' ./hack/demo -v
 
 .PHONY: e2e e2e-clusterapi conformance
 e2e: ## Run an operator's stories on real nodes, with manager and agents as pods, and write transcripts of the commands. Requires root on Linux.
@@ -136,7 +136,7 @@ verify: ## Check that generated files, go.mod, config/ and the architecture are 
 	hack/verify.sh
 
 .PHONY: demo demo-down
-demo: ## Start a hub and a member on this machine, as root on Linux with real nodes: make demo [NODES=real|simulated]
+demo: ## Start a hub and a member on this machine with users who can sign in, as root on Linux with real nodes: make demo [NODES=real|simulated]
 	go run ./hack/demo up $(NODES)
 demo-down: ## Stop everything that "make demo" started, and remove it.
 	go run ./hack/demo down

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -27,7 +28,33 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "drover-agent:", err)
+		leaveMessage(terminationLog, err)
 		os.Exit(1)
+	}
+}
+
+// runError is the error with which the container's own process ends. Other commands, such as loglevel, run beside it in
+// the same container and must not replace its message.
+type runError struct{ error }
+
+func (e *runError) Unwrap() error { return e.error }
+
+// terminationLog is the default of a container's terminationMessagePath. The kubelet shows its content in the status of
+// the pod.
+const terminationLog = "/dev/termination-log"
+
+// leaveMessage leaves a runError for the kubelet. It does nothing outside of a container.
+func leaveMessage(path string, err error) {
+	if ended := (*runError)(nil); !errors.As(err, &ended) {
+		return
+	}
+	file, openErr := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if openErr != nil {
+		return
+	}
+	_, writeErr := file.WriteString(daemon.Presentable(err.Error()))
+	if err := errors.Join(writeErr, file.Close()); err != nil {
+		fmt.Fprintln(os.Stderr, "drover-agent: cannot leave a message for the kubelet:", err)
 	}
 }
 
@@ -52,7 +79,10 @@ func command() *cobra.Command {
 				cmd.Println(version)
 				return nil
 			}
-			return run(cmd.Context(), kubeconfig, read, work)
+			if err := run(cmd.Context(), kubeconfig, read, work); err != nil {
+				return &runError{err}
+			}
+			return nil
 		}
 	}
 	root := &cobra.Command{

@@ -5,12 +5,30 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
 )
+
+func TestAnErrorIsLeftForTheKubelet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "termination-log")
+	leaveMessage(path, &runError{errors.New("x")})
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("outside of a container: %v, want no file", err)
+	}
+	if err := os.WriteFile(path, []byte("an earlier message, which is longer than the next one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	leaveMessage(path, &runError{errors.New("dial http://user:s3cret@proxy:\nrefused")})
+	leaveMessage(path, errors.New("of loglevel, which runs beside the agent"))
+	if text, err := os.ReadFile(path); err != nil || string(text) != "dial http://***@proxy: refused" {
+		t.Errorf("the message is %q, %v", text, err)
+	}
+}
 
 func TestCommand(t *testing.T) {
 	t.Setenv("DROVER_SOCKET", filepath.Join(t.TempDir(), "s"))

@@ -36,7 +36,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 		}
 	}
 	reconciler := &cluster.Reconciler{
-		Client: s.client, Live: s.live, Recorder: s.recorder("drover-cluster"), Members: cluster.MembersOf(s.Members),
+		Client: s.client, Live: s.live, Recorder: s.recorder("drover-cluster"), Members: s.Members.Reconciled(),
 		Settings: s.settings, Agent: s.Config.Agent.Defaults(), Upgrades: upgrades,
 		Places: cluster.NewPlaces(s.Config.Limits.Workspace.Clusters),
 		Synced: s.Synced, Started: s.Started, Now: time.Now,

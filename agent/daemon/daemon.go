@@ -190,7 +190,7 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 		term:      a.term(),
 		settings:  keeper.Settings(duties.reporter.Touch),
 	}
-	l := a.newLink(keeper, false, routes)
+	l := a.newLink(keeper, duties.failures.tell, routes)
 	a.reported.Store(duties.stream.Topic(protocol.SubjectReport))
 	a.link.Store(l)
 
@@ -235,9 +235,11 @@ func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
 	})
 }
 
-func (a *agent) newLink(keeper *identity.Keeper, nodeAgent bool, h http.Handler) *link.Link {
+// newLink returns the link of the agent. For a node agent, which leaves it to the replicas to explain failures, told is
+// nil.
+func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handler) *link.Link {
 	return link.New(link.Options{
-		Target: keeper.Target, Changed: keeper.Changed, Handler: h, Patient: nodeAgent,
+		Target: keeper.Target, Changed: keeper.Changed, Told: told, Handler: h, Patient: told == nil,
 		Drain: cmp.Or(a.options.Stop, StopTimeout), Log: a.options.Log.WithName("link"),
 	})
 }

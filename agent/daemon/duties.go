@@ -30,6 +30,7 @@ type duties struct {
 	election   *leader.Election
 	sets       *apply.Applier
 	identity   *identity.Keeper
+	failures   *lastError
 	plans      *plan.Runner     // nil in a read-only agent
 	direct     *direct.Endpoint // nil in a read-only agent
 }
@@ -48,6 +49,9 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 		Changed:    func() { d.reporter.Touch() },
 		Log:        log.WithName("deployment"),
 	})
+	d.failures = newLastError(func(ctx context.Context, text string) error {
+		return a.client.Deployment(env.Namespace, protocol.AgentName).Annotate(ctx, v1.AnnotationAgentLastError, text)
+	}, log.WithName("last-error"))
 	d.sets = apply.New(apply.Options{
 		Client: a.client.REST, Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace),
 		Topic: d.stream.Topic(protocol.SubjectSets), ReadOnly: env.Profile == v1.ProfileReadOnly,
@@ -100,6 +104,7 @@ func (d *duties) lead(ctx context.Context) {
 	running.Go(func() { d.deployment.Lead(ctx) })
 	running.Go(func() { d.sets.Lead(ctx) })
 	running.Go(func() { d.identity.Follow(ctx) })
+	running.Go(func() { d.failures.lead(ctx) })
 	if d.plans != nil {
 		running.Go(func() { d.plans.Lead(ctx) })
 	}

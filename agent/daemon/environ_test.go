@@ -105,6 +105,12 @@ func TestReadRefuses(t *testing.T) {
 			vars: map[string]string{"DROVER_SERVER": "https://u:hunter2@hub:port"}, says: []string{"is not a URL"},
 			not: "hunter2",
 		},
+		"a password before a host without a scheme, unprinted": {
+			vars: map[string]string{"DROVER_SERVER": "bob:hunter2@hub"}, says: []string{"not an https URL"}, not: "hunter2",
+		},
+		"a password in a URL without a host, unprinted": {
+			vars: map[string]string{"DROVER_SERVER": "https:bob:hunter2@hub"}, says: []string{"has no host"}, not: "hunter2",
+		},
 		"a query, unprinted": {vars: map[string]string{"DROVER_SERVER": "https://hub?token=hunter2"}, says: []string{"query"},
 			not: "hunter2"},
 		"a checksum that is too short": {vars: map[string]string{"DROVER_SERVER": "https://hub",

@@ -62,7 +62,7 @@ func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Ke
 	toLeader := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, leader.ErrNotLeading.Error(), http.StatusMisdirectedRequest)
 	})
-	l := a.newLink(keeper, true, routes{
+	l := a.newLink(keeper, nil, routes{
 		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe), report: lines,
 		settings:   keeper.Settings(reporter.Touch),
 		deployment: toLeader, uninstall: toLeader, sets: toLeader, term: a.term(),

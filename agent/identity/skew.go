@@ -61,5 +61,5 @@ func describeSkew(ours, hubs time.Time) (string, bool) {
 		direction = "behind"
 	}
 	return fmt.Sprintf("the agent's clock is %s %s the hub's: set the clocks of the agent's node and the hub",
-		skew.Abs().Round(time.Second), direction), true
+		skew.Abs().Round(time.Minute), direction), true // in minutes, so that the message seldom changes
 }

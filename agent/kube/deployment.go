@@ -5,6 +5,8 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +38,20 @@ func (d *Deployment) Get(ctx context.Context) (*appsv1.Deployment, error) {
 func (d *Deployment) Patch(ctx context.Context, patch []byte) error {
 	req := d.at(d.rest.Patch(types.JSONPatchType)).Param("fieldManager", fieldManager).Body(patch)
 	return d.wrap("change", req.Do(ctx).Error())
+}
+
+// Annotate sets an annotation of the Deployment, or removes it if value is empty.
+func (d *Deployment) Annotate(ctx context.Context, key, value string) error {
+	annotations := map[string]any{key: value}
+	if value == "" {
+		annotations[key] = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return fmt.Errorf("make patch: %w", err)
+	}
+	req := d.at(d.rest.Patch(types.MergePatchType)).Param("fieldManager", fieldManager).Body(patch)
+	return d.wrap("annotate", req.Do(ctx).Error())
 }
 
 // Watch follows the Deployment. Its current state comes first. The caller stops the watch.

@@ -29,15 +29,16 @@ type Objects struct{ client rest.Interface }
 // Objects returns access to the objects in the member.
 func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
 
-// Apply applies an object with server-side apply under a field manager. If force is set, it takes over fields from
-// other managers.
-func (o *Objects) Apply(ctx context.Context, path, manager string, force bool,
-	object []byte) (*metav1.PartialObjectMetadata, error) {
+// Apply applies an object with server-side apply under a field manager. It takes over fields from other managers.
+func (o *Objects) Apply(
+	ctx context.Context, path, manager string, object []byte,
+) (*metav1.PartialObjectMetadata, error) {
 	return metadata(o.client.Patch(types.ApplyPatchType).AbsPath(path).SetHeader("Accept", metadataJSON).
-		Param("fieldManager", manager).Param("force", strconv.FormatBool(force)).Body(object).Do(ctx))
+		Param("fieldManager", manager).Param("force", "true").Body(object).Do(ctx))
 }
 
-// ApplyWhole is like Apply, but also returns the whole stored object as JSON.
+// ApplyWhole is like Apply, but takes fields from other managers only by force. It also returns the whole stored object
+// as JSON.
 func (o *Objects) ApplyWhole(
 	ctx context.Context, path, manager string, force bool, object []byte,
 ) (*metav1.PartialObjectMetadata, []byte, error) {

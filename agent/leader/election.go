@@ -264,7 +264,10 @@ var errTaken = errors.New("another replica has taken the lease")
 // update renews the Lease once. A conflict may come from the replica's own write if its response was lost.
 func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	deadline time.Time) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithDeadline(ctx, earlier(now.Add(callTimeout), deadline))
+	if limit := now.Add(callTimeout); limit.Before(deadline) {
+		deadline = limit
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	want := lease.DeepCopy()
 	at := metav1.NewMicroTime(now)
@@ -325,13 +328,6 @@ func termOf(lease *coordinationv1.Lease) protocol.Term {
 	}
 	since := spec.AcquireTime.UTC().Format(time.RFC3339Nano)
 	return protocol.Term{Term: fmt.Sprintf("%d/%s/%s", transitions, since, *spec.HolderIdentity)}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -46,6 +46,9 @@ type Options struct {
 	// Changed returns when ctx ends, or when there is a join token that has not been tried yet, so another attempt does
 	// not have to wait.
 	Changed func(ctx context.Context)
+	// Told receives the reason whenever an attempt to open a tunnel has failed, and "" whenever a tunnel is open. It must
+	// not block. It may be nil.
+	Told func(why string)
 	// Handler serves the hub's requests.
 	Handler http.Handler
 	Log     logr.Logger
@@ -79,6 +82,9 @@ type state struct {
 func New(o Options) *Link {
 	if o.Jitter == nil {
 		o.Jitter = rand.N[time.Duration]
+	}
+	if o.Told == nil {
+		o.Told = func(string) {}
 	}
 	first := firstWait
 	if o.Patient {
@@ -147,11 +153,14 @@ func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) &&
 		untrusted.JSON([]byte(hs.Body), &refusal, untrusted.Small()) == nil && refusal.Reason != "" {
+		short := strings.Replace(err.Error(), ": "+hs.Body, "", 1)
 		l.options.Log.Info("refused by the hub", "reason", refusal.Reason, "message", refusal.Message, "code", hs.StatusCode,
-			"error", strings.Replace(err.Error(), ": "+hs.Body, "", 1), "retryIn", wait.String())
+			"error", short, "retryIn", wait.String())
+		l.options.Told(fmt.Sprintf("refused by the hub: %s: %s: %s", refusal.Reason, refusal.Message, short))
 		return
 	}
 	l.options.Log.Error(err, "not connected to the hub", "retryIn", wait.String())
+	l.options.Told("not connected to the hub: " + err.Error())
 }
 
 // attempt opens a tunnel to the first server that accepts it.
@@ -180,6 +189,7 @@ func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
 // serve serves a tunnel in the background until it ends.
 func (l *Link) serve(ctx context.Context, tunnel Serve, server string) *branch {
 	l.options.Log.Info("connected to the hub", "server", server)
+	l.options.Told("")
 	b := newBranch(l.options.Handler, server)
 	l.opened(1)
 	closed := sync.OnceFunc(func() { l.opened(-1) })

@@ -88,7 +88,7 @@ func (l *leadership) apply(ctx context.Context, o objectAt) (*metav1.PartialObje
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", o.path, err)
 	}
-	applied, err := l.options.Objects.Apply(ctx, o.path, fieldManager, true, raw)
+	applied, err := l.options.Objects.Apply(ctx, o.path, fieldManager, raw)
 	return applied, err
 }
 
@@ -115,7 +115,7 @@ func (l *leadership) installSchema(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the schema of Plans: %w", err)
 	}
-	applied, err := l.options.Objects.Apply(ctx, pathCRD, fieldManager, true, raw)
+	applied, err := l.options.Objects.Apply(ctx, pathCRD, fieldManager, raw)
 	if err != nil {
 		return err
 	}

@@ -70,8 +70,11 @@ func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanS
 		return
 	}
 	now, c := l.options.Now(), l.planState(string(o.UID))
-	if due := later(c.limiter.due(conditionsChanged(o.Status.Conditions, status.Conditions)),
-		c.status.until); now.Before(due) {
+	due := c.limiter.due(conditionsChanged(o.Status.Conditions, status.Conditions))
+	if due.Before(c.status.until) {
+		due = c.status.until
+	}
+	if now.Before(due) {
 		next.by(due)
 		return
 	}
@@ -93,13 +96,6 @@ func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanS
 		c.status = c.status.after(now)
 		next.by(c.status.until)
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // addLogs adds the last lines of the logs of failed Jobs. It returns false while the logs are being read. The status

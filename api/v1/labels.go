@@ -62,6 +62,10 @@ const AnnotationNodeAgent = Group + "/node-agent"
 // users' tokens for the member's API servers.
 const AnnotationDirectAccess = Group + "/direct-access"
 
+// AnnotationAgentLastError on the agent's Deployment says why the agent is not connected to the hub: a time and the
+// error. The agent removes it when it connects.
+const AnnotationAgentLastError = Group + "/agent-last-error"
+
 // AgentReplicasByNodes is the value of AnnotationAgentReplicas.
 const AgentReplicasByNodes = "by-nodes"
 

@@ -259,8 +259,8 @@ const (
 	// ReasonPaused means that spec.paused is true.
 	ReasonPaused = "Paused"
 
-	// ReasonNodeFailed means that a node has no attempts left. status.failures says why. To try again, change the plan.
-	// The Plan becomes Stalled.
+	// ReasonNodeFailed means that a node has no attempts left. status.failures says why. To try again, change the Plan, or
+	// pause and resume it. The Plan becomes Stalled.
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures means that more members failed than maxFailedClusters allows. The Plan becomes Stalled.
 	ReasonTooManyFailures = "TooManyFailures"

@@ -29,6 +29,7 @@ func changing() map[string]string {
 		"project add-namespace": "project add-namespace web shop",
 		"plan pause":            "plan pause k3s",
 		"plan resume":           "plan resume k3s",
+		"plan retry":            "plan retry k3s",
 		"agents pause":          "agents pause prod",
 		"agents resume":         "agents resume prod",
 		"import":                "import prod",

@@ -66,7 +66,7 @@ func commands(o *cli.Options) []*cobra.Command {
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version of this plugin", Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), version)
 			return err

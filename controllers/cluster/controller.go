@@ -39,7 +39,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Members  Members
+	Members  members.Reconciled
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
 	// Agent holds the hub's defaults for spec.agent.
@@ -60,19 +60,6 @@ type Reconciler struct {
 	admissionTime time.Duration // how long the hub takes to admit all agents; set together with led
 	manifests     registration.Manifests
 	written       status.Written[*v1.Cluster]
-}
-
-// Members contains the parts of the registry that the Reconciler needs.
-type Members struct {
-	*members.States
-	*members.Calls
-	// Forget discards all data about a member whose Cluster is gone.
-	Forget func(name types.NamespacedName)
-}
-
-// MembersOf returns the Members of a registry.
-func MembersOf(all *members.Registry) Members {
-	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
 
 // Sets contains functions that return the state of sets in members.

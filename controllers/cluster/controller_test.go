@@ -55,7 +55,7 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Cleanup(w.registry.Close)
 	w.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "member"}
 	w.r = &cluster.Reconciler{
-		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: cluster.MembersOf(w.registry),
+		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: w.registry.Reconciled(),
 		Settings: func() protocol.Settings { return w.settings },
 		Agent:    v1.Agent{Image: "drover:test"}, Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
 	}

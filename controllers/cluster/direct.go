@@ -43,11 +43,7 @@ func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v condition
 	case !signIn:
 		return conditionValue{reason: v1.ReasonSignInOff, message: "Users do not sign in at the hub, and only tokens of its issuer are accepted there: set signIn.issuer in the hub's configuration"}, true
 	case o.Stage == delivery.Failed || o.Stage == delivery.Refused:
-		v = conditionValue{reason: o.Reason, message: "The member does not get the data that its agent verifies tokens with"}
-		if len(o.Failures) > 0 {
-			v.message += ". " + delivery.Explain(o.Failures[0])
-		}
-		return v, true
+		return undelivered(o, "The member does not get the data that its agent verifies tokens with"), true
 	case o.Stage != delivery.Applied:
 		return conditionValue{}, false
 	case cluster.Spec.AuthorizedEndpoint.TLSSecretName == "" && cluster.Status.DirectAuthority == "":

@@ -37,13 +37,17 @@ func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	case delivery.Applied:
 		return conditionValue{ok: true, reason: v1.ReasonGuardsApplied, message: "The policies that guard projects are in force in the member"}, true
 	case delivery.Failed, delivery.Refused:
-		v = conditionValue{reason: o.Reason, message: "The policies that guard projects are not all in force in the member"}
-		if len(o.Failures) > 0 {
-			v.message += ". " + delivery.Explain(o.Failures[0])
-		}
-		return v, true
+		return undelivered(o, "The policies that guard projects are not all in force in the member"), true
 	}
 	return conditionValue{}, false
+}
+
+// undelivered returns the value of a condition for a set that could not be delivered to the member.
+func undelivered(o delivery.Outcome, message string) conditionValue {
+	if len(o.Failures) > 0 {
+		message += ". " + delivery.Explain(o.Failures[0])
+	}
+	return conditionValue{reason: o.Reason, message: message}
 }
 
 // guarded returns the outcome of delivering the guards to a member. The outcome is unknown if there is no delivery

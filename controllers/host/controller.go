@@ -39,7 +39,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Members  Members
+	Members  members.Reconciled
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
 	// Trust determines how agents verify the hub.
@@ -51,19 +51,6 @@ type Reconciler struct {
 	Now     func() time.Time
 
 	written status.Written[*v1.Host]
-}
-
-// Members contains the parts of the registry that the Reconciler needs.
-type Members struct {
-	*members.States
-	*members.Calls
-	// Forget discards all data about a member whose Host is gone.
-	Forget func(name types.NamespacedName)
-}
-
-// MembersOf returns the Members of a registry.
-func MembersOf(all *members.Registry) Members {
-	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
 
 // Member returns the name under which a Host is registered as a member.

@@ -57,7 +57,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.registry.Close)
 	w.name = types.NamespacedName{Namespace: w.Workspace(t), Name: "m1"}
 	w.r = &host.Reconciler{
-		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: host.MembersOf(w.registry),
+		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: w.registry.Reconciled(),
 		Trust:    v1.TrustPinned,
 		Settings: func() protocol.Settings { return w.settings }, Settled: func() bool { return !w.settling }, Now: w.clock.Now,
 		History: host.History{

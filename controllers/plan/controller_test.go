@@ -120,6 +120,30 @@ func TestReconcile(t *testing.T) {
 				t.Errorf("events %q, want Applying and then a warning TooManyFailures", got)
 			}
 		},
+		"a pause ends the failure of a member at once, and the resumed plan is not stalled": func(t *testing.T, s *fixture) {
+			s.plan()
+			s.reconcile()
+			s.says("a", v1.ReasonNodeFailed, v1.PlanCount{Total: 3, Complete: 1, Failed: 1})
+			s.reconcile()
+			s.change(func(spec *v1.PlanSpec) { spec.Paused = true })
+			s.reconcile()
+			if claim, given := s.claim("a"), s.given("a"); claim.Failed == nil || !given.Spec.Paused {
+				t.Fatalf("claim %+v, given %+v, want a failure until the member has paused", claim, given.Spec)
+			}
+			s.says("a", v1.ReasonPaused, v1.PlanCount{Total: 3, Complete: 1, Applying: 1})
+			s.clock.Advance(fullStop)
+			s.reconcile()
+			s.expect(v1.ReasonPaused)
+			if claim, st := s.claim("a"), s.read().Status; claim.Failed != nil || st.Clusters.Failed != 0 {
+				t.Errorf("claim %+v, %+v, want no failure", claim, st.Clusters)
+			}
+			s.change(func(spec *v1.PlanSpec) { spec.Paused = false })
+			s.reconcile()
+			s.expect(v1.ReasonApplying)
+			if s.given("a").Spec.Paused || meta.IsStatusConditionTrue(s.read().Status.Conditions, v1.ConditionStalled) {
+				t.Errorf("given %+v, %+v, want it to run and not to be stalled", s.given("a").Spec, s.read().Status.Conditions)
+			}
+		},
 		"a plan that is deleted, or is for no member any more, takes its claims and labels off, and leaves the one that keeps it off": func(t *testing.T, s *fixture) {
 			s.plan()
 			for _, end := range []func(){

@@ -23,9 +23,14 @@ func (h permanentError) Unwrap() error { return h.error }
 // await calls check until it returns nil. When the limit or ctx ends, it returns the last error of check. It returns a
 // permanentError at once.
 func await(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
+	return awaitEvery(ctx, pollInterval, limit, check)
+}
+
+// awaitEvery is await with another time between two calls.
+func awaitEvery(ctx context.Context, interval, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
-	ticker := time.NewTicker(pollInterval)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var last error
 	for {

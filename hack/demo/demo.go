@@ -24,7 +24,11 @@ type demo struct {
 	assets lab.Assets // set by findPrograms
 
 	hub, member *plane // set by the steps that start them
-	clusters    *task  // brings up clusters with real nodes; nil if nodes are simulated
+
+	clusters              *task // brings up clusters with real nodes
+	hubStart, memberStart *task // start control planes with simulated nodes
+	signIn                *task
+	tasks                 []*task // all that were begun
 }
 
 // A step is one line of the demo's output.
@@ -51,8 +55,8 @@ func up(ctx context.Context, files layout, nodesWanted string, out *reporter) er
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
-		if d.clusters != nil {
-			_ = d.clusters.wait() // the steps have reported its error
+		for _, task := range d.tasks {
+			_ = task.wait() // the steps have reported its error
 		}
 	}()
 	steps := d.simulatedSteps()
@@ -86,18 +90,22 @@ func (d *demo) choose(wanted string) error {
 
 func (d *demo) simulatedSteps() []step {
 	return []step{
-		{"find Kubernetes' programs (built once, the first time takes minutes)", d.findPrograms},
+		{"find the control planes' programs (built once, the first time takes minutes)", d.findPrograms},
+		{"begin to start the control planes of hub and member", d.beginPlanes},
 		{"build manager, agent and simulated nodes", d.build},
-		{"start the hub's control plane", d.startHub},
-		{"start the member's control plane", d.startMember},
-		{"start three simulated nodes of the member", d.startNodes},
+		{"find kubectl (built once, the first time takes minutes)", d.findKubectl},
+		{"wait for the hub's control plane", d.awaitHubPlane},
 		{"install CRDs, policies and the manager's rights on the hub", d.installHub},
 		{"start the manager", d.startManager},
-		{"apply Cluster member on the hub", d.applyCluster},
-		{"apply the agent's manifest in the member", d.applyManifest},
-		{"start the agent", d.startAgent},
-		{"make user demo of the hub cluster-admin of the member", d.grantMember},
-		{"wait until Cluster member is Ready and answers through the hub", d.awaitReady},
+		{"begin to turn sign-in on", d.beginSignIn},
+		{"apply Clusters, a Project, a binding and a Plan on the hub", d.applyClusters},
+		{"wait for the member's control plane", d.awaitMemberPlane},
+		{"start three simulated nodes of the member", d.startNodes},
+		{"make users demo and admin of the hub cluster-admin of the member", d.grantMember},
+		{"apply the agents' manifests in hub and member", d.applyManifests},
+		{"start the agents", d.startAgents},
+		{"wait until the Clusters are Ready and the member answers through the hub", d.awaitReady},
+		{"wait until users can sign in to the hub and its API server", d.awaitSignIn},
 		{"check that all of it listens on loopback only", d.checkListeners},
 	}
 }
@@ -105,18 +113,21 @@ func (d *demo) simulatedSteps() []step {
 func (d *demo) realSteps() []step {
 	return []step{
 		{"find Kubernetes' programs (built once, the first time takes some 20 minutes)", d.findPrograms},
+		{"find kubectl", d.findKubectl},
 		{"begin to start hub and member, each with a real node", d.beginClusters},
 		{"build manager, agent and what pods run", d.build},
 		{"wait for the hub's control plane", d.awaitHub},
 		{"install CRDs, policies and the manager's rights on the hub", d.installHub},
 		{"start the manager", d.startManager},
-		{"apply Cluster member on the hub", d.applyCluster},
+		{"begin to turn sign-in on", d.beginSignIn},
+		{"apply Clusters, a Project, a binding and a Plan on the hub", d.applyClusters},
 		{"wait for the member's control plane", d.awaitMember},
-		{"make user demo of the hub cluster-admin of the member", d.grantMember},
-		{"wait for the nodes, and give the member's the images", d.awaitNodes},
-		{"apply the agent's manifest in the member", d.applyManifest},
-		{"wait for the agent's pod", d.awaitPod},
-		{"wait until Cluster member is Ready and answers through the hub", d.awaitReady},
+		{"make users demo and admin of the hub cluster-admin of the member", d.grantMember},
+		{"wait for the nodes, and give them the images", d.awaitNodes},
+		{"apply the agents' manifests in hub and member", d.applyManifests},
+		{"wait for the agents' pods", d.awaitPods},
+		{"wait until the Clusters are Ready and the member answers through the hub", d.awaitReady},
+		{"wait until users can sign in to the hub and its API server", d.awaitSignIn},
 		{"check that all of it listens on loopback only", d.checkListeners},
 	}
 }
@@ -166,25 +177,38 @@ func (d *demo) running(name string) bool {
 	return err == nil && slices.Contains(names, name)
 }
 
-// findPrograms finds or builds the control plane's programs, and links kubectl under a short name.
-func (d *demo) findPrograms(ctx context.Context) (string, error) {
-	var err error
-	names := lab.DefaultPrograms()
+// findPrograms finds or builds the programs of the control planes, and of real nodes.
+func (d *demo) findPrograms(ctx context.Context) (_ string, err error) {
+	names := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}
 	if d.state.Nodes == realNodes {
-		names = append(names, lab.Scheduler, lab.Kubelet, lab.KubeProxy)
+		names = append(names, lab.Scheduler, lab.Kubelet, lab.KubeProxy, lab.Kubectl)
 	}
-	if d.assets, err = lab.Binaries(ctx, d.out, names...); err != nil {
+	d.assets, err = lab.Binaries(ctx, d.out, names...)
+	return "", err
+}
+
+// findKubectl finds or builds kubectl, and links it and the completion of the plugin under the names that users need.
+func (d *demo) findKubectl(ctx context.Context) (string, error) {
+	found, err := lab.Binaries(ctx, d.out, lab.Kubectl)
+	if err != nil {
 		return "", err
 	}
-	link := d.files.bin("kubectl")
-	if target, err := os.Readlink(link); err == nil && target == d.assets[lab.Kubectl] {
-		return "", nil
-	}
-	if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(d.files.bin("kubectl")), 0o700); err != nil {
 		return "", err
 	}
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
+	return "", errors.Join(
+		linkTo(found[lab.Kubectl], d.files.bin("kubectl")),
+		linkTo(plugin, d.files.bin(completion)),
+	)
+}
+
+// linkTo makes path a link to target.
+func linkTo(target, path string) error {
+	if former, err := os.Readlink(path); err == nil && former == target {
+		return nil
 	}
-	return "", os.Symlink(d.assets[lab.Kubectl], link)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(target, path)
 }

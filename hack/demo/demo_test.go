@@ -335,4 +335,35 @@ func TestManifests(t *testing.T) {
 			t.Errorf("got %+v, %v", parsed, err)
 		}
 	})
+	t.Run("users sign in at the address that a browser of this machine can open", func(t *testing.T) {
+		for _, nodes := range []string{simulatedNodes, realNodes} {
+			content, err := managerConfig(nodes, 4711, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if parsed, err := config.Parse(content); err != nil || parsed.SignIn.Issuer != "https://127.0.0.1:4711" {
+				t.Errorf("%s nodes: got %+v, %v", nodes, parsed.SignIn, err)
+			}
+		}
+	})
+	t.Run("the API server gets the documentation's configuration with the hub's URL and CA", func(t *testing.T) {
+		source, err := d.readSources("docs/operations/hub-authentication.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := authenticationConfig(source, "https://127.0.0.1:4711", []byte("the CA\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"url: https://127.0.0.1:4711\n", "the CA\n", "the user has a reserved name"} {
+			if !strings.Contains(string(content), want) {
+				t.Errorf("the configuration lacks %q:\n%s", want, content)
+			}
+		}
+		for name, damaged := range map[string]string{"no issuer": noIssuer, "another format": noIssuer + "more: x\n"} {
+			if _, err := authenticationConfig([]byte(damaged), "", nil); err == nil {
+				t.Errorf("a configuration with %s was taken", name)
+			}
+		}
+	})
 }

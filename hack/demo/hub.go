@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,25 +33,19 @@ const (
 // it.
 func (d *demo) installHub(ctx context.Context) (string, error) {
 	// The kinds first: the API server must know them before it takes role templates.
-	if err := d.applyFolders(ctx, "config/crd"); err != nil {
+	if err := d.applyFolders(ctx, nil, "config/crd"); err != nil {
 		return "", err
 	}
 	if _, err := d.kubectl(ctx, nil, "--kubeconfig", d.hub.kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all"); err != nil {
 		return "", err
 	}
-	manifests, err := d.readSources("config/manager/namespace.yaml", "hack/demo/rights/hub.yaml")
-	if err != nil {
-		return "", err
-	}
-	if err := d.apply(ctx, d.hub, manifests); err != nil {
-		return "", err
-	}
-	return "", d.applyFolders(ctx, "config/policy", "config/roles", "config/rbac")
+	return "", d.applyFolders(ctx, []string{"config/manager/namespace.yaml", "hack/demo/rights/hub.yaml"},
+		"config/policy", "config/roles", "config/rbac")
 }
 
-// applyFolders applies the resources of the kustomizations in the folders together.
-func (d *demo) applyFolders(ctx context.Context, folders ...string) error {
-	var paths []string
+// applyFolders applies files, and then the resources of the kustomizations in the folders, all with one command.
+func (d *demo) applyFolders(ctx context.Context, files []string, folders ...string) error {
+	paths := slices.Clone(files)
 	for _, folder := range folders {
 		listed, err := d.listResources(folder)
 		if err != nil {
@@ -123,6 +118,7 @@ func managerConfig(nodes string, port int, image string) ([]byte, error) {
 		"apiVersion": config.APIVersion, "kind": config.Kind, "namespace": managerNamespace,
 		"server": map[string]any{"listen": address(port), "urls": agentURLs(nodes, port)},
 		"agent":  map[string]any{"image": image},
+		"signIn": map[string]any{"issuer": hubURL(port)},
 		"health": map[string]any{"listen": config.ListenNowhere}, "metrics": map[string]any{"listen": config.ListenNowhere},
 	})
 	if err != nil {
@@ -156,13 +152,13 @@ func (d *demo) startManager(ctx context.Context) (string, error) {
 			return d.writeAccountKubeconfig(ctx, d.hub, managerNamespace, managerAccount, kubeconfig)
 		},
 		healthy: func(ctx context.Context) error {
-			return errors.Join(answers(ctx, kubeconfig, "/version"), d.hubServes(ctx))
+			return errors.Join(answers(ctx, kubeconfig, "/version"), d.hubServes(ctx, "/readyz"))
 		},
 	})
 }
 
-// hubServes returns why the hub's port is not ready, or that another program has it.
-func (d *demo) hubServes(ctx context.Context) error {
+// hubServes returns why the hub does not serve a path, or that another program has its port.
+func (d *demo) hubServes(ctx context.Context, path string) error {
 	bundle, err := d.hubBundle(ctx)
 	if err != nil {
 		return err
@@ -173,7 +169,7 @@ func (d *demo) hubServes(ctx context.Context) error {
 	}
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}}
 	defer c.CloseIdleConnections()
-	return get(ctx, c, d.url()+"/readyz")
+	return get(ctx, c, d.url()+path)
 }
 
 // hubBundle is the CA bundle of the hub's port, as PEM.

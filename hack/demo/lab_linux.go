@@ -31,13 +31,16 @@ func labFault(dir string) error {
 	return errors.New(strings.NewReplacer(":\n- ", ": ", "\n- ", "; ").Replace(err.Error()))
 }
 
-// upLab brings up the lab that a file's content describes, with users of the hub.
-func upLab(ctx context.Context, dir, file string, users []lab.User, progress io.Writer) error {
+// upLab brings up the lab that a file's content describes. The hub gets the users, and its API server the arguments.
+func upLab(ctx context.Context, dir, file string, users []lab.User, args []string, progress io.Writer) error {
 	parsed, err := lablib.ParseFile([]byte(file))
 	if err != nil {
 		return err
 	}
-	_, err = lablib.Up(ctx, lablib.Options{File: parsed, Dir: dir, Progress: progress, Users: map[string][]lab.User{hub: users}})
+	_, err = lablib.Up(ctx, lablib.Options{
+		File: parsed, Dir: dir, Progress: progress,
+		Users: map[string][]lab.User{hub: users}, APIServerArgs: map[string][]string{hub: args},
+	})
 	return err
 }
 

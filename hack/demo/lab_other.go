@@ -22,7 +22,9 @@ var errNotLinux = errors.New("real nodes need Linux")
 
 func labFault(string) error { return errNotLinux }
 
-func upLab(context.Context, string, string, []lab.User, io.Writer) error { return errNotLinux }
+func upLab(context.Context, string, string, []lab.User, []string, io.Writer) error {
+	return errNotLinux
+}
 
 func loadImage(context.Context, string, string, string) error { return errNotLinux }
 

@@ -13,14 +13,16 @@ import (
 
 // Names of the programs and planes, in file names and messages.
 const (
-	hub     = "hub"
-	member  = "member"
-	manager = "manager"
-	agent   = "agent"
-	nodes   = "nodes"
-	pod     = "pod"
-	proxy   = "proxy"
-	plugin  = "kubectl-drover" // of kubectl, which finds it by this name
+	hub        = "hub"
+	member     = "member"
+	manager    = "manager"
+	agent      = "agent"
+	hubAgent   = "agent-hub" // the agent in the hub, which is a member of itself
+	nodes      = "nodes"
+	pod        = "pod"
+	proxy      = "proxy"
+	completion = "kubectl_complete-drover" // kubectl runs it to complete commands of the plugin
+	plugin     = "kubectl-drover"          // of kubectl, which finds it by this name
 )
 
 // layout has the paths of all files.
@@ -37,6 +39,7 @@ func (l layout) pids() string                  { return filepath.Join(l.dir(), "
 func (l layout) logs() string                  { return filepath.Join(l.dir(), "logs") }
 func (l layout) log(name string) string        { return filepath.Join(l.logs(), name+".log") }
 func (l layout) kubeconfig(name string) string { return l.file(name + ".kubeconfig") }
+func (l layout) password(user string) string   { return l.file(user + ".password") }
 func (l layout) source(path string) string     { return filepath.Join(l.root, filepath.FromSlash(path)) }
 
 // short returns a path relative to the root.

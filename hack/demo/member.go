@@ -10,7 +10,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,27 +31,62 @@ import (
 // s.
 const objectLimit = 45 * time.Second
 
+// A managed cluster is a plane that is a member of the hub.
+type managed struct {
+	name  types.NamespacedName // of the Cluster on the hub
+	plane *plane
+	// agent is the name of the agent's process, if it is not a pod, and port is where it serves probes.
+	agent string
+	port  *int
+}
+
 // clusterName is the member's Cluster on the hub.
 func clusterName() types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: member}
 }
 
-// applyCluster applies the Cluster and returns once its registration exists.
-func (d *demo) applyCluster(ctx context.Context) (string, error) {
-	name := clusterName()
-	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-	if err := awaitNotDeleting(ctx, d.hub, cluster); err != nil {
-		return "", err
+// managed are the member, and the hub as a member of itself.
+func (d *demo) managed() []managed {
+	return []managed{
+		{clusterName(), d.member, agent, &d.state.AgentPort},
+		{types.NamespacedName{Namespace: "platform", Name: hub}, d.hub, hubAgent, &d.state.HubAgentPort},
 	}
-	manifest, err := d.readSources("hack/demo/cluster.yaml")
+}
+
+// eachManaged calls do for all managed clusters at once.
+func (d *demo) eachManaged(ctx context.Context, do func(context.Context, managed) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, m := range d.managed() {
+		group.Go(func() error {
+			if err := do(ctx, m); err != nil {
+				return fmt.Errorf("cluster %s: %w", m.name.Name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// applyClusters applies the Clusters and what the team has, and returns once there is a registration for each Cluster.
+func (d *demo) applyClusters(ctx context.Context) (string, error) {
+	err := d.eachManaged(ctx, func(ctx context.Context, m managed) error {
+		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: m.name.Namespace, Name: m.name.Name}}
+		return awaitNotDeleting(ctx, d.hub, cluster)
+	})
 	if err != nil {
 		return "", err
 	}
-	if err := d.apply(ctx, d.hub, manifest); err != nil {
+	manifests, err := d.readSources("hack/demo/clusters.yaml", "hack/demo/team.yaml")
+	if err != nil {
 		return "", err
 	}
-	_, err = d.manifest(ctx)
-	return "", err
+	if err := d.apply(ctx, d.hub, manifests); err != nil {
+		return "", err
+	}
+	return "", d.eachManaged(ctx, func(ctx context.Context, m managed) error {
+		_, err := d.manifest(ctx, m)
+		return err
+	})
 }
 
 // awaitNotDeleting waits while an object is being deleted. Objects created for it in the meantime would be deleted too.
@@ -64,7 +102,7 @@ func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error
 
 // manifest waits for a manifest that matches the Cluster's current spec, the hub's current address and the agent's
 // current image.
-func (d *demo) manifest(ctx context.Context) ([]byte, error) {
+func (d *demo) manifest(ctx context.Context, m managed) ([]byte, error) {
 	image, err := d.agentImage()
 	if err != nil {
 		return nil, err
@@ -72,10 +110,10 @@ func (d *demo) manifest(ctx context.Context) ([]byte, error) {
 	var manifest []byte
 	err = await(ctx, objectLimit, func(ctx context.Context) error {
 		cluster, secret := &v1.Cluster{}, &corev1.Secret{}
-		if err := d.hub.client.Get(ctx, clusterName(), cluster); err != nil {
+		if err := d.hub.client.Get(ctx, m.name, cluster); err != nil {
 			return err
 		}
-		key := registration.RegistrationSecret(clusterName())
+		key := registration.RegistrationSecret(m.name)
 		err := d.hub.client.Get(ctx, key, secret)
 		if apierrors.IsNotFound(err) {
 			return fmt.Errorf("the manager has not made Secret %s yet: see %s", key, d.files.short(d.files.log(manager)))
@@ -85,7 +123,8 @@ func (d *demo) manifest(ctx context.Context) ([]byte, error) {
 		}
 		ours := func(owner metav1.OwnerReference) bool { return owner.UID == cluster.UID }
 		manifest = secret.Data[registration.KeyManifest]
-		if !slices.ContainsFunc(secret.OwnerReferences, ours) || !bytes.Contains(manifest, []byte(d.agentURL())) || !bytes.Contains(manifest, []byte(image)) {
+		current := bytes.Contains(manifest, []byte(d.agentURL())) && bytes.Contains(manifest, []byte(image))
+		if !current || !slices.ContainsFunc(secret.OwnerReferences, ours) {
 			return fmt.Errorf("the manager has not renewed Secret %s yet: see %s", key, d.files.short(d.files.log(manager)))
 		}
 		return nil
@@ -93,25 +132,39 @@ func (d *demo) manifest(ctx context.Context) ([]byte, error) {
 	return manifest, err
 }
 
-// applyManifest has the same effect as the command in the registration Secret, which needs curl.
-func (d *demo) applyManifest(ctx context.Context) (string, error) {
-	manifest, err := d.manifest(ctx)
-	if err != nil {
-		return "", err
-	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentNamespace}}
-	if err := awaitNotDeleting(ctx, d.member, namespace); err != nil {
-		return "", err
-	}
-	return "", d.apply(ctx, d.member, manifest)
+// applyManifests has the same effect as the commands in the registration Secrets, which need curl.
+func (d *demo) applyManifests(ctx context.Context) (string, error) {
+	return "", d.eachManaged(ctx, func(ctx context.Context, m managed) error {
+		manifest, err := d.manifest(ctx, m)
+		if err != nil {
+			return err
+		}
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentNamespace}}
+		if err := awaitNotDeleting(ctx, m.plane, namespace); err != nil {
+			return err
+		}
+		return d.apply(ctx, m.plane, manifest)
+	})
 }
 
-// startAgent runs the agent as a process, because the member has no node for the agent's Deployment.
-func (d *demo) startAgent(ctx context.Context) (string, error) {
-	if err := d.state.keepPort(&d.state.AgentPort, d.running(agent)); err != nil {
+// startAgents runs the agents as processes, because there are no nodes for their Deployments.
+func (d *demo) startAgents(ctx context.Context) (string, error) {
+	var remarks []string
+	for _, m := range d.managed() {
+		remark, err := d.startAgent(ctx, m)
+		if err != nil {
+			return "", fmt.Errorf("cluster %s: %w", m.name.Name, err)
+		}
+		remarks = append(remarks, remark)
+	}
+	return strings.Join(remarks, ", "), nil
+}
+
+func (d *demo) startAgent(ctx context.Context, m managed) (string, error) {
+	if err := d.state.keepPort(m.port, d.running(m.agent)); err != nil {
 		return "", err
 	}
-	manifest, err := d.manifest(ctx)
+	manifest, err := d.manifest(ctx, m)
 	if err != nil {
 		return "", err
 	}
@@ -119,17 +172,18 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	kubeconfig := d.files.kubeconfig(agent)
+	kubeconfig, probes := d.files.kubeconfig(m.agent), address(*m.port)
 	return d.keepOrStart(ctx, program{
-		name: agent,
+		name: m.agent, binary: agent,
 		args: []string{"--kubeconfig=" + kubeconfig},
 		// The path of a socket may have 107 characters at most, and the path of the tree may be long.
-		env: append(env, protocol.EnvListen+"="+address(d.state.AgentPort), protocol.EnvSocket+"="+d.files.short(d.files.file("agent.sock"))),
+		env: append(env, protocol.EnvListen+"="+probes, protocol.EnvSocket+"="+d.files.short(d.files.file(m.agent+".sock"))),
 		credential: func(ctx context.Context) error {
-			return d.writeAccountKubeconfig(ctx, d.member, protocol.AgentNamespace, protocol.AgentName, kubeconfig)
+			return d.writeAccountKubeconfig(ctx, m.plane, protocol.AgentNamespace, protocol.AgentName, kubeconfig)
 		},
 		healthy: func(ctx context.Context) error {
-			return errors.Join(answers(ctx, kubeconfig, "/version"), get(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+address(d.state.AgentPort)+"/healthz"))
+			probe := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			return errors.Join(answers(ctx, kubeconfig, "/version"), get(ctx, probe, "http://"+probes+"/healthz"))
 		},
 	})
 }

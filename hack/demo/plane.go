@@ -7,8 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -30,21 +30,41 @@ type plane struct {
 	client     client.Client
 }
 
-func (d *demo) startHub(ctx context.Context) (remark string, err error) {
-	d.hub, remark, err = d.startPlane(ctx, lab.Options{Name: hub, Users: []lab.User{{Name: "demo", Token: d.state.DemoToken}}})
-	return remark, err
+// beginPlanes starts the control planes beside the next steps, the hub's first, because more depends on it.
+func (d *demo) beginPlanes(ctx context.Context) (string, error) {
+	args, err := d.issuerArgs(d.apiServerRuns())
+	if err != nil {
+		return "", err
+	}
+	d.hubStart = d.begin(func() (err error) {
+		d.hub, err = d.startPlane(ctx, lab.Options{
+			Name: hub, Users: []lab.User{{Name: "demo", Token: d.state.DemoToken}},
+			ExtraArgs: map[string][]string{lab.APIServer: args},
+		})
+		return err
+	})
+	d.memberStart = d.begin(func() (err error) {
+		if d.hubStart.wait() != nil {
+			return nil // the steps report that error and do not come to the member
+		}
+		d.member, err = d.startPlane(ctx, lab.Options{Name: member, ExtraArgs: map[string][]string{
+			// The leases of simulated nodes are not renewed.
+			lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller"},
+		}})
+		return err
+	})
+	return "", nil
 }
 
-func (d *demo) startMember(ctx context.Context) (remark string, err error) {
-	d.member, remark, err = d.startPlane(ctx, lab.Options{Name: member, ExtraArgs: map[string][]string{
-		lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller"}, // the leases of simulated nodes are not renewed
-	}})
-	return remark, err
+func (d *demo) awaitHubPlane(context.Context) (string, error) { return "", d.hubStart.wait() }
+
+func (d *demo) awaitMemberPlane(context.Context) (string, error) {
+	return "", d.memberStart.wait()
 }
 
 // startPlane keeps a running plane that has the same programs and options. Otherwise it starts the plane with its
 // existing data.
-func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, string, error) {
+func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, error) {
 	name := options.Name
 	programs := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}
 	from := []string{fmt.Sprint(options.Users, options.ExtraArgs)}
@@ -56,28 +76,27 @@ func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, str
 		whole = whole && d.running(name+"-"+program)
 	}
 	kubeconfig := d.files.kubeconfig(name)
-	if whole && d.state.StartedFrom[name] == digest(from) {
+	if whole && d.state.startedFrom(name) == digest(from) {
 		if p, err := openPlane(ctx, kubeconfig); err == nil {
-			return p, "runs already", nil
+			return p, nil
 		}
 	}
 	if err := lab.StopDetached(ctx, d.files.pids(), names...); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	options.Dir, options.LogDir, options.PIDDir = d.files.file(name), d.files.logs(), d.files.pids()
 	options.Assets, options.ControllerManager, options.Detached = d.assets, true, true
 	started, err := lab.Start(ctx, options)
 	if err != nil {
-		return nil, "", fmt.Errorf("%w\nrun \"make demo-down\" to start afresh", err)
+		return nil, fmt.Errorf("%w\nrun \"make demo-down\" to start afresh", err)
 	}
 	if err := started.WriteKubeconfig(kubeconfig); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	if err := d.state.setStarted(name, digest(from)); err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	p, err := openPlane(ctx, kubeconfig)
-	return p, strings.TrimPrefix(started.URL(), "https://"), err
+	return openPlane(ctx, kubeconfig)
 }
 
 // openPlane returns an error unless the plane serves its administrator.
@@ -117,21 +136,27 @@ func answers(ctx context.Context, kubeconfig, path string) error {
 
 // get wants a 200.
 func get(ctx context.Context, c *http.Client, url string) error {
+	_, err := read(ctx, c, url)
+	return err
+}
+
+// read returns the body of a 200.
+func read(ctx context.Context, c *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	resp, err := c.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("get %s: %s", url, resp.Status)
+		return nil, fmt.Errorf("get %s: %s", url, resp.Status)
 	}
-	return nil
+	return io.ReadAll(resp.Body)
 }
 
 // tokenFor makes a token of a ServiceAccount that outlives any demo.

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -21,6 +22,7 @@ const programLimit = time.Minute
 // A program is one of Drover's programs. It keeps running after the demo command has returned.
 type program struct {
 	name      string
+	binary    string // in .demo/bin, without the prefix "drover-"; default: name
 	args, env []string
 	// content is the content of the files that the program reads when it starts. A change restarts the program.
 	content []byte
@@ -32,7 +34,7 @@ type program struct {
 // keepOrStart keeps a program that is healthy and was started from the same files. Otherwise it starts it and waits
 // until it is healthy.
 func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
-	path := d.files.bin("drover-" + p.name)
+	path := d.files.bin("drover-" + cmp.Or(p.binary, p.name))
 	binary, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read program: %w", err)
@@ -40,7 +42,7 @@ func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
 	sum := sha256.Sum256(binary)
 	from := digest(slices.Concat(p.args, p.env, []string{hex.EncodeToString(sum[:]), string(p.content)}))
 	running := d.running(p.name)
-	if running && d.state.StartedFrom[p.name] == from && p.healthy(ctx) == nil {
+	if running && d.state.startedFrom(p.name) == from && p.healthy(ctx) == nil {
 		return "runs already", nil
 	}
 	if err := lab.StopDetached(ctx, d.files.pids(), p.name); err != nil {

@@ -26,34 +26,42 @@ const (
 	stalledLimit = 20 * time.Second
 )
 
-// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member. It prints the condition
+// awaitReady waits until the Clusters are Ready and user demo gets an answer from the member. It prints the conditions
 // that it waits for.
 func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	path := d.files.kubeconfig(proxy)
 	if err := d.writeProxyKubeconfig(ctx, path); err != nil {
 		return "", err
 	}
+	if err := d.eachManaged(ctx, d.awaitCluster); err != nil {
+		return "", err
+	}
+	// Ready may be from before a crash.
+	return "", await(ctx, readyLimit, func(ctx context.Context) error { return answers(ctx, path, "/api/v1/namespaces") })
+}
+
+func (d *demo) awaitCluster(ctx context.Context, m managed) error {
 	start, shown := time.Now(), ""
-	return "", await(ctx, readyLimit, func(ctx context.Context) error {
+	return await(ctx, readyLimit, func(ctx context.Context) error {
 		if err := d.alive(d.processes()...); err != nil {
 			return permanentError{err}
 		}
 		cluster := &v1.Cluster{}
-		if err := d.hub.client.Get(ctx, clusterName(), cluster); err != nil {
+		if err := d.hub.client.Get(ctx, m.name, cluster); err != nil {
 			return err
 		}
 		ready, reason := judge(cluster)
 		if reason != shown {
 			shown = reason
-			d.out.note("%4.1fs  %s", time.Since(start).Seconds(), reason)
+			d.out.note("%4.1fs  %s: %s", time.Since(start).Seconds(), m.name.Name, reason)
 		}
 		switch stalled := meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionStalled); {
 		case stalled && time.Since(start) > stalledLimit:
 			return permanentError{errors.New(shown + "\nrun \"make demo-down\" to start afresh")}
 		case !ready:
-			return fmt.Errorf("%s; the end of the agent's log:\n%s", shown, d.agentLog(ctx))
+			return fmt.Errorf("%s; the end of the agent's log:\n%s", shown, d.agentLog(ctx, m))
 		}
-		return answers(ctx, path, "/api/v1/namespaces") // Ready may be from before a crash
+		return nil
 	})
 }
 
@@ -71,15 +79,16 @@ func (d *demo) processes() []string {
 	if d.state.Nodes == realNodes {
 		return []string{manager}
 	}
-	return []string{manager, agent}
+	return []string{manager, agent, hubAgent}
 }
 
-// agentLog returns the end of the agent's log, or why it is unknown.
-func (d *demo) agentLog(ctx context.Context) string {
+// agentLog returns the end of an agent's log, or why it is unknown.
+func (d *demo) agentLog(ctx context.Context, m managed) string {
 	if d.state.Nodes != realNodes {
-		return tail(d.files.log(agent))
+		return tail(d.files.log(m.agent))
 	}
-	log, err := d.kubectl(ctx, nil, "--kubeconfig", d.member.kubeconfig, "-n", protocol.AgentNamespace, "logs", "deployment/"+protocol.AgentName, "--tail=12")
+	log, err := d.kubectl(ctx, nil, "--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace,
+		"logs", "deployment/"+protocol.AgentName, "--tail=12")
 	if err != nil {
 		return err.Error()
 	}
@@ -111,23 +120,51 @@ func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
 
 // summarize prints the running components, as kubectl shows them, and what to try next.
 func (d *demo) summarize(ctx context.Context) error {
-	for _, line := range []string{"--kubeconfig .demo/hub.kubeconfig get clusters", "--kubeconfig .demo/proxy.kubeconfig get namespaces"} {
+	for _, line := range []string{
+		"--kubeconfig .demo/hub.kubeconfig get clusters -A", "--kubeconfig .demo/proxy.kubeconfig get namespaces",
+	} {
 		output, err := d.kubectl(ctx, nil, strings.Fields(line)...)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(d.out, "\n$ .demo/bin/kubectl %s\n%s", line, output)
 	}
+	users, err := d.usersRemark()
+	if err != nil {
+		return err
+	}
 	text := []string{firstLines, simulatedLines, lastLines, simulatedRemark}
 	if d.state.Nodes == realNodes {
 		text = []string{firstLines, realLines, lastLines, realRemark}
 	}
-	_, err := io.WriteString(d.out, strings.Join(append(text, fmt.Sprintf(pageRemark, d.url())), ""))
+	_, err = io.WriteString(d.out, strings.Join(append(text, users), ""))
 	return err
+}
+
+// usersRemark says who can sign in, and where.
+func (d *demo) usersRemark() (string, error) {
+	var text strings.Builder
+	fmt.Fprintf(&text, "\nSign in at %s/ui/ with a browser, which does not know the certificate:\n\n", d.url())
+	for _, p := range people() {
+		secret, err := d.readPassword(p.name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&text, "  %-6s %s   # %s\n", p.name, secret, p.role)
+	}
+	fmt.Fprintf(&text, loginLines, d.url())
+	return text.String(), nil
 }
 
 // What to try next.
 const (
+	loginLines = `
+The page shows the fleet, and the Plan os-update at work on the member's nodes (docs/guide/page.md). With kubectl:
+
+  export PATH=$PWD/.demo/bin:$PATH KUBECONFIG=$PWD/.demo/login.kubeconfig
+  kubectl drover login %s --ca .demo/hub-ca.crt
+  kubectl drover use member
+`
 	firstLines = `
 The last answer came from the member, through the hub, as user demo. Next, for example:
 
@@ -155,9 +192,5 @@ here. Logs are in .demo/logs.
 	realRemark = `
 Hub and member have a real node each, and the agent is a pod, as in any member; the manager runs as a process here. Nodes reach no registry: they have the images
 example.com/web:1 and, for plans (docs/guide/plans.md), example.com/upgrade. Logs of the manager are in .demo/logs.
-`
-	pageRemark = `
-The hub's page shows the fleet as it changes (docs/guide/page.md): %s/ui/. A browser does not know its certificate. Sign in with the token of user demo:
-  kubectl config view --raw -o jsonpath='{.users[0].user.token}'
 `
 )

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ clusters:
 
 	// clustersLimit is how long control planes and nodes may take, on a busy machine too. An idle one needs 10 s.
 	clustersLimit = 6 * time.Minute
-	// podLimit is how long the agent's pod may take until it is ready.
+	// podLimit is how long an agent's pod may take until it is ready.
 	podLimit = 3 * time.Minute
 )
 
@@ -44,37 +45,6 @@ func podImages() map[string][]string {
 		"example.com/web:1": {"web", "get"},
 		// A Plan adds its version to the name: the guide has these.
 		"example.com/upgrade:v1 example.com/upgrade:v2": {"upgrade", "sleep", "false"},
-	}
-}
-
-// A task runs in parallel to the steps.
-type task struct {
-	done chan struct{}
-	err  error // after done was closed
-}
-
-func startTask(do func() error) *task {
-	t := &task{done: make(chan struct{})}
-	go func() {
-		defer close(t.done)
-		t.err = do()
-	}()
-	return t
-}
-
-// wait returns the error of the task when it has ended.
-func (t *task) wait() error {
-	<-t.done
-	return t.err
-}
-
-// failed returns the error of the task if it has ended with one.
-func (t *task) failed() error {
-	select {
-	case <-t.done:
-		return t.err
-	default:
-		return nil
 	}
 }
 
@@ -91,10 +61,14 @@ func (d *demo) beginClusters(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	args, err := d.issuerArgs(d.apiServerRuns())
+	if err != nil {
+		return "", err
+	}
 	file, users := fmt.Sprintf(labFile, d.state.HubPort), []lab.User{{Name: "demo", Token: d.state.DemoToken}}
-	d.clusters = startTask(func() error {
+	d.clusters = d.begin(func() error {
 		defer log.Close()
-		if err := upLab(ctx, dir, file, users, log); err != nil {
+		if err := upLab(ctx, dir, file, users, args, log); err != nil {
 			return fmt.Errorf("%w; see %s, or run \"make demo-down\" to start afresh", err, d.files.short(d.files.log("lab")))
 		}
 		return nil
@@ -160,7 +134,7 @@ func (d *demo) agentImage() (string, error) {
 	return "drover.demo/agent:" + hex.EncodeToString(sum[:6]), nil
 }
 
-// awaitNodes returns when all nodes are ready and the member's nodes have the images.
+// awaitNodes returns when all nodes are ready and have the images of their pods.
 func (d *demo) awaitNodes(ctx context.Context) (string, error) {
 	if err := d.clusters.wait(); err != nil {
 		return "", err
@@ -175,10 +149,16 @@ func (d *demo) awaitNodes(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		key, sum := "image "+name, digest([]string{string(content)})
-		if d.state.StartedFrom[key] != sum {
-			loaded[key] = sum
-			loading.Go(func() error { return loadImage(ctx, d.files.lab(), path, member) })
+		clusters := []string{member}
+		if name == agent {
+			clusters = append(clusters, hub)
+		}
+		for _, cluster := range clusters {
+			key, sum := "image "+name+" of "+cluster, digest([]string{string(content)})
+			if d.state.startedFrom(key) != sum {
+				loaded[key] = sum
+				loading.Go(func() error { return loadImage(ctx, d.files.lab(), path, cluster) })
+			}
 		}
 	}
 	if err := loading.Wait(); err != nil {
@@ -192,7 +172,7 @@ func (d *demo) awaitNodes(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d images loaded", len(loaded)), nil
 }
 
-// writeImages writes the images of the member's pods and returns their tarballs.
+// writeImages writes the images of pods and returns their tarballs.
 func (d *demo) writeImages() (map[string]string, error) {
 	dir := d.files.file("images")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -222,14 +202,16 @@ func (d *demo) writeImages() (map[string]string, error) {
 	return tarballs, nil
 }
 
-// awaitPod waits until the agent's Deployment has a pod that is ready.
-func (d *demo) awaitPod(ctx context.Context) (string, error) {
-	of := []string{"--kubeconfig", d.member.kubeconfig, "-n", protocol.AgentNamespace}
-	_, err := d.kubectl(ctx, nil, append(of, "rollout", "status", "deployment/"+protocol.AgentName, "--timeout", podLimit.String())...)
-	if err == nil {
-		return "", nil
-	}
-	// the first error is more informative than this one
-	seen, _ := d.kubectl(ctx, nil, append(of, "get", "pods,events")...)
-	return "", fmt.Errorf("%w\n%s", err, seen)
+// awaitPods waits until the agents' Deployments have pods that are ready.
+func (d *demo) awaitPods(ctx context.Context) (string, error) {
+	return "", d.eachManaged(ctx, func(ctx context.Context, m managed) error {
+		of := []string{"--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace}
+		_, err := d.kubectl(ctx, nil, append(slices.Clone(of), "rollout", "status", "deployment/"+protocol.AgentName, "--timeout", podLimit.String())...)
+		if err == nil {
+			return nil
+		}
+		// the first error is more informative than this one
+		seen, _ := d.kubectl(ctx, nil, append(slices.Clone(of), "get", "pods,events")...)
+		return fmt.Errorf("%w\n%s", err, seen)
+	})
 }

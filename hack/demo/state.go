@@ -12,12 +12,13 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 )
 
 // state is stored by one run for the next. It holds the token of user demo.
 type state struct {
-	// HubPort and AgentPort on 127.0.0.1 stay the same, so kubeconfigs and agents remain valid.
-	HubPort, AgentPort int
+	// The ports on 127.0.0.1 stay the same, so kubeconfigs and agents remain valid.
+	HubPort, AgentPort, HubAgentPort int
 	// Nodes are realNodes or simulatedNodes.
 	Nodes string
 	// DemoToken is the token with which user demo logs in to the hub.
@@ -26,6 +27,7 @@ type state struct {
 	StartedFrom map[string]string
 
 	path string
+	mu   sync.Mutex // guards StartedFrom and the file, because tasks run beside the steps
 }
 
 // loadState reads the state, or makes a first one.
@@ -45,6 +47,12 @@ func loadState(path string) (*state, error) {
 }
 
 func (s *state) save() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.write()
+}
+
+func (s *state) write() error {
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -54,12 +62,23 @@ func (s *state) save() error {
 
 // setStarted records the digest that name was started from. It is called once name is healthy.
 func (s *state) setStarted(name, digest string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.StartedFrom[name] = digest
-	return s.save()
+	return s.write()
+}
+
+// startedFrom returns the digest that name was started from, or "".
+func (s *state) startedFrom(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.StartedFrom[name]
 }
 
 // keepPort keeps *port if it is free or the program itself listens on it. Otherwise it sets another one.
 func (s *state) keepPort(port *int, running bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if running && *port != 0 {
 		return nil
 	}
@@ -68,7 +87,7 @@ func (s *state) keepPort(port *int, running bool) error {
 		return err
 	}
 	*port = free
-	return s.save()
+	return s.write()
 }
 
 // freePort returns the preferred port if it is free, else any free port.

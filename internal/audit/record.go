@@ -47,43 +47,37 @@ func From(ctx context.Context) *Record {
 
 // Identified records who sent the request, and whom they impersonate. impersonated is nil if they impersonate no one.
 func (r *Record) Identified(user User, impersonated *User) {
+	r.change(func() {
+		r.event.User, r.event.Impersonated, r.event.Claimed = user.clipped(), impersonated.clipped(), ""
+	})
+}
+
+// change changes the record with its lock held. A nil Record does not change.
+func (r *Record) change(f func()) {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.event.User, r.event.Impersonated, r.event.Claimed = user.clipped(), impersonated.clipped(), ""
+	f()
 }
 
 // Claimed records who the sender claims to be until Identified confirms an identity. For example, it records the user
 // name of a failed login.
 func (r *Record) Claimed(name string) {
-	if r == nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.event.Claimed = clip(name, maxName)
+	r.change(func() { r.event.Claimed = clip(name, maxName) })
 }
 
 // About records what the request does and in which member. member is "namespace/name", or "local" for the hub.
 func (r *Record) About(member string, info request.Info) {
-	if r == nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.event.Member, r.info, r.event.object = clip(member, 2*maxName), info, objectOf(info)
+	r.change(func() {
+		r.event.Member, r.info, r.event.object = clip(member, 2*maxName), info, objectOf(info)
+	})
 }
 
 // Refused records, in one word, why the hub refused the request.
 func (r *Record) Refused(reason string) {
-	if r == nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.event.Reason = clip(reason, maxName)
+	r.change(func() { r.event.Reason = clip(reason, maxName) })
 }
 
 // Wrap returns a handler that logs the requests that next serves, except probes.

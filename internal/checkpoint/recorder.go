@@ -109,11 +109,7 @@ func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions)
 func (l leases) Create(
 	ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions,
 ) (*coordinationv1.Lease, error) {
-	stored, err := l.LeaseInterface.Create(ctx, l.recorder.renew(lease), options)
-	if err == nil {
-		l.recorder.stored(stored)
-	}
-	return stored, err
+	return l.recorder.stored(l.LeaseInterface.Create(ctx, l.recorder.renew(lease), options))
 }
 
 // Update implements LeaseInterface. It fails if the Lease has changed since it was read, so that no renewal by another
@@ -121,11 +117,7 @@ func (l leases) Create(
 func (l leases) Update(
 	ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions,
 ) (*coordinationv1.Lease, error) {
-	stored, err := l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options)
-	if err == nil {
-		l.recorder.stored(stored)
-	}
-	return stored, err
+	return l.recorder.stored(l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options))
 }
 
 // renew returns a Lease with another renewal, if this process is about to hold it.
@@ -149,14 +141,18 @@ func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	return lease
 }
 
-// stored records a Lease that has been written.
-func (r *Recorder) stored(lease *coordinationv1.Lease) {
+// stored records the result of a write to the Lease, and returns it.
+func (r *Recorder) stored(lease *coordinationv1.Lease, err error) (*coordinationv1.Lease, error) {
+	if err != nil {
+		return lease, err
+	}
 	r.sight(lease)
 	r.seen = historyOf(lease)
 	if last, ok := r.seen.last(); ok && last.id == r.id {
 		h := r.seen
 		r.own.Store(&h)
 	}
+	return lease, nil
 }
 
 func historyOf(lease *coordinationv1.Lease) history {

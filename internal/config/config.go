@@ -96,7 +96,7 @@ func Parse(raw []byte) (Config, error) {
 }
 
 func (c *Config) setDefaults() {
-	c.Program.SetDefaults()
+	c.SetDefaults()
 	setDefault(&c.Server.Listen, ":8443")
 	c.Agent.Rollout.setDefaults()
 	c.Peers.setDefaults()

@@ -93,7 +93,7 @@ func (d *Store) close() {
 }
 
 // reconcile sends a set to a member or removes it, if the member's set differs from the required one. When the send
-// ends, the target is queued again if there is more to do. The caller must not hold mu.
+// ends, the target is queued again if there is more to do.
 func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error) {
 	send, wait := d.startSend(t)
 	if send == nil {

@@ -98,22 +98,20 @@ func (a *Access) Lease(ctx context.Context, id Identity, lease types.NamespacedN
 	})
 }
 
-// NonResource returns a function that requires the right to use a verb, such as "get", on a non-resource path of the
-// hub, such as "/metrics". Its errors are refusals with 403 or 503.
-func (a *Access) NonResource(verb, path string) func(context.Context, Identity) error {
-	return func(ctx context.Context, id Identity) error {
-		allowed, err := a.allowed(ctx, id, id.Digest("nonresource", verb, path), authorizationv1.SubjectAccessReviewSpec{
-			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Verb: verb, Path: path},
-		})
-		switch {
-		case err != nil:
-			return refusal.Unavailable("the hub could not determine what you may do; try again").Because(err)
-		case !allowed:
-			return refusal.Forbidden(fmt.Sprintf(
-				"user %q may not %s %s; ask for a ClusterRole on the hub with this nonResourceURL", id.Hub.Username, verb, path))
-		}
-		return nil
+// Metrics requires the right to get the path /metrics of the hub. Its errors are refusals with 403 or 503.
+func (a *Access) Metrics(ctx context.Context, id Identity) error {
+	path := &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}
+	allowed, err := a.allowed(ctx, id, id.Digest("nonresource", path.Verb, path.Path),
+		authorizationv1.SubjectAccessReviewSpec{NonResourceAttributes: path})
+	switch {
+	case err != nil:
+		return refusal.Unavailable("the hub could not determine what you may do; try again").Because(err)
+	case !allowed:
+		return refusal.Forbidden(fmt.Sprintf(
+			"user %q may not %s %s; ask for a ClusterRole on the hub with this nonResourceURL",
+			id.Hub.Username, path.Verb, path.Path))
 	}
+	return nil
 }
 
 func (a *Access) allowed(

@@ -428,7 +428,7 @@ func TestProtect(t *testing.T) {
 		_ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	}),
-		NewAuthenticator(&tokens{users: alice}, Audiences{}).Authenticate, NewAccess(hub).NonResource("get", "/metrics"))
+		NewAuthenticator(&tokens{users: alice}, Audiences{}).Authenticate, NewAccess(hub).Metrics)
 	answer := func(r *http.Request) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		metrics.ServeHTTP(w, r)
@@ -456,7 +456,7 @@ func TestProtect(t *testing.T) {
 			w.WriteHeader(http.StatusNoContent)
 		}),
 			NewAuthenticator(&tokens{users: alice},
-				Audiences{}).Authenticate, NewAccess(&rights{allowed: true}).NonResource("get", "/metrics"))
+				Audiences{}).Authenticate, NewAccess(&rights{allowed: true}).Metrics)
 		w := httptest.NewRecorder()
 		allowed.ServeHTTP(w, bearing("t-alice"))
 		if w.Code != http.StatusNoContent {

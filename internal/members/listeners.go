@@ -38,41 +38,38 @@ func (l *listeners) of(name types.NamespacedName) *heard {
 // OnChange registers a function that is called after each change to a Cluster on any replica: when it has been
 // connected, lost or refused, or when its agent has sent a report. f must not block.
 func (n *Notices) OnChange(f func(types.NamespacedName)) {
-	n.table.mu.Lock()
-	defer n.table.mu.Unlock()
-	n.listeners.clusters.changed = append(n.listeners.clusters.changed, f)
+	register(n, &n.listeners.clusters.changed, f)
 }
 
 // OnHostChange registers a function that is called after each change to a Host on any replica, with the Host's member
 // name. f must not block.
 func (n *Notices) OnHostChange(f func(types.NamespacedName)) {
-	n.table.mu.Lock()
-	defer n.table.mu.Unlock()
-	n.listeners.hosts.changed = append(n.listeners.hosts.changed, f)
+	register(n, &n.listeners.hosts.changed, f)
 }
 
 // OnOpen registers a function that is called after a Cluster's tunnel has been opened to this replica. f must not
 // block.
 func (n *Notices) OnOpen(f func(types.NamespacedName)) {
-	n.table.mu.Lock()
-	defer n.table.mu.Unlock()
-	n.listeners.clusters.opened = append(n.listeners.clusters.opened, f)
+	register(n, &n.listeners.clusters.opened, f)
 }
 
 // OnHostOpen registers a function that is called after a Host's tunnel has been opened to this replica, with the Host's
 // member name. f must not block.
 func (n *Notices) OnHostOpen(f func(types.NamespacedName)) {
-	n.table.mu.Lock()
-	defer n.table.mu.Unlock()
-	n.listeners.hosts.opened = append(n.listeners.hosts.opened, f)
+	register(n, &n.listeners.hosts.opened, f)
 }
 
 // OnToken registers a function that is called when another replica reports a previously unknown tunnel. f must not
 // block.
 func (n *Notices) OnToken(f func(Peer)) {
+	register(n, &n.listeners.tokens, f)
+}
+
+// register adds a function to a list of listeners.
+func register[F any](n *Notices, list *[]F, f F) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
-	n.listeners.tokens = append(n.listeners.tokens, f)
+	*list = append(*list, f)
 }
 
 // changed notifies feeds and listeners of a change on this replica.

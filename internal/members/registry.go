@@ -111,6 +111,19 @@ type Registry struct {
 	*Replicas
 }
 
+// Reconciled contains the parts of a Registry that the controllers of Clusters and Hosts need.
+type Reconciled struct {
+	*States
+	*Calls
+	// Forget discards all data about a member whose Cluster or Host is gone.
+	Forget func(name types.NamespacedName)
+}
+
+// Reconciled returns the parts for the controllers of Clusters and Hosts.
+func (r *Registry) Reconciled() Reconciled {
+	return Reconciled{States: r.States, Calls: r.Calls, Forget: r.Forget}
+}
+
 // New returns an empty Registry.
 func New(log logr.Logger, now func() time.Time) *Registry {
 	t := newTable(log, now)

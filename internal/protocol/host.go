@@ -369,7 +369,7 @@ func seconds(n, otherwise int) time.Duration {
 
 func digestOf(value any) string {
 	raw, err := json.Marshal(value)
-	if err != nil { // strings, numbers and bytes can always be marshaled
+	if err != nil { // strings, numbers, bytes, and JSON that was read, can always be marshaled
 		panic(err)
 	}
 	sum := sha256.Sum256(raw)

@@ -5,8 +5,6 @@ package protocol
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 )
 
@@ -54,11 +52,4 @@ func (s Settings) MarshalJSON() ([]byte, error) {
 }
 
 // Digest identifies these settings. It is the SHA-256 of their JSON, in hex.
-func (s Settings) Digest() string {
-	raw, err := json.Marshal(s)
-	if err != nil { // strings, and JSON that was read, can always be marshaled
-		panic(err)
-	}
-	sum := sha256.Sum256(raw)
-	return hex.EncodeToString(sum[:])
-}
+func (s Settings) Digest() string { return digestOf(s) }

@@ -97,12 +97,15 @@ func ServerURL(raw string) (string, error) {
 		return "", fmt.Errorf("server %s has a user name in it: remove the part before the @", u.Host)
 	case u.Scheme != "https":
 		return "", fmt.Errorf("server %q is not an https URL: agents connect only over TLS, "+
-			"write it as https://drover.example.com",
-			raw)
+			"write it as https://drover.example.com", withoutUser(raw))
 	case u.Hostname() == "":
-		return "", fmt.Errorf("server %q has no host: write it as https://drover.example.com", raw)
+		return "", fmt.Errorf("server %q has no host: write it as https://drover.example.com", withoutUser(raw))
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return "", fmt.Errorf("server at %s has a query or fragment: end the URL after its path", u.Host)
 	}
 	return strings.TrimRight(u.String(), "/"), nil
 }
+
+// withoutUser returns a URL without everything before its last @. url.Parse finds no user in "user:password@hub",
+// because that has no scheme.
+func withoutUser(raw string) string { return raw[strings.LastIndexByte(raw, '@')+1:] }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -105,9 +106,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	if c.base != nil {
 		request.SetOrigin(out.Header, c.base)
 	}
-	for name, values := range c.header {
-		out.Header[name] = values
-	}
+	maps.Copy(out.Header, c.header)
 }
 
 // write sets a URL to the target. The path is appended to base, if base is set, and otherwise to the agent's prefix.

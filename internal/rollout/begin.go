@@ -180,7 +180,7 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 	case t.failed > 0:
 		return Wait{Reason: v1.ReasonNodeFailed,
 			Message: fmt.Sprintf("%s failed and has no attempt left: see status.failures, "+
-				"and change the plan to try again", counted(t.failed, t.first.failedNode))}
+				"and retry the plan, or change it", counted(t.failed, t.first.failedNode))}
 	case t.total == 0 && t.places == 0:
 		return Wait{Reason: v1.ReasonNoNodes, Message: "no node is selected"}
 	case t.total == t.complete && t.applying+t.waiting+t.settling == 0:

@@ -146,6 +146,17 @@ func TestMembers(t *testing.T) {
 			change: func(p *rollout.FleetPlan) { p.Pace.Paused = true }, reason: v1.ReasonPaused,
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverPaused},
 		},
+		"a failed member that has paused with the plan is tried again, however recently it failed": {
+			a: rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Since: before, Failed: &now},
+				Status: said("r", v1.ReasonPaused)},
+			change: func(p *rollout.FleetPlan) { p.Pace.Paused = true }, step: "recover a",
+			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
+		},
+		"no member fails while the plan is paused": {
+			a:      rollout.Cluster{Claim: claim("r"), Status: said("r", v1.ReasonNodeFailed)},
+			change: func(p *rollout.FleetPlan) { p.Pace.Paused = true }, reason: v1.ReasonPaused,
+			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
+		},
 		"a deselected member that is at work is paused": {
 			a: rollout.Cluster{Name: "-", Claim: claim("r"), Status: said("r", v1.ReasonPaused, "n")}, reason: v1.ReasonApplying,
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
@@ -278,6 +289,23 @@ func TestFlappingMemberCostsTwoWritesAMinute(t *testing.T) {
 			}
 		})
 	}
+	t.Run("while the plan is paused it costs one write", func(t *testing.T) {
+		paused := plan
+		paused.Pace.Paused = true
+		a := []rollout.Cluster{{Name: "a", Selected: true,
+			Claim: &rollout.ClusterClaim{Revision: "r", Since: start, Failed: &start}}}
+		writes := 0
+		for i, now := 0, start; i < 1000; i, now = i+1, now.Add(time.Second) {
+			a[0].Status = said("r", []string{v1.ReasonNodeFailed, v1.ReasonPaused}[i%2])
+			if d := rollout.NextMember(a, paused, now); d.Step != nil {
+				writes++
+				a[0].Claim = d.Step.Claim
+			}
+		}
+		if writes != 1 {
+			t.Errorf("%d writes, want 1", writes)
+		}
+	})
 	t.Run("its last report counts when the minute is over", func(t *testing.T) {
 		a := []rollout.Cluster{{Name: "a", Selected: true,
 			Claim: &rollout.ClusterClaim{Revision: "r", Since: start, Failed: &start}, Status: said("r", v1.ReasonComplete)}}

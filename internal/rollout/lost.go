@@ -35,7 +35,7 @@ func (f *Fleet) working() Wait {
 				away = c
 			}
 		case !c.AwaySince.IsZero():
-			f.until = sooner(f.until, c.AwaySince.Add(lostTime))
+			f.until = Sooner(f.until, c.AwaySince.Add(lostTime))
 		}
 		if away == nil {
 			away = c

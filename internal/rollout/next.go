@@ -177,7 +177,7 @@ func (v *view) job(n *Node, c Claim, kind JobKind) *Job {
 }
 
 // by sets a time to decide again, unless an earlier one is set.
-func (v *view) by(t time.Time) { v.until = sooner(v.until, t) }
+func (v *view) by(t time.Time) { v.until = Sooner(v.until, t) }
 
 // gate returns the reason why no node and no attempt may start, or nil if they may.
 func (v *view) gate() *Wait {

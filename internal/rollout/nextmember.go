@@ -105,9 +105,14 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	case (reason == v1.ReasonComplete || reason == v1.ReasonNoNodes) && next.Failed != nil:
 		step.Verb = VerbRecover
 		next.Failed = nil
-	case reason == v1.ReasonNodeFailed && next.Failed == nil:
+	case reason == v1.ReasonNodeFailed && next.Failed == nil && !f.plan.Pace.Paused:
 		step.Verb = VerbFail
 		next.Failed = &f.now
+	case next.Failed != nil && f.plan.Pace.Paused && reason == v1.ReasonPaused:
+		// A user pauses the plan, and resumes it to try again. No member fails meanwhile, so this is one write at most.
+		step.Verb = VerbRecover
+		next.Failed = nil
+		return step
 	case next.Failed != nil && reason == v1.ReasonApplying:
 		step.Verb = VerbRecover
 		next.Failed = nil
@@ -116,7 +121,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	}
 	if c.Claim.Failed != nil {
 		if end := c.Claim.Failed.Add(steadyTime); f.now.Before(end) && !f.now.Before(*c.Claim.Failed) {
-			f.until = sooner(f.until, end)
+			f.until = Sooner(f.until, end)
 			return nil
 		}
 	}
@@ -135,9 +140,9 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	}
 	if f.stopped {
 		return nil, Wait{Reason: v1.ReasonTooManyFailures, Message: fmt.Sprintf(
-			"%s failed and rollout.maxFailedClusters allows %d, so no other begins. See status.failures for the cause, then "+
-				"repair the node that is not ready, or change the plan to try again, or raise maxFailedClusters to continue "+
-				"without the failed clusters", Clusters(f.failed), f.plan.Pace.MaxFailed)}
+			"%s failed and rollout.maxFailedClusters allows %d, so no other begins. See status.failures for the cause. "+
+				"Repair it and run \"kubectl drover plan retry %s\", or change the plan, or raise maxFailedClusters to continue "+
+				"without the failed clusters", Clusters(f.failed), f.plan.Pace.MaxFailed, f.plan.Name)}
 	}
 	open, why := f.openWaves()
 	var best *Cluster
@@ -157,7 +162,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 		return nil, Wait{Reason: v1.ReasonInvalidPlan, Message: err.Error() + ": change the plan"}
 	}
 	if is, until := window.Open(f.now); !is {
-		f.until = sooner(f.until, until)
+		f.until = Sooner(f.until, until)
 		return nil, f.unless(Wait{Reason: v1.ReasonAwaitingWindow, Message: opens("the window", until)})
 	}
 	if f.slots >= max(f.plan.Pace.MaxConcurrent, 1) {
@@ -182,7 +187,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 		case w.complete == 0:
 			return i + 1, Wait{} // no member has shown that the plan works
 		case f.now.Before(end):
-			f.until = sooner(f.until, end)
+			f.until = Sooner(f.until, end)
 			return i + 1, Wait{Reason: v1.ReasonSoaking,
 				Message: fmt.Sprintf("wave %s is complete and soaks until %s", w.name, end.UTC().Format(time.RFC3339))}
 		}
@@ -236,7 +241,8 @@ func (f *Fleet) remainder() Wait {
 		return Wait{Reason: v1.ReasonHeld, Message: fmt.Sprintf("%s left on which plans are held: %s", Clusters(held), holds)}
 	}
 	return Wait{Reason: v1.ReasonNodeFailed,
-		Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, and repair the node that is not ready, or change the plan to try again", complete, Clusters(total), failed)}
+		Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, repair the cause and run "+
+			"\"kubectl drover plan retry %s\", or change the plan", complete, Clusters(total), failed, f.plan.Name)}
 }
 
 // finished returns the reason when there is nothing left to do. If a plan selects no node in any member, the reason

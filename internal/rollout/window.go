@@ -194,8 +194,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// sooner returns the earlier of two times. The zero time means never.
-func sooner(a, b time.Time) time.Time {
+// Sooner returns the earlier of two times. The zero time means never.
+func Sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}

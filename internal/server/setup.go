@@ -103,7 +103,7 @@ func New(
 	}
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
 	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(observed.scrapes(), users.authenticate,
-		access.NonResource("get", "/metrics")))
+		access.Metrics))
 }
 
 // newUsers returns the users that the API server identifies by their tokens. At least one of the given ways must admit

@@ -6,6 +6,7 @@ package set
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -173,12 +174,8 @@ func AddLabels(o metav1.Object, labels map[string]string) {
 		return
 	}
 	all := make(map[string]string, len(labels)+len(o.GetLabels()))
-	for key, value := range o.GetLabels() {
-		all[key] = value
-	}
-	for key, value := range labels {
-		all[key] = value
-	}
+	maps.Copy(all, o.GetLabels())
+	maps.Copy(all, labels)
 	o.SetLabels(all)
 }
 

@@ -96,13 +96,8 @@ func ClaimsOwnership(key string) bool {
 		return true
 	}
 	domain, _, _ := strings.Cut(key, "/")
-	for _, owner := range []string{v1.Group, "argocd.argoproj.io", "toolkit.fluxcd.io", "helm.sh",
-		"helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"} {
-		if domain == owner {
-			return true
-		}
-	}
-	return false
+	return slices.Contains([]string{v1.Group, "argocd.argoproj.io", "toolkit.fluxcd.io", "helm.sh",
+		"helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"}, domain)
 }
 
 // exceptions returns the namespaces that get no copy, according to the source's annotation.

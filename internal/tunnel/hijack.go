@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -135,9 +136,7 @@ func (c *hijackedConn) writeHead(p []byte) (rest []byte, err error) {
 	c.head.sent = true
 	to := c.response.Header()
 	clear(to)
-	for name, values := range header {
-		to[name] = values
-	}
+	maps.Copy(to, header)
 	to.Set(headerUpgrade, protocol)
 	c.response.WriteHeader(http.StatusOK)
 	if err := http.NewResponseController(c.response).Flush(); err != nil {

@@ -38,23 +38,23 @@ const (
 // RoundTrip refused it, and the error of Err if the session ended in the meantime.
 func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	if size := requestHeaderSize(r); size > s.maxHeaderBytes {
-		closeBody(r)
+		h2.CloseBody(r)
 		return nil, fmt.Errorf("send request: %w: %d bytes, but only %d are allowed",
 			ErrHeaderTooLarge, size, s.maxHeaderBytes)
 	}
 	select {
 	case <-s.draining:
-		closeBody(r)
+		h2.CloseBody(r)
 		return nil, fmt.Errorf("send request: %w: the tunnel is draining", ErrNotProcessed)
 	case <-s.Done():
-		closeBody(r)
+		h2.CloseBody(r)
 		return nil, fmt.Errorf("send request: %w: tunnel %w", ErrNotProcessed, s.Err())
 	default:
 	}
-	if protocol := upgradeProtocol(r.Header); protocol != "" && !hasBody(r) {
+	if protocol := upgradeProtocol(r.Header); protocol != "" && !h2.HasBody(r) {
 		return s.upgrade(r, protocol)
 	}
-	return s.exchange(r, !hasBody(r))
+	return s.exchange(r, !h2.HasBody(r))
 }
 
 // exchange sends a request. The fields in upgrade request an upgrade. The request may be sent again if it is repeatable
@@ -171,22 +171,11 @@ func requestHeaderSize(r *http.Request) int {
 	return headerSize(r.Header) + len(r.URL.RequestURI()) + max(len(r.Host), len(r.URL.Host))
 }
 
-func hasBody(r *http.Request) bool {
-	return r.Body != nil && r.Body != http.NoBody
-}
-
-// closeBody closes the request's body, which a RoundTripper must do even if it sends nothing.
-func closeBody(r *http.Request) {
-	if r.Body != nil {
-		_ = r.Body.Close() // nothing was read from the body, so an error is meaningless
-	}
-}
-
 // upgrade sends an upgrade request as a POST. The body of the POST is the data that the caller will write.
 func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, error) {
 	method := cmp.Or(r.Method, http.MethodGet)
 	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect { // both must be tokens
-		closeBody(r)
+		h2.CloseBody(r)
 		return nil, fmt.Errorf("send upgrade request: the method is not valid: %q", method)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))

@@ -6,16 +6,13 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -97,60 +94,20 @@ func (f *fixture) signIn(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the user: %w", err)
 	}
-	visit, err := newVisitor(f.issuer(), f.hub.Replicas[0].Address, bundle)
+	visit, err := framework.NewVisitor(f.issuer(), f.hub.Replicas[0].Address, bundle)
 	if err != nil {
 		return err
 	}
-	if err := framework.Await(ctx, visit.open); err != nil {
+	if err := framework.Await(ctx, visit.Open); err != nil {
 		return err
 	}
 	login, err := f.drover(ctx, "login", f.issuer(), "--ca", ca, "--device")
 	if err != nil {
 		return err
 	}
-	return logIn(login, func(page, code string) error {
-		return visit.confirm(ctx, page, code, user, strings.TrimSpace(string(password)))
+	return framework.LogIn(login, func(page, code string) error {
+		return visit.Confirm(ctx, page, code, user, strings.TrimSpace(string(password)))
 	})
-}
-
-// logIn runs the plugin's login by a code, which confirm types into the hub's page.
-func logIn(login *exec.Cmd, confirm func(page, code string) error) error {
-	says, err := login.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := login.Start(); err != nil {
-		return err
-	}
-	var said strings.Builder
-	page, code := "", ""
-	for lines := bufio.NewScanner(says); code == "" && lines.Scan(); {
-		said.WriteString(lines.Text() + "\n")
-		page, code = shownCode(said.String())
-	}
-	if code == "" {
-		err = errors.New("the plugin shows no page and code")
-	} else {
-		err = confirm(page, code)
-	}
-	if err != nil {
-		_ = login.Process.Kill() // it would wait for the code
-	}
-	rest, _ := io.ReadAll(says)
-	if err = errors.Join(err, login.Wait()); err != nil {
-		return fmt.Errorf("%w: %s%s", err, said.String(), rest)
-	}
-	return nil
-}
-
-var shown = regexp.MustCompile(`(https://\S+)\s+and enter the code\s+(\S+)\n`)
-
-// shownCode returns the page and the code that the plugin has shown, or nothing if it has not yet.
-func shownCode(said string) (page, code string) {
-	if found := shown.FindStringSubmatch(said); found != nil {
-		return found[1], found[2]
-	}
-	return "", ""
 }
 
 // writeAgentKubeconfig writes what the plugin prints for the Cluster. It returns an error if the plugin does not choose

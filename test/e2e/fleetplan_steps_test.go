@@ -159,6 +159,26 @@ func testBadImage(f *fleet, t *testing.T) {
 	f.expectNoHarm(t)
 }
 
+func testRetried(f *fleet, t *testing.T) {
+	f.repaired.Store(true)
+	manifest := []byte(strings.Replace(fleetPlan, "v1.36.3+k3s1", "v1.36.4-"+badTag, 1))
+	if out, err := f.hub.Kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
+		t.Fatalf("apply the plan: %v, %v", out, err)
+	}
+	out, err := f.planCommand(t, "retry", "k3s").CombinedOutput()
+	if err != nil || string(out) != "plan.cluster.drover.dev/k3s retried\n" {
+		t.Fatalf("plan retry: %v\n%s", err, out)
+	}
+	w := f.watch(t, "k3s") // the failure is over, so the watch does not end at once
+	p := f.plan(t, "k3s", planPatience, is(v1.ReasonComplete))
+	w.expect(t, 0, "Complete: clusters 3/3, nodes 9/9")
+	f.expectDone(t, p, "v1.36.4-"+badTag)
+	f.expectNoHarm(t)
+	if out, err := f.hub.Kubectl(t.Context(), manifest, "diff", "-f", "-"); err != nil || out != "" {
+		t.Errorf("kubectl diff: %v\n%s", err, out)
+	}
+}
+
 func testMended(f *fleet, t *testing.T) {
 	f.setVersion(t, "k3s", "v1.36.5")
 	w := f.watch(t, "k3s")

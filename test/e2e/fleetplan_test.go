@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +37,8 @@ type fleet struct {
 	monitor *monitor
 	chance  *chance
 	backup  backup // of when the first version was complete
+	// repaired is set when the bad image works after all.
+	repaired atomic.Bool
 }
 
 const (
@@ -81,6 +84,7 @@ func TestLong_APlanOfAFleet(t *testing.T) {
 	}{
 		{"waves are done in their order, and members are as the plan says", testWaves},
 		{"an image that fails stops it, and the hub has the last lines of the log", testBadImage},
+		{"a cause that is repaired is tried again with plan retry", testRetried},
 		{"a version that is mended goes on", testMended},
 		{"a hub that is restored from an older backup runs nothing old again before a user says so", testRestored},
 		{"a plan that is deleted leaves nothing but labels of Nodes", testPlanDeleted},
@@ -145,7 +149,7 @@ func (f *fleet) script(p *corev1.Pod) nodesim.Script {
 	switch {
 	case p.Labels["upgrade.cattle.io/plan"] == "":
 		return nodesim.Script{Hangs: true}
-	case strings.HasPrefix(p.Name, "apply-") && strings.Contains(p.Spec.Containers[0].Image, badTag):
+	case strings.HasPrefix(p.Name, "apply-") && strings.Contains(p.Spec.Containers[0].Image, badTag) && !f.repaired.Load():
 		return nodesim.Script{Exit: 1, Log: badLog}
 	}
 	return f.chance.script()
@@ -206,19 +210,27 @@ type watching struct {
 
 func (f *fleet) watch(t *testing.T, name string) *watching {
 	t.Helper()
-	kubeconfig := filepath.Join(f.dir, "watch.kubeconfig")
-	if err := f.hub.WriteKubeconfig(kubeconfig); err != nil {
-		t.Fatal(err)
-	}
 	w := &watching{code: make(chan int, 1)}
-	command := exec.CommandContext(t.Context(), f.programs.Kubectl, "drover", "plan", "watch", name, "-w", metav1.NamespaceDefault, "--kubeconfig", kubeconfig)
-	command.Env = append(os.Environ(), "PATH="+pluginDir(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	command := f.planCommand(t, "watch", name)
 	command.Stdout, command.Stderr = &w.out, &w.out
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { w.code <- exitCode(command.Wait()) }()
 	return w
+}
+
+// planCommand returns a command "kubectl drover plan" on the hub.
+func (f *fleet) planCommand(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	kubeconfig := filepath.Join(f.dir, "plan.kubeconfig")
+	if err := f.hub.WriteKubeconfig(kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	args = append(append([]string{"drover", "plan"}, args...), "-w", metav1.NamespaceDefault, "--kubeconfig", kubeconfig)
+	command := exec.CommandContext(t.Context(), f.programs.Kubectl, args...)
+	command.Env = append(os.Environ(), "PATH="+pluginDir(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	return command
 }
 
 // expect waits until the command has ended, and checks its code and its last line.

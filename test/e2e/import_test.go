@@ -96,15 +96,26 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 		t.Fatal("a Cluster was made by what was refused, or by a dry run")
 	}
 
-	command, out, says := o.command(t, "import", "imported", "--labels", "env=prod", "--to-context", "member")
+	command, out, _ := o.command(t, "import", "imported", "--labels", "env=prod", "--to-context", "member")
+	says := sayingTo(t, command)
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	manifest := s.appliedManifest(t, name)
-	s.startAgent(t, s.preparedAgent(t, manifest, "imported"))
-	if err := command.Wait(); err != nil || out.Len() != 0 || !strings.Contains(says.String(), "Connected: ") {
-		t.Fatalf("import: %v, %q, %q; want it to end when the Cluster is ready, and to print no secret", err, out, says)
+	agent := s.preparedAgent(t, s.appliedManifest(t, name), "imported")
+	s.startAgent(t, agent, protocol.EnvServer+"=https://127.0.0.1:1")
+	s.describesError(t, "127.0.0.1:1: connect: connection refused")
+	testkit.Eventually(t, 20*time.Second, func(context.Context) error {
+		if text := says(); !strings.Contains(text, "connection refused: check server.urls") {
+			return fmt.Errorf("import says %q, want the error of the agent with advice", text)
+		}
+		return nil
+	})
+	kill(t, agent.Process)
+	s.startAgent(t, agent)
+	if err := command.Wait(); err != nil || out.Len() != 0 || !strings.Contains(says(), "Connected: ") {
+		t.Fatalf("import: %v, %q, %q; want it to end when the Cluster is ready, and to print no secret", err, out, says())
 	}
+	s.describesError(t, "")
 	cluster := &v1.Cluster{}
 	if err := s.hub.Client.Get(t.Context(), name, cluster); err != nil || cluster.Labels["env"] != "prod" {
 		t.Errorf("labels %v (%v)", cluster.Labels, err)
@@ -229,6 +240,39 @@ func (s *system) appliedManifest(t *testing.T, name types.NamespacedName) []byte
 		t.Fatal(err)
 	}
 	return manifest
+}
+
+// sayingTo makes a command write its standard error to a file, and returns a function that reads what it has written so
+// far.
+func sayingTo(t *testing.T, command *exec.Cmd) func() string {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	command.Stderr = file
+	return func() string {
+		text, err := os.ReadFile(file.Name())
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
+}
+
+// describesError waits until the description of the agent's Deployment has a last error with a text, or none if the text
+// is empty.
+func (s *system) describesError(t *testing.T, text string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		out, err := s.member.Kubectl(ctx, nil, "-n", protocol.AgentNamespace, "describe", "deployment", protocol.AgentName)
+		has := strings.Contains(out, v1.AnnotationAgentLastError)
+		if err != nil || has != (text != "") || !strings.Contains(out, text) {
+			return fmt.Errorf("%w: it describes %s", err, out)
+		}
+		return nil
+	})
 }
 
 // preparedAgent is the agent that the kubelet of the member would start.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
@@ -48,11 +50,27 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	if namespace != protocol.AgentNamespace {
 		account = namespace // the manifest uses the same word for its names and its namespace
 	}
-	kubeconfig, err := member.accountKubeconfig(ctx, namespace, account, filepath.Join(member.dir, name+".kubeconfig"))
+	env, err := DeploymentEnv(manifest)
 	if err != nil {
 		return nil, err
 	}
-	env, err := DeploymentEnv(manifest)
+	return prepareAgent(ctx, member, env, name, namespace, account)
+}
+
+// UpdatedAgent prepares the agent of the Deployment that is now in a member, as the kubelet does after an agent has
+// changed its own Deployment. It is the agent of the member's current Programs. Start starts it.
+func UpdatedAgent(ctx context.Context, member *Plane, name string) (*Agent, error) {
+	deployment := &appsv1.Deployment{}
+	key := types.NamespacedName{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}
+	if err := member.Client.Get(ctx, key, deployment); err != nil {
+		return nil, fmt.Errorf("read the agent's Deployment: %w", err)
+	}
+	return prepareAgent(ctx, member, containerEnv(deployment.Spec.Template), name, key.Namespace, protocol.AgentName)
+}
+
+// prepareAgent returns an agent with the rights of a ServiceAccount and the environment of a container.
+func prepareAgent(ctx context.Context, member *Plane, env []string, name, namespace, account string) (*Agent, error) {
+	kubeconfig, err := member.accountKubeconfig(ctx, namespace, account, filepath.Join(member.dir, name+".kubeconfig"))
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +79,10 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 		return nil, err
 	}
 	a.command = lab.Command{
-		Name: "agent-" + name, Path: member.programs.Agent, Args: []string{"--kubeconfig=" + kubeconfig}, LogFile: a.Log, Grace: agentGrace,
-		Env: append(env, protocol.EnvNamespace+"="+namespace, protocol.EnvListen+"="+a.Address, protocol.EnvSocket+"="+a.Socket),
+		Name: "agent-" + name, Path: member.programs.Agent, Args: []string{"--kubeconfig=" + kubeconfig},
+		LogFile: a.Log, Grace: agentGrace,
+		Env: append(env, protocol.EnvNamespace+"="+namespace, protocol.EnvListen+"="+a.Address,
+			protocol.EnvSocket+"="+a.Socket),
 	}
 	return a, nil
 }
@@ -112,12 +132,17 @@ func DeploymentEnv(manifest []byte) ([]string, error) {
 		if err := yaml.Unmarshal(raw, &deployment); err != nil || deployment.Kind != "Deployment" {
 			continue
 		}
-		var env []string
-		for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
-			env = append(env, variable.Name+"="+variable.Value)
-		}
-		return env, nil
+		return containerEnv(deployment.Spec.Template), nil
 	}
+}
+
+// containerEnv returns the environment of the first container of a pod.
+func containerEnv(pod corev1.PodTemplateSpec) []string {
+	var env []string
+	for _, variable := range pod.Spec.Containers[0].Env {
+		env = append(env, variable.Name+"="+variable.Value)
+	}
+	return env
 }
 
 // InstallBeside prepares the process that the agent deploys beside an API server. It follows the DaemonSet, but listens
@@ -134,8 +159,6 @@ func InstallBeside(ctx context.Context, member *Plane, set *appsv1.DaemonSet, na
 		Name: "beside-" + name, Path: member.programs.Agent, Args: append(main.Command[1:], "--kubeconfig="+kubeconfig), LogFile: a.Log, Grace: agentGrace,
 		Env: []string{protocol.EnvDirectListen + "=" + address, protocol.EnvSocket + "=" + a.Socket},
 	}
-	for _, variable := range main.Env {
-		a.command.Env = append(a.command.Env, variable.Name+"="+variable.Value)
-	}
+	a.command.Env = append(a.command.Env, containerEnv(set.Spec.Template)...)
 	return a, nil
 }

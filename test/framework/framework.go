@@ -117,6 +117,10 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 	return p, plane.WriteKubeconfig(p.adminKubeconfig())
 }
 
+// Use selects the Programs of managers and agents that start from now on, to replace one version with another. Programs
+// that run go on.
+func (p *Plane) Use(programs Programs) { p.programs = programs }
+
 // Kill ends the plane at once. An API server with open watches needs some seconds to end gracefully.
 func (p *Plane) Kill() error {
 	var errs []error

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package versions tests hubs and members of the oldest and the newest Kubernetes that Drover supports
-// (docs/versions.md).
+// Package versions tests hubs and members of the oldest and the newest Kubernetes that Drover supports, and the
+// previous version of Drover together with this one (docs/versions.md).
 package versions
 
 import (
@@ -42,26 +42,27 @@ const (
 	workspace = metav1.NamespaceDefault
 )
 
-// plan has one Job on each node.
-const plan = `
+// planNamed has one Job on each node. It has a name and a version.
+const planNamed = `
 apiVersion: cluster.drover.dev/v1
 kind: Plan
-metadata: {name: k3s, namespace: default}
+metadata: {name: %s, namespace: default}
 spec:
   clusterName: member
-  version: v9
+  version: %s
   upgrade: {image: rancher/k3s-upgrade}
   postCompleteLabels: {example.org/version: $(LATEST_VERSION)}
 `
 
-// project has what a project can put into a namespace of a member, with the guard that refuses changes of it.
-const project = `
+// projectNamed has what a project can put into a namespace of a member, with the guard that refuses changes of it. Its
+// namespace has the same name.
+const projectNamed = `
 apiVersion: cluster.drover.dev/v1
 kind: Project
-metadata: {name: web, namespace: default}
+metadata: {name: %[1]s, namespace: default}
 spec:
   clusterName: member
-  namespaces: [web]
+  namespaces: [%[1]s]
   networkIsolation: Project
   podSecurity: restricted
   resourceQuota: {pods: "7"}
@@ -127,6 +128,7 @@ type system struct {
 	member   *framework.Plane
 	agent    *framework.Agent
 	cluster  types.NamespacedName
+	sim      *nodesim.Sim
 }
 
 func start(t *testing.T, ofHub, ofMember framework.Programs) *system {
@@ -185,14 +187,18 @@ func strictly(t *testing.T, plane *framework.Plane, manifest []byte) {
 	}
 }
 
-func testInstaller(t *testing.T, s *system) {
+func testInstaller(t *testing.T, s *system) { strictly(t, s.hub.Plane, render(t, s.programs)) }
+
+// render returns the manifests that "make deploy" applies.
+func render(t *testing.T, programs framework.Programs) []byte {
+	t.Helper()
 	render := exec.CommandContext(t.Context(), "hack/deploy.sh", "render")
-	render.Dir, render.Env = s.programs.Root, append(os.Environ(), "IMG=registry.test/drover:v9", "URL=https://hub.test")
+	render.Dir, render.Env = programs.Root, append(os.Environ(), "IMG=registry.test/drover:v9", "URL=https://hub.test")
 	manifest, err := render.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	strictly(t, s.hub.Plane, manifest)
+	return manifest
 }
 
 func testImport(t *testing.T, s *system, version string) {
@@ -222,23 +228,45 @@ func testImport(t *testing.T, s *system, version string) {
 }
 
 func testBinding(t *testing.T, s *system) {
+	get := s.getNodes(t)
+	if err := get(t.Context()); !refused(err) {
+		t.Fatalf("without a binding the answer is %v", err)
+	}
+	s.bind(t, "demo", "hub:demo")
+	testkit.Eventually(t, 30*time.Second, get)
+}
+
+// getNodes returns a function in which the user demo lists the nodes of the member through the hub.
+func (s *system) getNodes(t *testing.T) func(context.Context) error {
+	t.Helper()
 	kubeconfig, err := s.hub.ProxyKubeconfig(t.Context(), s.cluster, demoToken, filepath.Join(t.TempDir(), "kubeconfig"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	get := func(ctx context.Context) error {
+	return func(ctx context.Context) error {
 		_, err := framework.Kubectl(ctx, s.programs, kubeconfig, nil, "get", "nodes")
 		return err
 	}
-	if err := get(t.Context()); err == nil || !strings.Contains(err.Error(), "may not reach cluster") {
-		t.Fatalf("without a binding the answer is %v", err)
+}
+
+// refused reports whether the hub refused a user without a binding.
+func refused(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "may not reach cluster")
+}
+
+// bind binds cluster-viewer to a user and waits until the member has the binding.
+func (s *system) bind(t *testing.T, name, user string) {
+	t.Helper()
+	binding := &v1.ClusterRoleTemplateBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name},
+		Spec: v1.ClusterRoleTemplateBindingSpec{
+			ClusterTarget:    v1.ClusterTarget{ClusterName: s.cluster.Name},
+			RoleTemplateName: "cluster-viewer", Subject: v1.Subject{Kind: v1.SubjectUser, Name: user},
+		},
 	}
-	binding := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "demo"}, Spec: v1.ClusterRoleTemplateBindingSpec{
-		ClusterTarget: v1.ClusterTarget{ClusterName: s.cluster.Name}, RoleTemplateName: "cluster-viewer", Subject: v1.Subject{Kind: v1.SubjectUser, Name: "hub:demo"}}}
 	if err := s.hub.Client.Create(t.Context(), binding); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 30*time.Second, get)
 	s.awaitReady(t, binding, v1.ReasonApplied, func() []metav1.Condition { return binding.Status.Conditions })
 }
 
@@ -263,23 +291,31 @@ func (s *system) apply(t *testing.T, text string) {
 	}
 }
 
-func testProject(t *testing.T, s *system) {
-	s.apply(t, project)
-	p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "web"}}
+func testProject(t *testing.T, s *system) { s.runProject(t, "web") }
+
+// runProject creates a Project and checks its namespace.
+func (s *system) runProject(t *testing.T, name string) {
+	t.Helper()
+	s.apply(t, fmt.Sprintf(projectNamed, name))
+	p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name}}
 	s.awaitReady(t, p, v1.ReasonApplied, func() []metav1.Condition { return p.Status.Conditions })
 	quotas := &corev1.ResourceQuotaList{}
-	if err := s.member.Client.List(t.Context(), quotas, client.InNamespace("web")); err != nil || len(quotas.Items) == 0 {
+	if err := s.member.Client.List(t.Context(), quotas, client.InNamespace(name)); err != nil || len(quotas.Items) == 0 {
 		t.Fatalf("the project's namespace has the quotas %v, %v", quotas.Items, err)
 	}
+	eve := "eve-" + name
 	for _, args := range [][]string{
-		{"create", "clusterrole", "eve", "--verb=*", "--resource=resourcequotas"}, {"create", "clusterrolebinding", "eve", "--clusterrole=eve", "--user=eve"},
+		{"create", "clusterrole", eve, "--verb=*", "--resource=resourcequotas"},
+		{"create", "clusterrolebinding", eve, "--clusterrole=" + eve, "--user=" + eve},
 	} {
 		if _, err := s.member.Kubectl(t.Context(), nil, args...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the API server learns of a policy a moment later
-		_, err := s.member.Kubectl(ctx, nil, "-n", "web", "delete", "resourcequota", quotas.Items[0].Name, "--dry-run=server", "--as=eve")
+	// The API server learns of a policy a moment later.
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+		_, err := s.member.Kubectl(ctx, nil, "-n", name, "delete", "resourcequota", quotas.Items[0].Name,
+			"--dry-run=server", "--as="+eve)
 		if err == nil || !strings.Contains(err.Error(), "drover-guard") {
 			return fmt.Errorf("the guard of the project lets a user delete its quota: %w", err)
 		}
@@ -288,20 +324,35 @@ func testProject(t *testing.T, s *system) {
 }
 
 func testPlan(t *testing.T, s *system) {
-	sim := nodesim.Start(context.WithoutCancel(t.Context()), s.member.Client, nil)
-	t.Cleanup(sim.Close)
-	if err := sim.AddNode(t.Context(), "node", nil); err != nil {
+	s.startNode(t)
+	s.runPlan(t, "k3s", "v9")
+	if seen := s.sim.Seen(); len(seen) != 1 {
+		t.Errorf("pods ran on %v, want one", seen)
+	}
+}
+
+// startNode adds a node to the member, which runs the pods of Jobs until the test ends.
+func (s *system) startNode(t *testing.T) {
+	t.Helper()
+	s.sim = nodesim.Start(context.WithoutCancel(t.Context()), s.member.Client, nil)
+	t.Cleanup(s.sim.Close)
+	if err := s.sim.AddNode(t.Context(), "node", nil); err != nil {
 		t.Fatal(err)
 	}
-	s.apply(t, plan)
-	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "k3s"}}
+}
+
+// runPlan creates a Plan and waits until it is complete.
+func (s *system) runPlan(t *testing.T, name, version string) {
+	t.Helper()
+	s.apply(t, fmt.Sprintf(planNamed, name, version))
+	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name}}
 	s.awaitReady(t, p, v1.ReasonComplete, func() []metav1.Condition { return p.Status.Conditions })
 	node := &corev1.Node{}
 	if err := s.member.Client.Get(t.Context(), types.NamespacedName{Name: "node"}, node); err != nil {
 		t.Fatal(err)
 	}
-	if len(sim.Seen()) != 1 || node.Labels["example.org/version"] != "v9" {
-		t.Errorf("pods ran on %v and the node has the labels %v", sim.Seen(), node.Labels)
+	if got := node.Labels["example.org/version"]; got != version {
+		t.Errorf("the node's label example.org/version is %q, want %q", got, version)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,6 +22,7 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -68,22 +68,42 @@ func (d *diagnosis) explain(ctx context.Context) string {
 	if why := refusedPods(deployment, len(list.Items)); why != "" {
 		return why
 	}
-	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if pod.DeletionTimestamp != nil {
-			continue
+	why, last := "", ""
+	if pod := newest(list.Items); pod != nil {
+		var started bool
+		if why, started = podTrouble(pod); started {
+			last = d.lastError(ctx, pod)
+		} else if why != "" {
+			return why // the error of an earlier pod does not apply to it
 		}
-		why, started := podTrouble(pod)
-		if !started {
-			return why
-		}
-		if last := d.lastError(ctx, pod); last != "" {
-			return cmp.Or(why, "pod "+pod.Name+" runs") + ": its last error: " + last
-		}
+	}
+	// An agent can run outside of the cluster, and the log of its pod may not be readable.
+	if last = cmp.Or(last, notedError(deployment)); last == "" {
 		return why
 	}
-	return ""
+	return strings.TrimPrefix(why+": its last error: "+last, ": ")
+}
+
+// newest returns the newest of the pods that are not being deleted, or nil if there is none.
+func newest(pods []corev1.Pod) *corev1.Pod {
+	var found *corev1.Pod
+	for i := range pods {
+		pod := &pods[i]
+		if pod.DeletionTimestamp == nil && (found == nil || found.CreationTimestamp.Before(&pod.CreationTimestamp)) {
+			found = pod
+		}
+	}
+	return found
+}
+
+// notedError returns the error that the agent has written into its Deployment, with its time and with advice. It
+// returns "" if the agent is connected, or is of an earlier version.
+func notedError(d *appsv1.Deployment) string {
+	text := d.Annotations[v1.AnnotationAgentLastError]
+	if text == "" {
+		return ""
+	}
+	return presentable(text + adviceOn(text))
 }
 
 // refusedPods returns why a Deployment has no pods, such as a quota or an admission policy.
@@ -118,6 +138,9 @@ func podTrouble(pod *corev1.Pod) (why string, started bool) {
 		why = fmt.Sprintf("pod %s does not run: %s: %s", pod.Name, waiting.Reason, cli.Plain(waiting.Message))
 		if ended := c.LastTerminationState.Terminated; ended != nil {
 			why += fmt.Sprintf(": it ended with code %d, %s", ended.ExitCode, cmp.Or(ended.Reason, "Error"))
+			if ended.Message != "" {
+				why += ": " + presentable(ended.Message)
+			}
 		}
 	}
 	return why, started
@@ -166,7 +189,15 @@ func lastErrorOf(log []byte) string {
 			last = ""
 		}
 	}
-	return cli.Plain(userinfo.ReplaceAllString(last, "://***@"))
+	return presentable(last)
+}
+
+// maxError bounds the length of an error, because others may have written it.
+const maxError = 2 << 10
+
+// presentable returns a text of the agent without control characters and passwords of URLs.
+func presentable(text string) string {
+	return protocol.Cut(cli.Plain(userinfo.ReplaceAllString(text, "://***@")), maxError)
 }
 
 // Advice on errors of a connection to the hub.

@@ -11,6 +11,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -32,6 +34,9 @@ func TestAPodThatDoesNotRunSaysWhy(t *testing.T) {
 	crashing := waiting("CrashLoopBackOff", "back-off 10s")
 	killed := &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}
 	crashing.ContainerStatuses[0].LastTerminationState.Terminated = killed
+	ended := waiting("CrashLoopBackOff", "back-off 10s")
+	ended.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1,
+		Reason: "Error", Message: "DROVER_SERVER is not an https URL\x1b[2J: https://user:s3cret@hub"}
 	unscheduled := corev1.PodStatus{Conditions: []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
 		Message: "0/3 nodes are available: Insufficient memory"}}}
@@ -55,6 +60,9 @@ func TestAPodThatDoesNotRunSaysWhy(t *testing.T) {
 		"it crashes": {
 			crashing,
 			"CrashLoopBackOff: back-off 10s: it ended with code 137, OOMKilled", true,
+		},
+		"it ended with a message": {
+			ended, "it ended with code 1, Error: DROVER_SERVER is not an https URL [2J: https://***@hub", true,
 		},
 		"no node has room": {unscheduled, "is not scheduled: 0/3 nodes are available: Insufficient memory", false},
 		"it runs":          {running, "", true},
@@ -108,6 +116,55 @@ func TestTheLastErrorOfAnAgentHasAdvice(t *testing.T) {
 		if got := lastErrorOf([]byte(tt.log)); got != tt.want {
 			t.Errorf("%s: it says %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+func TestTheErrorOfADeploymentHasAdviceAndNoPassword(t *testing.T) {
+	d := &appsv1.Deployment{}
+	if got := notedError(d); got != "" {
+		t.Errorf("a Deployment without an error says %q", got)
+	}
+	d.Annotations = map[string]string{v1.AnnotationAgentLastError: "2027-01-02T15:04:05Z: not connected to the hub: " +
+		"dial https://user:s3cret@hub: connect: connection refused\x1b[2J"}
+	want := "2027-01-02T15:04:05Z: not connected to the hub: dial https://***@hub: connect: connection refused [2J: " +
+		firewalls
+	if got := notedError(d); got != want {
+		t.Errorf("it says %q, want %q", got, want)
+	}
+}
+
+// The fake log of these pods has no error.
+func TestTheReasonIsThePodsStateOrTheAgentsError(t *testing.T) {
+	running := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
+	pod := func(name string, created int64, status corev1.PodStatus) runtime.Object {
+		return &corev1.Pod{Status: status, ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: name,
+			CreationTimestamp: metav1.Unix(created, 0), Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName}}}
+	}
+	for name, tt := range map[string]struct {
+		noted string
+		pods  []runtime.Object
+		want  string
+	}{
+		"an agent outside of the cluster": {"down", nil, "its last error: down"},
+		"a pod without a log":             {"down", []runtime.Object{pod("a", 1, running)}, "its last error: down"},
+		"a pod without a state": {"down", []runtime.Object{pod("a", 1, corev1.PodStatus{})},
+			"its last error: down"},
+		"an agent that has noted nothing": {"", []runtime.Object{pod("a", 1, running)}, ""},
+		"the newest pod does not have its image": {"down", []runtime.Object{pod("a", 2, waiting("ErrImagePull", "x")),
+			pod("b", 1, running)}, "the image registry/drover:v9 cannot be pulled: ErrImagePull: x"},
+		"a pod that crashes": {"down", []runtime.Object{pod("a", 1, waiting("CrashLoopBackOff", "x"))},
+			"pod a does not run: CrashLoopBackOff: x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace,
+				Name: protocol.AgentName, Annotations: map[string]string{v1.AnnotationAgentLastError: tt.noted}}}
+			member := fake.NewClientset(append(tt.pods, deployment)...)
+			d := &diagnosis{member.CoreV1().Pods(protocol.AgentNamespace), member.AppsV1().Deployments(protocol.AgentNamespace)}
+			if got := d.explain(t.Context()); got != tt.want && (tt.want == "" || !strings.HasPrefix(got, tt.want)) {
+				t.Errorf("it says %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -60,7 +60,7 @@ rights to create Clusters and to get Secrets in one workspace.
 
 With --to-context, the command applies the agent in the cluster of that kubeconfig context and waits
 until the Cluster is ready. You must be an administrator of that cluster. Until the agent connects,
-the command prints why it does not: the state of its pod, or the last error in its log. Without
+the command prints why it does not: the state of its pod, and the agent's last error. Without
 --to-context, the command prints the command to run in the cluster.
 
 The printed command and the Secret NAME-registration let a cluster join as this Cluster. Protect

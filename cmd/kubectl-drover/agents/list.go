@@ -76,6 +76,7 @@ The state of an agent is one of:
 	c.AddCommand(newPause(o), newResume(o))
 	namespace := ""
 	c.Flags().StringVar(&namespace, "manager-namespace", "drover-system", "The namespace of the manager")
+	cli.Complete(c, "manager-namespace", o.CompleteWorkspaces)
 	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.List, error) {
 		list, err := readAgents(ctx, h)
 		if err == nil {

@@ -44,7 +44,7 @@ func NewLogs(shared *cli.Options) *cobra.Command {
 	c := &cobra.Command{Use: "logs", Short: "Print the log of a Cluster's agent"}
 	o := &logs{Options: shared}
 	agent := &cobra.Command{
-		Use: "agent -c CLUSTER", Short: "Print the log of a Cluster's agent", Args: cobra.NoArgs,
+		Use: "agent -c CLUSTER", Short: "Print the log of a Cluster's agent", Args: cli.NoArguments,
 		Long: `Print the log of a Cluster's agent.
 
 The log is read through the hub with your own rights in the member: list on pods and get on

@@ -79,7 +79,7 @@ people chose, except names: other strings are replaced.
 Exit codes: 0 no problem; 1 there are problems; 2 an error occurred, or you may not read the Lease
 or the Clusters.`,
 		Example: "  kubectl drover status\n  kubectl drover status -o json\n  kubectl drover status --bundle drover.tar.gz",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArguments,
 		PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.ReadHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
@@ -106,6 +106,8 @@ or the Clusters.`,
 	}
 	c.Flags().StringVar(&namespace, "manager-namespace", "drover-system", "The namespace of the manager")
 	c.Flags().StringVar(&file, "bundle", "", "Also write a file for support, which must not exist")
+	cli.Complete(c, "bundle", cli.CompleteFiles)
+	cli.Complete(c, "manager-namespace", o.CompleteWorkspaces)
 	o.BindOutput(c)
 	return c
 }

@@ -45,7 +45,7 @@ command for a member that could not be reached then.
 Exit codes: 0 nothing is left; 2 an error occurred, or something is left.`,
 		Example: `  kubectl drover uninstall --context prod-eu --dry-run
   kubectl drover uninstall --kubeconfig prod-eu.kubeconfig --yes`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.HubName != "" {
 				return errors.New("uninstall does not support --hub: select the member with --context or --kubeconfig")

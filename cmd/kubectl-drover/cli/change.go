@@ -58,6 +58,9 @@ func (ch *Change) check() error {
 	return nil
 }
 
+// Real reports whether the change is made, and not only tried.
+func (ch *Change) Real() bool { return ch.dryRun == dryRunNone }
+
 // Local reports whether the command must not send any changes to the hub.
 func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 

@@ -40,6 +40,29 @@ func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective
 	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 }
 
+// CompleteFiles offers files.
+func CompleteFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
+// CompleteFolders offers folders for the first argument.
+func CompleteFolders(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+// First restricts offers to the first argument.
+func First(offers cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return offers(c, args, start)
+	}
+}
+
 // names returns the names of objects on the hub, or none if the hub does not list them.
 func (o *Options) names(ctx context.Context, kind schema.GroupVersionKind, where ...func(*Hub) client.ListOption) []string {
 	ctx, cancel := context.WithTimeout(ctx, CompletionLimit)
@@ -71,6 +94,14 @@ func (o *Options) CompleteNames(kind string) cobra.CompletionFunc {
 	}
 }
 
+// CompleteKind completes the names of objects of another kind without a namespace.
+func (o *Options) CompleteKind(kind schema.GroupVersionKind) cobra.CompletionFunc {
+	kind.Kind += "List"
+	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+		return Beginning(start, o.names(c.Context(), kind))
+	}
+}
+
 // CompleteAnywhere completes the names of Drover's objects of a kind without a namespace.
 func (o *Options) CompleteAnywhere(kind string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
@@ -99,17 +130,27 @@ func (o *Options) CompleteContexts(_ *cobra.Command, _ []string, start string) (
 	return Beginning(start, slices.Collect(maps.Keys(raw.Contexts)))
 }
 
-// completeHubs completes the hubs in the kubeconfig: their contexts, and their URLs.
-func (o *Options) completeHubs(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+// CompleteHubURLs completes the URLs of the hubs in the kubeconfig.
+func (o *Options) CompleteHubURLs(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	found := hubContexts(&raw)
+	var found []string
 	for name := range raw.Contexts {
 		if base := BaseOf(&raw, name); base != "" {
 			found = append(found, base)
 		}
 	}
 	return Beginning(start, found)
+}
+
+// CompleteHubs completes the hubs in the kubeconfig: their contexts, and their URLs.
+func (o *Options) CompleteHubs(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	urls, _ := o.CompleteHubURLs(c, args, start)
+	return Beginning(start, append(hubContexts(&raw), urls...))
 }

@@ -81,7 +81,10 @@ func (o *Options) bindConnection(root *cobra.Command) {
 	flags.StringVar(&o.HubName, "hub", "", "The hub: its URL, or a context of the kubeconfig (default: the hub of the "+
 		"current context; commands that change nothing also use the hub of the last \"login\" or \"use\")")
 	Complete(root, "context", o.CompleteContexts)
-	Complete(root, "hub", o.completeHubs)
+	Complete(root, "hub", o.CompleteHubs)
+	for _, file := range []string{"kubeconfig", "certificate-authority", "client-certificate", "client-key"} {
+		Complete(root, file, CompleteFiles)
+	}
 }
 
 // BindWorkspace adds the flag that names the workspace.
@@ -131,17 +134,6 @@ func (o *Options) CheckOutput() error {
 		return nil
 	}
 	return fmt.Errorf("unknown output format %q: use %s, %s or %s", o.Output, OutputText, OutputJSON, OutputYAML)
-}
-
-// Arguments requires the given number of arguments. Its error names them.
-func Arguments(count int, names string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) != count {
-			return fmt.Errorf("%s requires %s but got %d arguments: see \"%s --help\"", c.CommandPath(), names, len(args),
-				c.CommandPath())
-		}
-		return nil
-	}
 }
 
 // Bounded returns a context that ends after CommandLimit.

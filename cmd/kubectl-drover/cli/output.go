@@ -115,7 +115,7 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 // where "" means all workspaces.
 func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (List, error)) *cobra.Command {
 	everywhere := false
-	c.Args = cobra.NoArgs
+	c.Args = NoArguments
 	c.PreRunE = func(*cobra.Command, []string) error { return o.CheckListOutput() }
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return o.ReadHub(c, CommandLimit, func(ctx context.Context, h *Hub) error {

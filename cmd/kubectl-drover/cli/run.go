@@ -41,7 +41,7 @@ func Run(ctx context.Context, version string, commands func(*Options) []*cobra.C
 	case ctx.Err() != nil:
 		return ExitInterrupted // the user knows the cause
 	default:
-		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(Unreached(err).Error(), "\n", "\n  "))
+		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(Unreached(explain(err)).Error(), "\n", "\n  "))
 		return ExitError
 	}
 }
@@ -66,13 +66,11 @@ query the member if your kubeconfig has an entry for it: a server whose URL ends
 
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl drover"},
 		SilenceErrors: true, SilenceUsage: true,
-		Args: cobra.NoArgs,
+		Args: NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w: see \"%s --help\"", err, c.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	o.bindConnection(root)
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if c.Name() != cobra.ShellCompRequestCmd && c.Name() != cobra.ShellCompNoDescRequestCmd {
@@ -84,34 +82,6 @@ query the member if your kubeconfig has an entry for it: a server whose URL ends
 		return nil
 	}
 	root.AddCommand(commands(o)...)
-	suggest(root)
+	finish(root)
 	return root
 }
-
-// suggest makes all commands with subcommands suggest similar ones for an unknown subcommand.
-func suggest(c *cobra.Command) {
-	if !c.HasSubCommands() {
-		return
-	}
-	c.Args = func(c *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return nil
-		}
-		advice := "see"
-		if found := c.SuggestionsFor(args[0]); len(found) > 0 {
-			advice = "did you mean \"" + strings.Join(found, `" or "`) + "\"? See"
-		}
-		return fmt.Errorf("unknown command %q for %q: %s \"%s --help\"", Visible(args[0]), c.CommandPath(), advice,
-			c.CommandPath())
-	}
-	c.SuggestionsMinimumDistance = suggestedDistance
-	if !c.Runnable() { // cobra does not check the arguments of such a command
-		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
-	}
-	for _, sub := range c.Commands() {
-		suggest(sub)
-	}
-}
-
-// suggestedDistance is the maximum edit distance between a suggestion and an unknown command.
-const suggestedDistance = 2

@@ -13,6 +13,19 @@ import (
 // Unreached converts an error of net/http or client-go into a message that names the unreachable server and gives
 // advice. It returns other errors unchanged.
 func Unreached(err error) error {
+	return unreached(err, "check the network, HTTPS_PROXY, and the server in the kubeconfig (select another one with "+
+		"--kubeconfig or --context)", "check the certificate-authority-data of that server in the kubeconfig")
+}
+
+// UnreachedHub is Unreached for the URL of a hub that the user has signed in to, or is signing in to. It is not the
+// server of a kubeconfig.
+func UnreachedHub(err error) error {
+	return unreached(err, "check the URL of the hub, the network, and HTTPS_PROXY",
+		"sign in again with \"kubectl drover login URL --ca FILE\"")
+}
+
+// unreached adds advice, or other advice for a certificate that is not trusted.
+func unreached(err error, advice, onCertificate string) error {
 	failed, untrusted := (*url.Error)(nil), (*tls.CertificateVerificationError)(nil)
 	if !errors.As(err, &failed) {
 		return err
@@ -21,10 +34,9 @@ func Unreached(err error) error {
 	if u, err := url.Parse(failed.URL); err == nil {
 		server = u.Scheme + "://" + u.Host
 	}
-	advice := "check the network, HTTPS_PROXY, and the server in the kubeconfig (select another one with --kubeconfig or --context)"
 	switch {
 	case errors.As(failed, &untrusted):
-		advice = "check the certificate-authority-data of that server in the kubeconfig"
+		advice = onCertificate
 	case failed.Timeout():
 		advice = "check the network, or set a longer --request-timeout"
 	}

@@ -39,7 +39,7 @@ type exporter struct {
 // New returns the command "rancher".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "rancher", Short: "Migrate from Rancher", Args: cobra.NoArgs,
+		Use: "rancher", Short: "Migrate from Rancher", Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newExport(o))
@@ -71,7 +71,7 @@ Exit codes: 0 everything was read and written; 2 an error occurred, or something
 		Example: `  kubectl drover rancher export fleet -w team-a --context rancher-local
   kubectl drover rancher export fleet -w team-a --context rancher-local --principals fleet/principals.yaml
   kubectl drover rancher export fleet -w team-a --cluster prod-eu --member-context prod-eu=prod-eu-admin`,
-		Args: cli.Arguments(1, "a folder"),
+		Args: cli.Arguments(1, "a folder"), ValidArgsFunction: cli.CompleteFolders,
 		RunE: func(c *cobra.Command, args []string) error {
 			e.dir, e.out, e.progress = args[0], c.OutOrStdout(), c.ErrOrStderr()
 			return e.run(c.Context())
@@ -84,6 +84,7 @@ Exit codes: 0 everything was read and written; 2 an error occurred, or something
 	flags.StringArrayVar(&e.contexts, "member-context", nil, "CLUSTER=CONTEXT: also read that cluster's namespaces and "+
 		"Plans through the kubeconfig context; can be repeated")
 	flags.StringVar(&e.principals, "principals", "", "The completed file that maps Rancher's principals to Drover's")
+	cli.Complete(c, "principals", cli.CompleteFiles)
 	flags.BoolVar(&e.SecretValues, "with-secrets", false, "Also write the Secrets of projects, with their values, into "+
 		"the folder secrets, readable only by you")
 	flags.BoolVar(&e.force, "force", false, "Overwrite files of the folder that a person created or changed")

@@ -65,6 +65,7 @@ the hub is not read, so that the printed binding has no end unless --until is se
 	o.bind(c)
 	c.Flags().StringVar(&o.until, "until", "", "When the grant ends: a duration such as 8h or 7d, or a time such as "+
 		"2027-01-02T15:04:05Z, or never (default: unchanged, and never for a new grant)")
+	cli.Complete(c, "until", cli.Offer("8h", "7d", "never"))
 	c.Flags().StringVar(&o.name, "name", "", "The name of the binding (default: from the user, the role and the target)")
 	return c
 }
@@ -103,7 +104,10 @@ func (o *options) bind(c *cobra.Command) {
 }
 
 func (o *options) complete(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 1 {
+	switch len(args) {
+	case 0: // only users with passwords are objects
+		return o.CompleteAnywhere("User")(c, args, start)
+	case 1:
 		return o.CompleteAnywhere("RoleTemplate")(c, args, start)
 	}
 	return nil, cobra.ShellCompDirectiveNoFileComp

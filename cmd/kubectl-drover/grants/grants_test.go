@@ -182,7 +182,7 @@ func TestAGrantThatWouldGrantNothingIsRefused(t *testing.T) {
 		"is not in the future":                   {"alice", "viewer", "--cluster", "prod", "--until", "-1h"},
 		"use a duration such as 8h or 7d":        {"alice", "viewer", "--cluster", "prod", "--until", "tomorrow"},
 		"the group web has no provider":          {"web", "viewer", "--cluster", "prod", "--kind", "Group"},
-		"at least one of the flags in the group": {"alice", "viewer"},
+		"set --cluster, --selector or --project": {"alice", "viewer"},
 		"unknown value \"perhaps\" of --dry-run": {"alice", "viewer", "--cluster", "prod", "--dry-run=perhaps"},
 		"is not in the workspace other: omit -w": {"alice", "viewer", "--cluster", o.workspace + "/prod", "-w", "other"},
 		"unknown output format \"table\"":        {"alice", "viewer", "--cluster", "prod", "-o", "table"},

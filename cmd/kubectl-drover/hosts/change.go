@@ -38,7 +38,7 @@ this Host. Run the printed command on the machine as root. You can append --role
 The printed command works once, within the Host's tokenTTL. Protect it like a password. You need the
 rights to create Hosts and to get Secrets in one workspace.`,
 		Example: "  kubectl drover host join rack1 --labels zone=a -w team-a",
-		Args:    cli.Arguments(1, "a name for the Host"), ValidArgsFunction: o.CompleteNames("Host"),
+		Args:    cli.Arguments(1, "a name for the Host"), ValidArgsFunction: cli.First(o.CompleteNames("Host")),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.OnHub(c, timeout, func(ctx context.Context, h *cli.Hub) error {
 				return joinHost(ctx, h, args[0], set, c.OutOrStdout(), c.ErrOrStderr())
@@ -112,7 +112,7 @@ NAME-host-plan.
 A controller recreates a plan that it made. In that case, delete the object that the Host is used
 for instead of the plan.`,
 		Example: "  kubectl drover host clean rack1 --yes",
-		Args:    cli.Arguments(1, "the name of a Host"), ValidArgsFunction: o.CompleteNames("Host"),
+		Args:    cli.Arguments(1, "the name of a Host"), ValidArgsFunction: cli.First(o.CompleteNames("Host")),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.OnHub(c, timeout, func(ctx context.Context, h *cli.Hub) error { return cleanHost(ctx, h, args[0], yes, c.ErrOrStderr()) })
 		},
@@ -164,7 +164,7 @@ other use. With --orphan, everything stays on the machine.
 A machine that is not connected is not cleaned, and its workloads go on running. Switch it off if it
 was a node.`,
 		Example: "  kubectl drover host release rack1 --yes\n  kubectl drover host release rack1 --orphan --yes",
-		Args:    cli.Arguments(1, "the name of a Host"), ValidArgsFunction: o.CompleteNames("Host"),
+		Args:    cli.Arguments(1, "the name of a Host"), ValidArgsFunction: cli.First(o.CompleteNames("Host")),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.OnHub(c, timeout, func(ctx context.Context, h *cli.Hub) error {
 				return releaseHost(ctx, h, args[0], yes, leave, c.ErrOrStderr())

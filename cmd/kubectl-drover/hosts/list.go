@@ -25,7 +25,7 @@ import (
 // New returns the command "host".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "host", Short: "List Hosts, join machines as Hosts, see their failures, and release them", Args: cobra.NoArgs,
+		Use: "host", Short: "List Hosts, join machines as Hosts, see their failures, and release them", Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newList(o), newJoin(o), newLogs(o), newClean(o), newRelease(o))
@@ -117,7 +117,7 @@ func newLogs(o *cli.Options) *cobra.Command {
 		Long: `Explain the state of a Host. If an instruction failed, the answer has the last lines of its
 output: at most 20, without the plan's secrets. The agent's own log is on the machine: journalctl -u
 drover-host-agent.`,
-		Args: cli.Arguments(1, "the name of a Host"), ValidArgsFunction: o.CompleteNames("Host"),
+		Args: cli.Arguments(1, "the name of a Host"), ValidArgsFunction: cli.First(o.CompleteNames("Host")),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.ReadHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
 				host, err := readHost(ctx, h, args[0])

@@ -17,7 +17,7 @@ import (
 )
 
 func TestAPlanIsPausedAndResumed(t *testing.T) {
-	hub := testkit.Start(t)
+	hub := testkit.Shared(t)
 	workspace := hub.Workspace(t)
 	plan := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "k3s"}}
 	plan.Spec.ClusterName = "prod"

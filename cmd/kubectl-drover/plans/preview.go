@@ -175,7 +175,7 @@ func readPreviews(name string, in io.Reader) ([]preview, error) {
 			previews, err = addPreviews(previews, document)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read %s, document %d: %w", name, n, err)
+			return nil, fmt.Errorf("read %s, document %d: %w", name, n, explainDecoding(err))
 		}
 	}
 	if len(previews) == 0 {
@@ -262,8 +262,11 @@ func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *p
 	}
 	if scenario.Plan.Spec.Channel != "" {
 		scenario.Latest = cmp.Or(scenario.Plan.Status.LatestVersion, "unknown") // the steps do not depend on the version
+		if scenario.Plan.Spec.Version != "" {
+			a.remark("the plan has both a version and a channel: it uses the version, and never asks the channel")
+		}
 	}
-	scenario.Start = metav1.Now()
+	scenario.Start = metav1.Now().Rfc3339Copy() // whole seconds, because windows open at whole minutes
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	scenario.Durations = simulation.Durations{Prepare: duration(r.prepare), Drain: duration(r.drain), Upgrade: duration(r.upgrade)}
 	if scenario.Plan.Spec.ClusterName == "" && scenario.Plan.Spec.ClusterSelector == nil {
@@ -286,6 +289,9 @@ func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *previe
 	if len(clusters.Items) == 0 {
 		return fmt.Errorf("list clusters of %s: there is none to simulate the plan on: use another workspace with -w",
 			h.Workspace)
+	}
+	if err := selectClusters(&clusters, &scenario.Plan.Spec.PlanTarget); err != nil {
+		return err
 	}
 	total := 0
 	for i := range clusters.Items {

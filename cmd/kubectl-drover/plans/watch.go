@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plans contains the commands that show the progress of plans and simulate them.
+// Package plans contains the commands that show the progress of plans, simulate them, and pause, resume and retry
+// them.
 package plans
 
 import (
@@ -24,12 +25,12 @@ import (
 // New returns the command "plan".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "plan", Short: "Follow plans, and preview their steps", Args: cobra.NoArgs,
+		Use: "plan", Short: "Follow, preview, pause and retry plans", Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVarP(&o.Workspace, "workspace", "w", "", cli.WorkspaceUsage)
 	cli.Complete(c, "workspace", o.CompleteWorkspaces)
-	c.AddCommand(newWatch(o), newPreview(o), newPause(o), newResume(o))
+	c.AddCommand(newWatch(o), newPreview(o), newPause(o), newResume(o), newRetry(o))
 	return c
 }
 

@@ -63,6 +63,7 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 		Example: `  kubectl drover revoked /var/log/kubernetes/audit*.log
   kubectl drover revoked /var/log/kubernetes/audit*.log --yes
   kubectl drover revoked audit.log --since 2026-03-01T02:00:00Z   # for objects that were restored without their UIDs, for example by Velero`,
+		ValidArgsFunction: cli.CompleteFiles,
 		RunE: func(c *cobra.Command, files []string) error {
 			if len(files) == 0 {
 				return errors.New("no audit log is given: name its files, or - for standard input")
@@ -88,6 +89,7 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 	c.Flags().BoolVar(&yes, "yes", false, "Delete the listed Secrets")
 	c.Flags().StringVar(&managerNamespace, "manager-namespace", "drover-system",
 		"The namespace of the manager, whose Lease tells the time of the backup")
+	cli.Complete(c, "manager-namespace", o.CompleteWorkspaces)
 	c.Flags().StringVar(&backupTime, "backup-time", "", "The time of the backup, to check that the log begins earlier; "+
 		"only needed if a manager has run since the restore")
 	c.Flags().StringVar(&since, "since", "", "The time of the backup, to compare requests with; only for objects that "+

@@ -44,7 +44,7 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "clusters", Short: "List the Clusters that you can reach",
 		Long: `List the Clusters that you may reach, in all workspaces or in one. It takes no right on the hub but that to reach them: a binding, or get on clusters/proxy.`,
-		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.CheckListOutput() },
+		Args: cli.NoArguments, PreRunE: func(*cobra.Command, []string) error { return o.CheckListOutput() },
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := cli.Bounded(c.Context())
 			defer cancel()

@@ -45,7 +45,7 @@ the ServiceAccount that the tool runs as, and expires after 10 minutes. The Serv
 right to create serviceaccounts/token for itself. In both cases the token is only valid for that
 cluster.`,
 		Example: `  kubectl drover credential --service-account`,
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			asked := caller(os.Getenv(execInfo), os.Stdin)
 			if asked.Cluster == nil {

@@ -37,12 +37,13 @@ func NewGetToken(shared *cli.Options) *cobra.Command {
 
 If the last token has expired and the hub gave a refresh token, a new token is fetched without a
 question. Otherwise the command opens the browser to sign in if it runs in a terminal.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return o.getToken(c, s) },
 	}
 	c.Flags().StringVar(&o.cluster, "cluster", "", "Print a token that is valid for one Cluster only, WORKSPACE/NAME")
 	c.Flags().BoolVar(&o.direct, "direct", false, "With --cluster, print a token for the Cluster's own address, which is "+
 		"valid longer but not at the hub")
+	cli.Complete(c, "cluster", o.completeReachable(func(c reachableCluster) []string { return []string{c.String()} }))
 	s.bind(c)
 	return c
 }

@@ -93,6 +93,7 @@ them.`,
 	flags.BoolVar(&to.static, "static-token", false, "Add a token for scripts for each Cluster")
 	flags.DurationVar(&to.ttl, "ttl", 0, "With --static-token, how long the tokens are valid (default: 720h, or the "+
 		"hub's limit if that is shorter)")
+	cli.Complete(c, "output", cli.CompleteFiles)
 	c.MarkFlagsMutuallyExclusive("merge", "output")
 	c.MarkFlagsMutuallyExclusive("merge", "static-token")
 	c.ValidArgsFunction = o.completeReachable(namesOf)

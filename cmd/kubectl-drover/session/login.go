@@ -64,13 +64,14 @@ other commands of this plugin use. The current context stays.`,
 		Example: `  kubectl drover login https://hub.example.com
   kubectl drover login https://hub.example.com --ca hub-ca.crt
   kubectl drover login https://hub.example.com --device`,
-		Args: cli.Arguments(1, "the URL of a hub"),
+		Args: cli.Arguments(1, "the URL of a hub"), ValidArgsFunction: cli.First(o.CompleteHubURLs),
 		RunE: func(c *cobra.Command, args []string) error { return o.login(c, args[0], s) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&s.caFile, "ca", "", "A file with the CA of the hub, in PEM (default: the CA of the last sign-in "+
 		"there, or the CAs that this computer trusts)")
 	flags.BoolVar(&s.device, "device", false, "Sign in with a code and a browser on any computer")
+	cli.Complete(c, "ca", cli.CompleteFiles)
 	s.bind(c)
 	return c
 }
@@ -133,13 +134,14 @@ func (o *options) rememberLogin(ctx context.Context, out io.Writer, session *log
 	}
 }
 
-// untrustedHub explains what to do if the CA of a hub's certificate is not trusted. It returns other errors unchanged.
+// untrustedHub explains what to do if a hub cannot be reached, or if the CA of its certificate is not trusted. It
+// returns other errors unchanged.
 func untrustedHub(err error) error {
 	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
 		return errors.New("this computer does not trust the hub's certificate: " + untrusted.Error() +
 			": pass the hub's CA with \"kubectl drover login URL --ca FILE\"; ask the hub's administrator for it")
 	}
-	return err
+	return cli.UnreachedHub(err)
 }
 
 // signIn signs the user in. It writes instructions for the user to out.
@@ -189,7 +191,7 @@ func NewLogout(shared *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "logout", Short: "End your session at a hub",
 		Long: `End your session at a hub: its tokens are revoked there, for new requests at once and for open ones within 30 s, and removed from this computer.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return o.logout(c, local) },
 	}
 	c.Flags().BoolVar(&local, "local", false, "Only remove the tokens from this computer, for a hub that cannot be "+

@@ -71,7 +71,7 @@ func newTokenCreate(o *options) *cobra.Command {
 	var ttl time.Duration
 	c := &cobra.Command{
 		Use: "create", Short: "Create a token, and print it once",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if ttl != 0 {
 				wanted.TTL = ttl.String()
@@ -135,7 +135,7 @@ func makeToken(ctx context.Context, session *login.Session, wanted wantedToken) 
 func newTokenList(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "List your tokens",
-		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.CheckListOutput() },
+		Args: cli.NoArguments, PreRunE: func(*cobra.Command, []string) error { return o.CheckListOutput() },
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
 				var list scriptTokens

@@ -70,7 +70,9 @@ API server. From then on, the credentials of CONTEXT are also sent to URL.`,
 	c.Flags().StringVar(&hub, "hub", "", "Use the hub itself; with a Cluster, the URL of the Cluster's hub")
 	c.Flags().Lookup("hub").NoOptDefVal = hubItself
 	c.Flags().StringVar(&o.caFile, "ca", "", "With --hub=URL and --context, a file with the CA of the hub, in PEM")
-	c.ValidArgsFunction = o.completeReachable(namesOf)
+	cli.Complete(c, "hub", o.CompleteHubs)
+	cli.Complete(c, "ca", cli.CompleteFiles)
+	c.ValidArgsFunction = cli.First(o.completeReachable(namesOf))
 	return c
 }
 

@@ -26,7 +26,7 @@ func NewWhoAmI(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
 		Use: "whoami", Short: "Print the user that you are signed in as, according to the hub",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return o.whoAmI(c) },
 	}
 	return c
@@ -128,7 +128,10 @@ func callHub(ctx context.Context, s *login.Session, method, path string, content
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := client.Do(req)
-	if err != nil {
+	switch {
+	case err != nil && s.Client == nil:
+		return untrustedHub(err)
+	case err != nil:
 		return err
 	}
 	defer resp.Body.Close()

@@ -33,7 +33,7 @@ type account struct {
 // New returns the command "user".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "user", Short: "Create users who sign in to the hub with a password, and set passwords", Args: cobra.NoArgs,
+		Use: "user", Short: "Create users who sign in to the hub with a password, and set passwords", Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newCreate(o), newPassword(o))
@@ -59,8 +59,9 @@ first administrator of a hub.`,
 			return withAccount(c, o, a, createUser)
 		},
 	}
-	a.bind(c)
+	a.bind(c, o)
 	c.Flags().StringVar(&a.clusterRole, "cluster-role", "", "A ClusterRole of the hub to bind the user to")
+	cli.Complete(c, "cluster-role", o.CompleteKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRole")))
 	return c
 }
 
@@ -68,18 +69,19 @@ func newPassword(o *cli.Options) *cobra.Command {
 	var a account
 	c := &cobra.Command{
 		Use: "password NAME", Short: "Replace a User's password with a random one, which is printed once",
-		Args: cli.Arguments(1, "a name"),
+		Args: cli.Arguments(1, "a name"), ValidArgsFunction: cli.First(o.CompleteAnywhere("User")),
 		RunE: func(c *cobra.Command, args []string) error {
 			a.name = args[0]
 			return withAccount(c, o, a, replacePassword)
 		},
 	}
-	a.bind(c)
+	a.bind(c, o)
 	return c
 }
 
-func (a *account) bind(c *cobra.Command) {
+func (a *account) bind(c *cobra.Command, o *cli.Options) {
 	c.Flags().StringVar(&a.managerNamespace, "manager-namespace", "drover-system", "The namespace of the manager")
+	cli.Complete(c, "manager-namespace", o.CompleteWorkspaces)
 }
 
 // withAccount calls do with the hub and prints the password that do returns.

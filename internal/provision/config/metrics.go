@@ -27,6 +27,6 @@ func protect(config *rest.Config, client *http.Client) (server.Filter, error) {
 	users := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), audiences)
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
 	return func(_ logr.Logger, next http.Handler) (http.Handler, error) {
-		return identity.Protect(next, users.Authenticate, access.NonResource("get", "/metrics")), nil
+		return identity.Protect(next, users.Authenticate, access.Metrics), nil
 	}, nil
 }

@@ -158,7 +158,7 @@ func (m *Member) Due() time.Time {
 	var due time.Time
 	for _, all := range []map[string]time.Time{m.jobs, m.drains} {
 		for _, end := range all {
-			due = sooner(due, end)
+			due = rollout.Sooner(due, end)
 		}
 	}
 	return due
@@ -182,11 +182,4 @@ func (m *Member) node(name string) *Node {
 	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name,
 		func(n Node, name string) int { return strings.Compare(n.Name, name) })
 	return &m.scenario.Nodes[at]
-}
-
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -118,7 +118,7 @@ func (p *Simulation) RunUntil(end time.Time) (rollout.Wait, error) {
 		}
 		next := wait.Until
 		for _, i := range p.active.members {
-			next = sooner(next, p.Members[i].Due())
+			next = rollout.Sooner(next, p.Members[i].Due())
 		}
 		over := !p.inactiveAbsent() && (wait.Reason == v1.ReasonComplete || wait.Reason == v1.ReasonNoNodes || wait.Reason == v1.ReasonNoClusters)
 		over = over || next.IsZero() || !next.After(p.Now)
@@ -167,11 +167,11 @@ func (p *Simulation) settle() (rollout.Wait, error) {
 			if err != nil {
 				return wait, err
 			}
-			until = sooner(until, wait.Until)
+			until = rollout.Sooner(until, wait.Until)
 		}
 		d := rollout.NextMember(p.activeClusters(), *p.fleet, p.Now)
 		if d.Step == nil {
-			d.Wait.Until = sooner(d.Wait.Until, until)
+			d.Wait.Until = rollout.Sooner(d.Wait.Until, until)
 			p.deactivateComplete(f)
 			return d.Wait, nil
 		}

@@ -6,6 +6,7 @@ package github
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -89,9 +90,7 @@ func list[T any](ctx context.Context, c *Connector, token, path string, query ur
 	err error) {
 	for page := 1; page <= maxPages; page++ {
 		q := url.Values{"per_page": {strconv.Itoa(perPage)}, "page": {strconv.Itoa(page)}}
-		for key, values := range query {
-			q[key] = values
-		}
+		maps.Copy(q, query)
 		var items []T
 		header, err := c.get(ctx, path+"?"+q.Encode(), bearer(token), &items)
 		if err != nil {

@@ -135,16 +135,11 @@ func Next(s Set, now time.Time) Step {
 	step.Add = !now.Before(renew)
 	step.Again = renew
 	if next := step.Remove + 1; next < len(s) {
-		step.Again = earlier(step.Again, s[next].Created.Add(Lead+Overlap))
+		if remove := s[next].Created.Add(Lead + Overlap); remove.Before(renew) {
+			step.Again = remove
+		}
 	}
 	return step
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // stored is the encoding of a key.

@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -119,7 +118,7 @@ func (c *Connector) Begin(ctx context.Context, callback, state string) (address 
 	if err != nil {
 		return "", nil, err
 	}
-	own := private{Nonce: random(), Verifier: oauth2.GenerateVerifier()}
+	own := private{Nonce: rand.Text() + rand.Text(), Verifier: oauth2.GenerateVerifier()}
 	if kept, err = json.Marshal(own); err != nil {
 		return "", nil, fmt.Errorf("keep a login: %w", err)
 	}
@@ -326,10 +325,4 @@ func style(methods []string) oauth2.AuthStyle {
 func ofGoogle(authorization string) bool {
 	u, err := url.Parse(authorization)
 	return err == nil && u.Host == "accounts.google.com"
-}
-
-func random() string {
-	var raw [32]byte
-	_, _ = rand.Read(raw[:]) // never fails
-	return base64.RawURLEncoding.EncodeToString(raw[:])
 }

@@ -7,7 +7,6 @@ package password
 import (
 	"crypto/rand"
 	"crypto/subtle"
-	"encoding/base32"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -46,11 +45,7 @@ var ErrHash = errors.New("the hash is not of the form $argon2id$v=19$m=…,t=…
 
 // Random returns a new password with 130 bits of entropy. It consists of 26 letters and digits that cannot be confused
 // with each other.
-func Random() string {
-	var raw [17]byte
-	_, _ = rand.Read(raw[:]) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw[:]))[:26]
-}
+func Random() string { return strings.ToLower(rand.Text()) }
 
 // Hash returns the hash of a password in the form in which it is stored.
 func Hash(password string) (string, error) {

@@ -168,12 +168,12 @@ func (c *Client) full() bool { return len(c.streams)+c.state.opening >= c.peer.s
 func (c *Client) RoundTrip(r *http.Request, more ...Field) (*http.Response, error) {
 	fields, err := c.fieldsOf(r, more)
 	if err != nil {
-		closeBody(r)
+		CloseBody(r)
 		return nil, err
 	}
 	ctx := r.Context()
 	if err := c.open(ctx); err != nil {
-		closeBody(r)
+		CloseBody(r)
 		return nil, err
 	}
 	s := newStream(c, r, fields.method)

@@ -61,9 +61,9 @@ func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error)
 	if f.path != "*" && !strings.HasPrefix(f.path, "/") {
 		return nil, fmt.Errorf("the path of the request is not valid: %q", f.path)
 	}
-	if hasBody(r) && r.ContentLength > 0 {
+	if HasBody(r) && r.ContentLength > 0 {
 		f.length = r.ContentLength
-	} else if !hasBody(r) && slices.Contains([]string{"POST", "PUT", "PATCH"}, f.method) {
+	} else if !HasBody(r) && slices.Contains([]string{"POST", "PUT", "PATCH"}, f.method) {
 		f.length = 0
 	}
 	if err := errors.Join(checkHeader(r.Header), checkHeader(r.Trailer)); err != nil {
@@ -161,12 +161,13 @@ func lower(name string) string {
 	return strings.ToLower(name)
 }
 
-func hasBody(r *http.Request) bool {
+// HasBody reports whether a request has a body.
+func HasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody
 }
 
-// closeBody closes the request's body, which a RoundTripper must do even if it sends nothing.
-func closeBody(r *http.Request) {
+// CloseBody closes the request's body, which a RoundTripper must do even if it sends nothing.
+func CloseBody(r *http.Request) {
 	if r.Body != nil {
 		_ = r.Body.Close() // nothing was read from the body, so an error is meaningless
 	}

@@ -65,7 +65,7 @@ func newStream(c *Client, r *http.Request, method string) *stream {
 	}
 	s.changed.L = &s.mu
 	s.in.arriving.credit = reportRead
-	if hasBody(r) {
+	if HasBody(r) {
 		s.body, s.state.sent = newRequestBody(s, r), false
 	}
 	return s

@@ -47,6 +47,8 @@ type Options struct {
 	Labctl string
 	// Users maps the name of a cluster to the users, besides the administrator, that log in with a token.
 	Users map[string][]lab.User
+	// APIServerArgs maps the name of a cluster to more arguments of its API server.
+	APIServerArgs map[string][]string
 }
 
 // A Lab is a running lab. It lives on when the program that brought it up ends.
@@ -165,7 +167,7 @@ func (l *Lab) up(ctx context.Context, options Options) error {
 	if err := l.prepare(ctx, options.Labctl); err != nil {
 		return err
 	}
-	if err := l.startPlanes(ctx, options.Users, assets); err != nil {
+	if err := l.startPlanes(ctx, options, assets); err != nil {
 		return err
 	}
 	if err := l.startRelay(ctx); err != nil {
@@ -227,16 +229,16 @@ func (l *Lab) prepare(ctx context.Context, labctl string) error {
 func (l *Lab) environment() []string { return append(os.Environ(), marker+"="+l.dir) }
 
 // startPlanes starts all control planes at once: most of the time they wait for their own parts.
-func (l *Lab) startPlanes(ctx context.Context, users map[string][]lab.User, assets lab.Assets) error {
+func (l *Lab) startPlanes(ctx context.Context, options Options, assets lab.Assets) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, c := range l.file.Clusters {
-		group.Go(func() error { return l.startPlane(ctx, c.Name, users[c.Name], assets) })
+		group.Go(func() error { return l.startPlane(ctx, c.Name, options, assets) })
 	}
 	return group.Wait()
 }
 
 // startPlane starts a control plane, unless all of it runs.
-func (l *Lab) startPlane(ctx context.Context, cluster string, users []lab.User, assets lab.Assets) error {
+func (l *Lab) startPlane(ctx context.Context, cluster string, options Options, assets lab.Assets) error {
 	dir := l.planeDir(cluster)
 	pids := filepath.Join(dir, "pids")
 	running, err := lab.Running(pids)
@@ -253,8 +255,10 @@ func (l *Lab) startPlane(ctx context.Context, cluster string, users []lab.User, 
 	}
 	return l.out.during("starting the control plane of "+cluster, func() error {
 		plane, err := lab.Start(ctx, lab.Options{
-			Name: cluster, Dir: dir, Assets: assets, Detached: true, ExtraEnv: []string{marker + "=" + l.dir}, Users: users,
-			Nodes: &lab.NodeSupport{Address: l.plan.gateway.Addr().String(), EgressSocket: l.socket()},
+			Name: cluster, Dir: dir, Assets: assets, Detached: true, ExtraEnv: []string{marker + "=" + l.dir},
+			Users:     options.Users[cluster],
+			ExtraArgs: map[string][]string{lab.APIServer: options.APIServerArgs[cluster]},
+			Nodes:     &lab.NodeSupport{Address: l.plan.gateway.Addr().String(), EgressSocket: l.socket()},
 		})
 		if err != nil {
 			return err

@@ -1,11 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
-package main
+package framework
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -16,18 +15,19 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"os/exec"
 	"regexp"
 	"strings"
 )
 
-// A visitor opens pages of the hub, as the browser of a user does.
-type visitor struct {
+// Visitor opens pages of the hub, as the browser of a user does.
+type Visitor struct {
 	hub     string
 	browser *http.Client
 }
 
-// newVisitor returns a visitor of the hub at a URL, who connects to an address of this machine.
-func newVisitor(hub, address string, ca []byte) (*visitor, error) {
+// NewVisitor returns a visitor of the hub at a URL, who connects to an address of this machine.
+func NewVisitor(hub, address string, ca []byte) (*Visitor, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
 		return nil, errors.New("read the hub's CA: it has no certificate")
@@ -43,19 +43,19 @@ func newVisitor(hub, address string, ca []byte) (*visitor, error) {
 			return dialer.DialContext(ctx, network, address)
 		},
 	}
-	return &visitor{hub: hub, browser: &http.Client{Transport: transport, Jar: jar}}, nil
+	return &Visitor{hub: hub, browser: &http.Client{Transport: transport, Jar: jar}}, nil
 }
 
-// open returns an error unless users can sign in to the hub.
-func (v *visitor) open(ctx context.Context) error {
+// Open returns an error unless users can sign in to the hub.
+func (v *Visitor) Open(ctx context.Context) error {
 	_, err := v.get(ctx, v.hub+"/.well-known/openid-configuration")
 	return err
 }
 
 var signInRequest = regexp.MustCompile(`name="request" value="([^"]+)"`)
 
-// confirm opens the page for a code, and signs in there.
-func (v *visitor) confirm(ctx context.Context, page, code, user, password string) error {
+// Confirm opens the page for a code, and signs in there.
+func (v *Visitor) Confirm(ctx context.Context, page, code, user, password string) error {
 	shown, err := v.get(ctx, page+"?"+url.Values{"user_code": {code}}.Encode())
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (v *visitor) confirm(ctx context.Context, page, code, user, password string
 	return err
 }
 
-func (v *visitor) get(ctx context.Context, address string) (string, error) {
+func (v *Visitor) get(ctx context.Context, address string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return "", err
@@ -85,7 +85,7 @@ func (v *visitor) get(ctx context.Context, address string) (string, error) {
 }
 
 // do returns the text of an answer. Any status but 200 is an error.
-func (v *visitor) do(request *http.Request) (string, error) {
+func (v *Visitor) do(request *http.Request) (string, error) {
 	response, err := v.browser.Do(request)
 	if err != nil {
 		return "", err
@@ -96,4 +96,44 @@ func (v *visitor) do(request *http.Request) (string, error) {
 		err = fmt.Errorf("%s %s is answered with %s", request.Method, request.URL.Path, response.Status)
 	}
 	return string(content), err
+}
+
+// LogIn runs the plugin's login by a code, which confirm types into the hub's page.
+func LogIn(login *exec.Cmd, confirm func(page, code string) error) error {
+	says, err := login.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := login.Start(); err != nil {
+		return err
+	}
+	var said strings.Builder
+	page, code := "", ""
+	for lines := bufio.NewScanner(says); code == "" && lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		page, code = shownCode(said.String())
+	}
+	if code == "" {
+		err = errors.New("the plugin shows no page and code")
+	} else {
+		err = confirm(page, code)
+	}
+	if err != nil {
+		_ = login.Process.Kill() // it would wait for the code
+	}
+	rest, _ := io.ReadAll(says)
+	if err = errors.Join(err, login.Wait()); err != nil {
+		return fmt.Errorf("%w: %s%s", err, said.String(), rest)
+	}
+	return nil
+}
+
+var shown = regexp.MustCompile(`(https://\S+)\s+and enter the code\s+(\S+)\n`)
+
+// shownCode returns the page and the code that the plugin has shown, or nothing if it has not yet.
+func shownCode(said string) (page, code string) {
+	if found := shown.FindStringSubmatch(said); found != nil {
+		return found[1], found[2]
+	}
+	return "", ""
 }
