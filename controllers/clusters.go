@@ -29,7 +29,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 	upgrades := &cluster.Upgrades{
 		Client: s.client, Recorder: s.recorder("drover-cluster"), Pace: s.Config.Agent.Rollout.Pace, Now: time.Now,
 	}
-	// outcome returns a function that returns the outcome of a member's only set of a kind.
+	// outcome returns a function that returns the outcome of the only set of its kind in a member.
 	outcome := func(id string) func(types.NamespacedName) delivery.Outcome {
 		return func(member types.NamespacedName) delivery.Outcome {
 			return deliveries.Outcomes(id, []types.NamespacedName{member})[0]
@@ -61,7 +61,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
 				wiring.OnOtherChange(&v1.Cluster{}, reconciler.Places.Handler()), wiring.OnStart(reconciler.Lead),
-				// An agent that connects usually reports within 50 ms, so the status does not need to say that the
+				// An agent usually reports within 50 ms of connecting, so the status does not need to say that the
 				// report is awaited.
 				wiring.OnCall(s.Members.OnChange, 50*time.Millisecond),
 				onOutcome(deliveries, 50*time.Millisecond, set.Guards, set.Direct),

@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// leaving reports whether a Cluster is being deleted or is gone. It reads the controllers' cache, so it sees the same
-// state as the controllers.
+// leaving returns a function that reports whether a Cluster is being deleted or is gone. The function reads from the
+// controllers' cache, so it sees the same state as the controllers.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -30,7 +30,8 @@ func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool
 	}
 }
 
-// readOnly reports whether a Cluster's spec has the ReadOnly profile. It reads the same cache.
+// readOnly returns a function that reports whether a Cluster's spec has the ReadOnly profile. The function reads from
+// the same cache.
 func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bool, error) {
 	return func(ctx context.Context, name types.NamespacedName) (bool, error) {
 		cluster := &v1.Cluster{}
@@ -39,14 +40,15 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 	}
 }
 
-// counter runs the delivery store. When its manager becomes the leader, it counts the objects on the hub, because no
-// set may be removed as superfluous until all objects have been reconciled.
+// counter runs the delivery store. When the manager becomes the leader, the counter counts the objects on the hub,
+// because no set may be removed as superfluous until all objects have been reconciled.
 type counter struct {
 	*delivery.Store
 	hub client.Reader
 }
 
-// recount is the interval at which objects that were deleted before they were reconciled are removed from the count.
+// recount is the interval at which objects are counted again. Objects that were deleted before they were reconciled are
+// removed from the count.
 const recount = 5 * time.Second
 
 // Start sends sets until ctx ends.

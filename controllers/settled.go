@@ -15,9 +15,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// returnTime returns how long an agent that lost the hub may need to reconnect after the manager started. It consists
-// of the longest wait of an agent and the time in which the hub admits all agents. Until then, a wave does not continue
-// without an agent, and no Plan starts if the agent may have newer information about it.
+// returnTime returns how long an agent that lost the hub may need to reconnect after the manager started. It is the sum
+// of an agent's longest wait and the time that the hub needs to admit all agents. Until this time has passed, a wave
+// does not continue without a missing agent, and a Plan does not start if such an agent may have newer information
+// about it.
 func returnTime(clusters int) time.Duration {
 	return protocol.LongestReturn + members.AdmissionTime(clusters)
 }
@@ -26,7 +27,7 @@ func returnTime(clusters int) time.Duration {
 func since(at time.Time) func() time.Time { return func() time.Time { return at } }
 
 // firstConnected returns a function that returns when this manager learned of the first connected agent, on any
-// replica. The function returns zero before that.
+// replica. Before that, the function returns the zero time.
 func firstConnected(states *members.States, notices *members.Notices) func() time.Time {
 	var first atomic.Pointer[time.Time]
 	look := func(member types.NamespacedName) {
@@ -44,8 +45,8 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 	}
 }
 
-// settled returns a function that reports whether agents have had time to reconnect since the given time. The function
-// reports false while that time is zero.
+// settled returns a function that reports whether agents have had time to reconnect since the given time. As long as
+// that time is zero, the function reports false.
 func (s shared) settled(from func() time.Time) func() bool {
 	var returned atomic.Bool // once true, it stays true
 	return func() bool {

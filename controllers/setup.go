@@ -41,7 +41,8 @@ type Options struct {
 	Checkpoints *checkpoint.Recorder
 	// Issuer signs users' tokens. If it is nil, users do not sign in to the hub.
 	Issuer *issuer.Server
-	// Synced reports whether the members of the other replicas are known. If it is nil, they are always known.
+	// Synced reports whether the members that are connected to the other replicas are known. If it is nil, they are
+	// always known.
 	Synced func() bool
 	// Started is the time when this manager started to accept tunnels. If it is zero, the time when Setup is called is
 	// used.

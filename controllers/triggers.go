@@ -32,12 +32,13 @@ func (s shared) onSecret(secrets cache.Cache, affected index.Lookup) wiring.Trig
 		predicate.ResourceVersionChangedPredicate{}))
 }
 
-// onOutcome requests the owners of sets whose outcome changed, after a delay.
+// onOutcome requests, after a delay, the owners of sets whose outcome has changed.
 func onOutcome(deliveries *delivery.Store, delay time.Duration, kinds ...string) wiring.Trigger {
 	return wiring.OnCall(ownersOf(deliveries, kinds...), delay)
 }
 
-// ownersOf calls the given function with the names of the owners of sets whose outcome changed.
+// ownersOf returns a function that registers a callback. The callback is called with the name of a set's owner whenever
+// the set's outcome has changed.
 func ownersOf(deliveries *delivery.Store, kinds ...string) func(func(types.NamespacedName)) {
 	return func(request func(types.NamespacedName)) {
 		for _, kind := range kinds {

@@ -40,7 +40,7 @@ type workspaces struct {
 	guards     *project.Guards
 	progress   *plan.Progress
 	poller     *release.Poller
-	// Caches for the Secrets that users label for projects and plans.
+	// Caches of the Secrets that users have labeled for projects and plans.
 	projectSecrets, planSecrets cache.Cache
 }
 
@@ -88,8 +88,8 @@ func (w *workspaces) runnables() []manager.Runnable {
 // controllers lists the controllers. Changes to many members are collected for a short time, so that an object is
 // reconciled once for many results, and so that many objects are sent before the first status is written.
 //
-// The kind of each controller is watched without a predicate, so that a status that was computed from an outdated cache
-// is corrected by the event of its own write.
+// Each controller's kind is watched without a predicate. As a result, if a status was computed from an outdated cache,
+// the event for the status write triggers a correction.
 func (w *workspaces) controllers() []wiring.Controller {
 	return append([]wiring.Controller{
 		{Name: set.Guards, Reconciler: w.guards, Triggers: []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}},
@@ -98,7 +98,7 @@ func (w *workspaces) controllers() []wiring.Controller {
 }
 
 // direct returns the controller for the data that agents need to verify users' tokens. It reconciles all Clusters with
-// direct access when a user or session has ended, or when new keys are published.
+// direct access when a User, an AuthProvider, a session or the keys have changed.
 func (w *workspaces) direct() wiring.Controller {
 	reconciler := &direct.Reconciler{Client: w.client, Deliveries: w.deliveries, Issuer: w.Issuer, Now: time.Now}
 	triggers := []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}
@@ -216,8 +216,7 @@ func labelledSecrets(
 	})
 }
 
-// plansOfMember lists the plans for a member. A plan that is gone or not known yet triggers a reconcile with its own
-// event.
+// plansOfMember lists the plans for a member. If a plan is gone or not known yet, its own event triggers the reconcile.
 func (w *workspaces) plansOfMember(ctx context.Context, member types.NamespacedName) ([]types.NamespacedName, error) {
 	object := &v1.Cluster{}
 	if err := w.client.Get(ctx, member, object, client.UnsafeDisableDeepCopy); err != nil {

@@ -14,8 +14,9 @@ import (
 )
 
 // added returns the path of a field that another field manager has added to the object, and the name of that manager.
-// It returns "" if there is no such field. Metadata and status do not count. An apply does not remove such a field. The
-// field can defeat the object's purpose, for example by limiting a quota's scopes or adding a condition to a policy.
+// It returns "" if there is no such field. Metadata and status do not count. Applying the object does not remove such a
+// field, although the field can defeat the object's purpose, for example by limiting a quota's scopes or adding a
+// condition to a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {

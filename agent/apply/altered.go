@@ -16,10 +16,10 @@ import (
 const rbacGroup = "rbac.authorization.k8s.io"
 
 // alteredField returns the path of a field that the API server stored differently from how it was applied, or "" if
-// there is none. The member's admission may change an object without leaving a trace in the field managers.
+// there is none. Admission in the member may change an object without leaving a trace in its managed fields.
 //
-// Added labels and annotations do not count, and neither do the status and the API server's defaults. The path contains
-// no index and no key of a Secret's data.
+// Added labels and annotations, the status and the API server's defaults do not count. The path contains no index and
+// no key of a Secret's data.
 func alteredField(kind string, body, answer []byte) (string, error) {
 	var sent, stored map[string]any
 	if err := json.Unmarshal(body, &sent); err != nil {
@@ -58,10 +58,10 @@ func below(object map[string]any, path ...string) any {
 	return value
 }
 
-// comparison compares an object as it was applied with the same object as it was stored.
+// comparison compares an object in the form in which it was applied with the form in which it was stored.
 type comparison struct{ kind string }
 
-// evolves reports whether the fields of the kind differ between versions of the API server.
+// evolves reports whether the kind's fields differ between versions of the API server.
 func (c comparison) evolves() bool {
 	return c.kind == kindPlan || c.kind == "ValidatingAdmissionPolicy" || c.kind == "ValidatingAdmissionPolicyBinding"
 }
@@ -96,7 +96,7 @@ func (c comparison) differ(sent, stored map[string]any) string {
 	return ""
 }
 
-// equal compares two values. path leads from the values to the difference, if it is known.
+// equal compares two values. path leads from the values to the difference, if the location is known.
 func (c comparison) equal(sent, stored any) (path string, same bool) {
 	switch mine := sent.(type) {
 	case map[string]any:
@@ -131,7 +131,8 @@ func (c comparison) equalAmounts(sent, stored any) bool {
 	return err == nil && invalid == nil && mine.Cmp(theirs) == 0
 }
 
-// mayAdd reports whether the API server may have added a field. Defaults of kinds that evolve are scalars or empty.
+// mayAdd reports whether the API server may have added a field with this value. For kinds that evolve, defaults are
+// scalars or empty.
 func (c comparison) mayAdd(value any) bool {
 	switch v := value.(type) {
 	case nil:

@@ -29,7 +29,7 @@ type Options struct {
 	Client  rest.Interface
 	Objects *kube.Objects
 	Secrets *kube.Secrets // Secrets in the agent's namespace
-	// Topic is where the states of sets are published.
+	// Topic receives the states of sets for publication.
 	Topic *stream.Topic
 	// ReadOnly makes the Applier refuse all sets and write nothing.
 	ReadOnly bool
@@ -80,7 +80,7 @@ func (a *Applier) Lead(ctx context.Context) {
 	a.lookForLeft(ctx)
 }
 
-// removeTimeout limits the wait until the leader has read the existing sets and objects.
+// removeTimeout limits how long to wait for the leader to read the existing sets and objects.
 const removeTimeout = 20 * time.Second
 
 // RemoveAll removes all sets and returns the objects that it could not remove. It returns leader.ErrNotLeading while
@@ -160,7 +160,7 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 		func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, wanted, content) })
 }
 
-// do responds with the state that f returns. If f takes longer than protocol.SetTimeout, do responds with pending, and
+// do responds with the state that f returns. If f takes longer than protocol.SetTimeout, do responds with pending and
 // the request stays queued. An error from f means that the replica no longer leads or that the hub has disconnected.
 func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState,
 	f func(context.Context) (protocol.SetState, error)) {

@@ -5,8 +5,8 @@ package apply
 
 import "time"
 
-// Limits on repairs of one object. Beyond the budget, each further repair waits longer, so a fight with another
-// controller costs little.
+// Limits on repairs of one object. Once the budget is used up, each repair waits longer than the last, so a fight with
+// another controller costs little.
 const (
 	budgetSpan    = time.Minute
 	budgetRepairs = 10
@@ -19,7 +19,7 @@ const (
 type budget struct {
 	repairs []time.Time // times of the last repairs, at most budgetRepairs
 	penalty time.Duration
-	cause   string // why the last repair was needed, which the repaired object no longer shows
+	cause   string // why the last repair was needed; the repaired object no longer shows this
 }
 
 // wait returns the delay before the next repair.

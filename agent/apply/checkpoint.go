@@ -23,15 +23,15 @@ const (
 	keyCheckpoint    = "checkpoint"
 )
 
-// hubHistory is the hub's position in its history, which is its latest checkpoint.
+// hubHistory is the hub's position in its own history, in the form of its latest checkpoint.
 type hubHistory struct {
 	mu     sync.Mutex // guards value
 	value  string
 	secret *corev1.Secret // the stored Secret without its data; nil if none is known. Only the queue's goroutine uses it.
 }
 
-// reached records the checkpoint that came with a set. It is stored a little later, so that no set has to wait for the
-// write.
+// reached records the checkpoint that came with a set. The checkpoint is stored a little later, so that no set has to
+// wait for the write.
 func (l *leadership) reached(query url.Values) {
 	checkpoint := query.Get(protocol.QueryCheckpoint)
 	if !protocol.ValidCheckpoint(checkpoint) || !l.hub.set(checkpoint) {
@@ -41,7 +41,8 @@ func (l *leadership) reached(query url.Values) {
 	l.queue.Add(checkpointEntry)
 }
 
-// reconcileOther reconciles a queue entry that is not a set, and reports whether the entry was one.
+// reconcileOther reconciles a queue entry that does not stand for a set. It reports whether the given entry is of this
+// kind.
 func (l *leadership) reconcileOther(id string) bool {
 	switch id {
 	case orphans:
@@ -56,7 +57,7 @@ func (l *leadership) reconcileOther(id string) bool {
 	return true
 }
 
-// set replaces the checkpoint, and reports whether it did.
+// set replaces the checkpoint unless the given one is the same or older, and reports whether it did so.
 func (c *hubHistory) set(value string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

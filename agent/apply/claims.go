@@ -3,7 +3,8 @@
 
 package apply
 
-// claim makes the set the owner of an object. If another set owns the object, claim returns false and that owner.
+// claim makes the set the owner of an object. If another set owns the object, claim returns false and the ID of that
+// set.
 func (l *leadership) claim(r ref, s *localSet) (owner string, ok bool) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

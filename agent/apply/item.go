@@ -25,7 +25,7 @@ type item struct {
 	hash [sha256.Size]byte
 	uid  types.UID           // required UID of the object; empty for any
 	hard corev1.ResourceList // the limits of a quota that Drover owns; nil for any other object
-	role string              // the ClusterRole that it binds; empty for other objects
+	role string              // the ClusterRole that the object binds; empty for other objects
 }
 
 func newItem(r ref, o *unstructured.Unstructured) (item, error) {
@@ -41,11 +41,11 @@ func newItem(r ref, o *unstructured.Unstructured) (item, error) {
 	return it, err
 }
 
-// noVersion is a resource version that no object has. With this version, the API server creates a new object but does
-// not change an existing one.
+// noVersion is a resource version that no object has. If an object is applied with this version, the API server creates
+// the object, but does not change an existing one.
 const noVersion = "1"
 
-// bodyWith returns the body with one more metadata field, which the API server treats as a precondition.
+// bodyWith returns the body with an additional metadata field that the API server treats as a precondition.
 func (it item) bodyWith(field, value string) ([]byte, error) {
 	meta, _, err := unstructured.NestedMap(it.from.Object, "metadata")
 	if err != nil {
@@ -79,7 +79,7 @@ func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
 
 // phases groups the objects in the order in which they are applied: namespaces, other objects, quotas that shrink, and
 // quotas that grow. As a result, an amount that moves between namespaces is never granted twice. A quota that both
-// shrinks and grows is applied twice, and the amounts that shrink are applied first.
+// shrinks and grows is applied twice, first with the amounts that shrink.
 func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
 	var out [4][]item
 	for _, it := range items {
@@ -107,8 +107,8 @@ func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error
 	return out, nil
 }
 
-// change reports whether a quota shrinks, and whether it grows. A resource that was not limited before counts as
-// growth.
+// change reports whether a quota shrinks, and whether it grows. A limit on a resource that was not limited before
+// counts as growth.
 func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	for name, amount := range wanted {
 		before, had := held[name]

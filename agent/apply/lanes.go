@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// quickLane limits the number of writes in flight that are not overdue, and slowLane limits the number of overdue
-	// writes. API servers count both against the agent's limit.
+	// quickLane is the maximum number of writes in flight that are not overdue, and slowLane is the maximum number of
+	// overdue writes. API servers count all of these writes against the limit for the agent.
 	quickLane = 16
 	slowLane  = 48
-	// probeLane limits the share of the slow lane that writes to places that hang may use.
+	// probeLane is the maximum number of writes in the slow lane that probe places that hang.
 	probeLane = 32
 	// overdue is how long a write may stay in the quick lane.
 	overdue = 200 * time.Millisecond
@@ -25,7 +25,7 @@ const (
 	// writeTimeout is the timeout of a write. It leaves enough time for the write even if an admission webhook fails
 	// open after its default timeout of 10 s.
 	writeTimeout = 15 * time.Second
-	// troubleMemory is how long a hanging place is remembered after the last write to it.
+	// troubleMemory is how long a hanging place is remembered after the last write to that place.
 	troubleMemory = 10 * time.Minute
 )
 
@@ -41,7 +41,7 @@ func (r ref) place() string {
 	return r.String()
 }
 
-// hangingError reports a write to a place that hangs.
+// hangingError is returned for a write to a place that hangs.
 type hangingError struct{ place string }
 
 func (e *hangingError) Error() string {
@@ -49,15 +49,16 @@ func (e *hangingError) Error() string {
 		e.place)
 }
 
-// lanes admits writes, so that writes that hang do not delay writes to other places.
+// lanes controls when writes may start, so that writes that hang do not delay writes to other places.
 //
 // A write starts in the quick lane. When it is overdue, it moves to the slow lane. If the slow lane is full, the write
-// is canceled. Other writes to the same place wait for the response to an overdue write. If there is none after
-// hangTime, the place counts as hanging. Writes to such a place are refused, except for one at a time, which probes
+// is canceled. Other writes to the same place wait for the response to an overdue write. If there is no response after
+// hangTime, the place counts as hanging. Writes to such a place are refused, except for one write at a time that probes
 // whether the place still hangs.
 type lanes struct {
 	quick, slow chan struct{}
-	// recovered is called when a place responds again, with the IDs of the sets whose writes to it were refused.
+	// recovered is called when a place responds again. It receives the IDs of the sets whose writes to that place were
+	// refused.
 	recovered func(ids []string)
 
 	mu      sync.Mutex // guards the fields below
@@ -221,7 +222,7 @@ func (t *trouble) hang(again time.Time) {
 }
 
 // end takes a write out of its lane. The place counts as hanging if the write failed after hangTime or was canceled by
-// delay. stopped says that the caller's context has ended.
+// delay. stopped is true if the caller's context has ended.
 func (l *lanes) end(w *admitted, err error, stopped bool) {
 	l.mu.Lock()
 	w.ended = true

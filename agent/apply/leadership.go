@@ -25,7 +25,7 @@ const (
 	// doubles with each pass.
 	firstRetry = time.Second
 	maxRetry   = 5 * time.Minute
-	// share is the maximum number of objects of one set that are written at the same time.
+	// share is the maximum number of objects in one set that are written at the same time.
 	share = 8
 	// parallelSaves is the maximum number of sets that are stored in parallel. When many sets arrive together, most of
 	// them are applied before they are stored.
@@ -33,11 +33,11 @@ const (
 	// settle is the delay between an event and the pass, so that one pass can handle several events. The agent's own
 	// writes also cause events.
 	settle = 10 * time.Millisecond
-	// loadRetry is the wait after an error before the stored sets are read again.
+	// loadRetry is how long to wait after an error before the stored sets are read again.
 	loadRetry = time.Second
 )
 
-// request is the hub's latest request for a set, with the callers that wait for the result.
+// request is the hub's latest request for a set, together with the callers that are waiting for the result.
 type request struct {
 	wanted  *set.Set // nil to remove the set
 	content set.Content
@@ -144,8 +144,8 @@ func (l *leadership) work() {
 }
 
 // collection describes the objects of a kind to watch. If the API server does not serve the kind or forbids reading it,
-// no object of the kind has been delivered. The agent watches all namespaces, because a namespace that leaves a project
-// no longer has a label.
+// no objects of this kind have been delivered. The agent watches all namespaces, because a namespace that has left a
+// project no longer has a label.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
 		Log: l.options.Log}
@@ -327,7 +327,7 @@ func (l *leadership) take(s *localSet, r request) {
 		brought, _ := rolesOf(s)
 		s.deleting = true
 		l.follow(s)
-		l.wakeBinders(brought...) // the bindings must be gone before another client can create a role with this name
+		l.wakeBinders(brought...) // the bindings must be removed before another client can create a role with this name
 	case s.wanted.Digest != r.wanted.Digest || s.deleting:
 		s.want(r.wanted, r.content)
 		s.kept.unsaved, s.deleting = r.wanted, false
@@ -336,10 +336,10 @@ func (l *leadership) take(s *localSet, r request) {
 	}
 }
 
-// errEnded is returned when this replica no longer leads.
+// errEnded is returned if this replica is no longer the leader.
 var errEnded = errors.New("this replica of the agent no longer leads")
 
-// put accepts a set, applies it and stores it, even if the caller stops waiting for the result.
+// put accepts a set, applies it and stores it. This continues even if the caller stops waiting for the result.
 func (l *leadership) put(ctx context.Context, wanted *set.Set, content set.Content) (protocol.SetState, error) {
 	return l.ask(ctx, wanted.ID, request{wanted: wanted, content: content})
 }

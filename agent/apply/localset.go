@@ -9,8 +9,9 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// localSet is a set in the member. It exists from when the hub first sends it until all of its objects have been
-// removed. The queue gives it to one goroutine at a time, which owns the fields below label.
+// localSet is a set in the member. It exists from the time when the hub first sends the set until all of the set's
+// objects have been removed. The queue hands a localSet to only one goroutine at a time. That goroutine owns the fields
+// below label.
 type localSet struct {
 	id    string
 	label string
@@ -29,8 +30,8 @@ type quotas struct {
 	held map[string]corev1.ResourceList
 }
 
-// want replaces the desired content. All objects that Drover owns entirely get the labels of the set. With these
-// labels, the agent finds objects that are no longer in the set.
+// want replaces the desired content. All objects that Drover owns entirely get the labels of the set. The agent uses
+// these labels to find objects that are no longer in the set.
 func (s *localSet) want(wanted *set.Set, content set.Content) {
 	s.wanted, s.content = set.Set{ID: wanted.ID, Digest: wanted.Digest, ExpiresAt: wanted.ExpiresAt}, content
 	labels := set.Labels(wanted.ID)

@@ -26,10 +26,10 @@ const fieldManager = protocol.FieldManager
 type object struct {
 	uid     types.UID
 	version string
-	set     string // value of the set label; empty if the labels do not say that Drover manages the object
-	// mark identifies the fields that the field manager "drover" owns, and since when. It is 0 if that manager owns
-	// none. When another client changes one of these fields, the API server makes that client the owner. Other changes,
-	// such as a change of a quota's status, are not drift.
+	set     string // value of the set label; empty unless the labels say that Drover manages the object
+	// mark identifies which fields the field manager "drover" owns, and since when. It is 0 if that manager owns no
+	// fields. When another client changes one of these fields, the API server makes that client the owner. Other
+	// changes, such as a change to a quota's status, are not drift.
 	mark     uint64
 	other    string // the last field manager, other than drover, that wrote the object
 	added    string // a field that another field manager has added, see added; always empty for a Namespace
@@ -83,7 +83,7 @@ type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 type objectCache map[string]*objectStore // by kind
 
 // newObjectCache returns a cache that calls changed for each object that changes, with the former and the current
-// state. Either of them is nil if the object did not exist at that time.
+// state. A state is nil if the object did not exist at that time.
 func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 	c := objectCache{}
 	for _, k := range protocol.SetKinds() {
@@ -125,8 +125,8 @@ func (c objectCache) of(set string) []ref {
 	return all
 }
 
-// ours returns all objects with fields that the field manager "drover" owns, and the sets in their labels. A user's
-// copy of an object does not count, even if it carries our labels.
+// ours returns all objects with fields that the field manager "drover" owns, and the sets that are named in the
+// objects' labels. A user's copy of an object does not count, even if it carries our labels.
 func (c objectCache) ours() (all []ref, sets []string) {
 	for kind, objects := range c {
 		objects.Each(func(n watch.Name, o object) {

@@ -33,7 +33,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	case gone && l.taken(s):
 	case gone:
 		p.removeObjects(ctx)
-	// a set that expires is stored before it is applied, because otherwise its objects could remain if the agent exits
+	// a set that expires is stored before it is applied; otherwise its objects could remain if the agent exits
 	case s.wanted.ExpiresAt == nil || saved():
 		p.keep(ctx, &state)
 	}
@@ -59,7 +59,8 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	return state
 }
 
-// schedule queues the next pass: after a problem, when the set expires, or when the agent may repair an object.
+// schedule queues the next pass. Another pass is due after a problem, when the set expires, or when the agent may
+// repair an object.
 func (p *pass) schedule(gone bool) {
 	if id := p.set.id; len(p.problems) > 0 {
 		p.queue.AddRateLimited(id)
@@ -99,7 +100,7 @@ type pass struct {
 	mu       sync.Mutex // guards the fields below, and again, while objects are applied
 	problems map[ref]protocol.SetObject
 	writing  map[ref]bool   // objects that are being written
-	altered  map[ref]string // for each object, the field that was not stored as it was applied; empty if there is none
+	altered  map[ref]string // for each object, the field that was stored differently; empty if there is none
 }
 
 func (p *pass) expired() bool {
@@ -123,11 +124,11 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
 }
 
-// save stores the set, unless it is already stored, and reports whether it is stored.
+// save stores the set unless it is already stored. It reports whether the set is stored.
 //
-// A set is stored after it is applied, and the response waits for both. If the agent exits in between, the hub gets no
-// response and sends the set again. Until then, the next agent applies the stored version, which is the previous one.
-// If no version was stored, the next agent does not change the objects.
+// A set is stored after it has been applied, and the response is sent after both steps. If the agent exits in between,
+// the hub gets no response and sends the set again. Until then, the next agent applies the version that is stored,
+// which is the previous version. If no version was stored, the next agent does not change the objects.
 func (p *pass) save(ctx context.Context) bool {
 	s := p.set
 	if s.deleting || s.kept.unsaved == nil {
@@ -149,7 +150,7 @@ func (p *pass) save(ctx context.Context) bool {
 // keep applies the objects of the set and removes objects that are no longer in it.
 func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	ordered, err := p.expand(ctx, state)
-	if err != nil { // nothing is removed if the set could not be expanded
+	if err != nil { // if the set could not be expanded, nothing is removed
 		p.problem(ref{kind: "set", name: p.set.id}, protocol.SetFailed, err.Error())
 		return
 	}
@@ -165,8 +166,8 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	p.reportMissingRoles(ctx, ordered[1])
 }
 
-// expand applies the Namespaces of the set, and returns its other objects in the order in which to apply them.
-// Namespaces must be in the project before objects are created in each of them.
+// expand applies the Namespaces of the set, and returns its other objects in the order in which to apply them. A
+// namespace must be in the project before objects are created in the namespace.
 func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4][]item, err error) {
 	var names []*unstructured.Unstructured
 	for _, o := range p.set.content.Objects {
@@ -197,8 +198,8 @@ func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4
 	return ordered, err
 }
 
-// reportMissingRoles reports bindings to ClusterRoles of the member that do not exist. The agent applies such bindings,
-// but they grant nothing.
+// reportMissingRoles reports bindings to the member's own ClusterRoles that do not exist. The agent applies such
+// bindings, but they grant nothing.
 func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	missing := map[string]error{}
 	for _, it := range items {
@@ -222,8 +223,8 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	}
 }
 
-// roleTime is how long the agent relies on having found a ClusterRole before it checks again. Even 200 bindings that
-// arrive together bind only a few roles.
+// roleTime is how long the agent relies on having found a ClusterRole before it checks again. This saves requests,
+// because even 200 bindings that arrive together bind only a few roles.
 const roleTime = time.Second
 
 // lookForRole returns an error if the ClusterRole does not exist.
@@ -282,7 +283,7 @@ func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 	return all, nil
 }
 
-// namespaces returns the namespaces of the set's project, with the quota that each holds.
+// namespaces returns the namespaces in the set's project, with the quota that each namespace currently has.
 func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
 	per := p.set.content.PerNamespace
 	if per == nil {
@@ -302,7 +303,7 @@ func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
 			all[i].Held, held[all[i].Name] = hard, hard
 		}
 	}
-	p.set.quotas.held = held // namespaces that have left the project hold no quota
+	p.set.quotas.held = held // namespaces that have left the project have no quota
 	return all, nil
 }
 

@@ -18,8 +18,8 @@ func newQueue(now func() time.Time) workqueue.TypedRateLimitingInterface[string]
 	)
 }
 
-// timeOfDay is a clock that shows the time of day. A set that expires at a certain time becomes due when the clock is
-// set to that time, because the queue checks every ten seconds.
+// timeOfDay is a clock that shows the time of day. If the system clock is moved past a set's expiry time, the set still
+// becomes due, because the queue checks the clock every ten seconds.
 type timeOfDay struct {
 	clock.RealClock
 	now func() time.Time

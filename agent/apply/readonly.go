@@ -18,14 +18,14 @@ const leftAgain = 30 * time.Second
 const maxLeft = 16
 
 // Left returns the labels of the sets that were delivered before the agent became read-only. The agent does not have
-// the rights to repair, expire or remove them.
+// the rights to repair, expire or remove these sets.
 func (a *Applier) Left() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.left
 }
 
-// lookForLeft lists the remaining sets repeatedly until ctx ends.
+// lookForLeft lists the remaining sets at intervals until ctx ends.
 func (a *Applier) lookForLeft(ctx context.Context) {
 	tick := time.NewTicker(leftAgain)
 	defer tick.Stop()
@@ -54,8 +54,8 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 
 func (a *Applier) setLeft(left []string) { a.replace(&a.left, left) }
 
-// Unclaimed returns the names of objects that carry the label of a set but belong to no set, and that the agent did not
-// apply.
+// Unclaimed returns the names of objects that carry the label of a set, but that belong to no set and were not applied
+// by the agent.
 func (a *Applier) Unclaimed() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

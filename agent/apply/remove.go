@@ -18,7 +18,7 @@ import (
 const orphans = "/"
 
 // seen records that a stored set has had its first pass. After the last of these passes, it is known which namespaces
-// no set needs, and seen queues them.
+// are not needed by any set, and seen queues the release of these namespaces.
 func (l *leadership) seen(id string) {
 	l.state.mu.Lock()
 	_, was := l.state.unseen[id]
@@ -44,8 +44,8 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 	}
 }
 
-// releaseNamespace removes our fields from a namespace, unless a set needs it. Meanwhile no set can claim the
-// namespace.
+// releaseNamespace removes our fields from a namespace, unless a set needs the namespace. No set can claim the
+// namespace in the meantime.
 func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) error {
 	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
 	if _, free := l.claim(r, guard); !free {
@@ -70,8 +70,8 @@ func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) err
 	return nil
 }
 
-// removeAll removes all sets, with the guards last, and then all other objects of the agent. It returns the objects
-// that it could not remove.
+// removeAll removes all sets, with the guards last, and then all other objects that the agent has applied. It returns
+// the objects that it could not remove.
 func (l *leadership) removeAll(ctx context.Context) []string {
 	var remaining []string
 	for _, s := range l.all() {

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// patientPasses is how many consecutive passes a binding waits for its role before it counts as failed. A binding and
-// its role are delivered at the same time.
+// patientPasses is how many consecutive passes a binding waits for its role before it counts as failed. The binding has
+// to wait because a binding and its role are delivered at the same time.
 const patientPasses = 4
 
 // roleSets indexes the sets by the names of the ClusterRoles that they contain and bind. state.mu guards it.
@@ -48,7 +48,7 @@ func (r roleSets) follow(s *localSet) {
 	}
 }
 
-// rolesOf returns the roles that a set contains and the roles that it binds.
+// rolesOf returns the roles that a set contains and the roles that the set binds.
 func rolesOf(s *localSet) (bring, bind []string) {
 	if s.deleting {
 		return nil, nil
@@ -102,12 +102,12 @@ func (l *leadership) wakeBinders(roles ...string) {
 // roleState is the state of a role that belongs to a set.
 type roleState struct {
 	brought bool                // a set in this member contains the role
-	there   bool                // the member has the role, as an object of that set
-	problem *protocol.SetObject // the problem in the state of that set; nil if there is none
+	there   bool                // the member has the role, as an object from that set
+	problem *protocol.SetObject // the problem with the role in that set's state; nil if there is none
 }
 
-// roleState returns the state of a role. It sends no request, because the pass of the set that contains the role has
-// read the object.
+// roleState returns the state of a role. It sends no request, because the pass over the set that contains the role has
+// already read the role.
 func (l *leadership) roleState(role string) roleState {
 	r := ref{kind: kindClusterRole, name: role}
 	now, known := l.cache.get(r)
@@ -128,7 +128,7 @@ func (l *leadership) roleState(role string) roleState {
 }
 
 // whyNotBound returns the reason why a role must not be bound, or "" if it may be bound. A role that another client
-// created or keeps changing would grant rights that the hub does not know. The result away reports whether an existing
+// created or keeps changing could grant rights that the hub does not know about. The result away is true if an existing
 // binding must be removed.
 func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
 	altered := s.problem != nil && (s.problem.Phase == protocol.SetConflict || s.problem.Phase == protocol.SetFighting)
@@ -149,8 +149,8 @@ func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase
 			"RoleTemplate on the hub", role), !s.brought
 }
 
-// bindable returns the items without the bindings whose role must not be bound. It reports these bindings, and removes
-// existing bindings that must be removed.
+// bindable returns the items, except for bindings whose role must not be bound. It reports these bindings, and removes
+// existing bindings where this is necessary.
 func (p *pass) bindable(ctx context.Context, items []item) []item {
 	known := map[string]roleState{}
 	return slices.DeleteFunc(slices.Clone(items), func(it item) bool {

@@ -27,9 +27,10 @@ import (
 const (
 	// secretType is the type of the Secrets that hold sets.
 	secretType corev1.SecretType = v1.Group + "/set"
-	// partSize is the maximum number of bytes of a set that one Secret holds.
+	// partSize is the maximum number of a set's bytes that one Secret holds.
 	partSize = 900_000
-	// plainSize is the size in bytes up to which a set is stored uncompressed, because compression would save little.
+	// plainSize is the maximum size, in bytes, of a set that is stored uncompressed, because compressing it would save
+	// little.
 	plainSize = 4 << 10
 
 	keySet    = "set"    // a part of the set's JSON
@@ -37,8 +38,8 @@ const (
 	keyParts  = "parts"  // number of parts; only in the first part
 )
 
-// store stores sets as Secrets. It writes the first part last. This part holds the digest of the whole set, so there is
-// always a complete version.
+// store stores sets as Secrets. It writes the first part last. The first part contains the digest of the whole set, so
+// a complete version always exists.
 type store struct{ secrets *kube.Secrets }
 
 func firstName(id string) string { return "set." + set.Label(id) }
@@ -93,7 +94,7 @@ func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// write creates or replaces a Secret. The parameter before is the former version, or nil if none is known.
+// write creates or replaces a Secret. The parameter before is the former version, or nil if no former version is known.
 func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev1.Secret, error) {
 	var after *corev1.Secret
 	var err error
@@ -136,7 +137,7 @@ type saved struct {
 	kept    kept
 }
 
-// load reads all sets. It skips a set that it cannot read, and returns the error. The hub sends that set again.
+// load reads all sets. If a set cannot be read, load skips it and returns the error. The hub sends such a set again.
 func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	secrets, err := s.secrets.List(ctx, secretType)
 	if err != nil {
@@ -194,7 +195,7 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	if raw, err = unpack(raw); err != nil {
 		return saved{}, err
 	}
-	// this fails if the Secret was changed in the member, which the digest alone would not show to the hub
+	// this fails if the Secret was changed in the member; the hub could not notice this from the digest alone
 	s, content, err := set.Parse(raw)
 	if err != nil {
 		return saved{}, err

@@ -14,11 +14,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// deletionPatience is how long the deletion of a namespace may take before a set with the namespace counts as failed.
+// deletionPatience is how long the deletion of a namespace may take before a set that needs the namespace counts as
+// failed.
 const deletionPatience = time.Minute
 
-// reportTerminating reports the namespaces of the set that are being deleted. Nothing is applied in them. Once such a
-// namespace is gone, it is created again.
+// reportTerminating reports the set's namespaces that are being deleted. Nothing is applied in these namespaces. Once
+// such a namespace is gone, it is created again.
 func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	for _, it := range namespaces {
 		if !p.cache.deleting(it.ref.name) || p.failed(it.ref) {

@@ -10,19 +10,19 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 )
 
-// unclaimedEntry is the queue entry for objects that carry the label of a set but are not in it. It is not a valid set
-// ID.
+// unclaimedEntry is the queue entry for objects that carry the label of a set, but that are not in the set. The entry
+// is not a valid set ID.
 const unclaimedEntry = "///"
 
-// unclaimedSettle is how long the agent waits after such an object appears before it looks for others, because a backup
-// is restored object by object.
+// unclaimedSettle is how long the agent waits after an unclaimed object has appeared before it looks for others. It
+// waits because a backup is restored object by object.
 const unclaimedSettle = time.Second
 
 // maxUnclaimed is the maximum number of unclaimed objects that are reported.
 const maxUnclaimed = 16
 
-// mayBeUnclaimed reports whether an object carries the label of an unknown set, or of any set if this field manager has
-// not applied the object. The caller must hold state.mu.
+// mayBeUnclaimed reports whether an object carries the label of an unknown set. If this field manager has not applied
+// the object, the label of any set counts. The caller must hold state.mu.
 func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	if now == nil || now.set == "" || now.deleting {
 		return false
@@ -32,9 +32,9 @@ func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	return !wanted && (!known || now.mark == 0)
 }
 
-// reviewUnclaimed offers to the hub the sets of objects that appeared without their sets, for example when a backup was
-// restored. The hub then deletes the sets that it does not know. Objects that this field manager has not applied are
-// reported but kept, because any user with write access to an object can label it.
+// reviewUnclaimed finds objects that appeared without their sets, for example when a backup was restored, and offers
+// these sets to the hub. The hub then deletes the sets that it does not know. Objects that this field manager has not
+// applied are reported but kept, because any user with write access to an object can label it.
 func (l *leadership) reviewUnclaimed() {
 	select {
 	case <-l.ready:

@@ -30,7 +30,7 @@ type applied struct {
 	altered string
 }
 
-// applyOne applies an object unless it has not changed since the last apply.
+// applyOne applies an object, unless nothing has changed since it was last applied.
 func (p *pass) applyOne(ctx context.Context, it item) {
 	r := it.ref
 	if p.failed(r) {
@@ -48,7 +48,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 		p.note(r, last)
 		p.watchBudget(r)
 		return
-	case untouched: // the policy or webhook that altered it may be gone
+	case untouched: // the policy or webhook that altered the object may be gone
 	case same && !p.repair(r, now, known):
 		return
 	}
@@ -72,7 +72,8 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	}
 }
 
-// note remembers the result of a write, and reports any field of the object that something else has changed.
+// note remembers the result of a write, and reports a field of the object if another client or an admission controller
+// has changed it.
 func (p *pass) note(r ref, last applied) {
 	p.state.mu.Lock()
 	p.state.applied[r] = last
@@ -133,7 +134,7 @@ func fightMessage(now object, known bool) string {
 		"that delivers it"
 }
 
-// watchBudget reports a fight until the budget has been reset, and schedules a pass for that time.
+// watchBudget reports a fight until the budget has been reset, and schedules a pass for the time of the reset.
 func (p *pass) watchBudget(r ref) {
 	p.mu.Lock()
 	b := p.set.budgets[r]
@@ -155,15 +156,15 @@ func (p *pass) watchBudget(r ref) {
 	}
 }
 
-// foreignError reports an existing object that does not belong to the set.
+// foreignError is returned if an existing object does not belong to the set.
 type foreignError struct{ message string }
 
 func (f *foreignError) Error() string { return f.message }
 
-// write applies an object. It returns nil if the object must have a specific UID but is gone.
+// write applies an object. If the object must have a specific UID and is gone, write returns nil.
 func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata,
 	error) {
-	if it.ref.kind == kindNamespace { // the set only joins this object, so the fields of other managers are kept
+	if it.ref.kind == kindNamespace { // the set does not own this object, so other managers' fields are kept
 		meta, err := p.send(ctx, it.ref, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
 			return nil, nil
@@ -185,7 +186,7 @@ func (p *pass) write(ctx context.Context, it item, now object, known bool, last 
 		return nil, failed
 	case !apierrors.IsConflict(err):
 		return nil, err
-	case uid == "": // the object was deleted in between
+	case uid == "": // the object was deleted in the meantime
 		return p.create(ctx, it)
 	}
 	return p.update(ctx, it, uid)
@@ -224,7 +225,8 @@ func (p *pass) alteredIn(r ref) string {
 	return p.altered[r]
 }
 
-// create creates an object. If an object with that name exists, it is not changed, and the error is a conflict.
+// create creates an object. If an object with this name already exists, that object is not changed, and the error is a
+// conflict.
 func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("resourceVersion", noVersion)
 	if err != nil {
@@ -233,8 +235,8 @@ func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetada
 	return p.send(ctx, it.ref, false, body)
 }
 
-// update applies an object that belongs to us. It changes only the object with the given UID, not another object with
-// the same name.
+// update applies an object that belongs to us. It changes only the object with the given UID, and never another object
+// with the same name.
 func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("uid", string(uid))
 	if err != nil {
@@ -247,8 +249,8 @@ func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.Part
 	return meta, err
 }
 
-// replaced reports whether an update did not find the object with its UID, because the object is gone or another object
-// has its name.
+// replaced reports whether an update failed because no object with the given UID exists. Either the object is gone, or
+// another object now has its name.
 func replaced(err error) bool {
 	var status apierrors.APIStatus
 	if apierrors.IsConflict(err) {
@@ -306,7 +308,7 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// bare returns the object with the given UID without any other fields. Applying it removes our fields.
+// bare returns an object that contains only the given UID and no other fields. Applying it removes our fields.
 func (c catalogue) bare(r ref, uid types.UID) []byte {
 	raw, err := json.Marshal(map[string]any{
 		"apiVersion": c[r.kind].APIVersion, "kind": r.kind,
@@ -336,7 +338,7 @@ func rivals(err error) []string {
 }
 
 // explain returns the phase and the message for an error. An error from the API server can repeat values that the agent
-// sent, so the message contains only field names.
+// has sent, so the message contains only field names.
 func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
@@ -347,7 +349,7 @@ func explain(r ref, err error) (protocol.SetPhase, string) {
 	switch {
 	case apierrors.IsInvalid(err):
 		return protocol.SetFailed, "the API server rejects it as invalid: " + fields(err)
-	// the message of a webhook or policy may repeat the content
+	// a message from a webhook or policy may repeat the content
 	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
 		return protocol.SetFailed,
 			fmt.Sprintf("the API server rejects it (%s): check the admission policies and webhooks of the member",

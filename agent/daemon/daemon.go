@@ -41,14 +41,14 @@ import (
 // Timing of a shutdown. The pod's grace period must exceed StopTimeout by 10 s.
 const (
 	// StopTimeout is how long the hub may continue to use the agent's tunnels, mostly for shells, after the agent was
-	// asked to stop. The hub closes the tunnels when no request is in progress, so an idle agent exits immediately.
+	// asked to stop. The hub closes the tunnels once no requests are in progress, so an idle agent exits immediately.
 	StopTimeout = 2 * time.Minute
 
-	watchTimeout   = 5 * time.Second // the hub itself ends watches between two events, unless the hub has an old version
+	watchTimeout   = 5 * time.Second // the hub itself ends watches between two events, unless it is an old version
 	goodbyeTimeout = time.Second     // for requests that are still open after StopTimeout
 )
 
-// uidRetry is the wait before the next request to an API server that did not respond.
+// uidRetry is how long to wait before another request to an API server that did not respond.
 const uidRetry = time.Second
 
 // Options configure Run.
@@ -62,13 +62,13 @@ type Options struct {
 	Log     logr.Logger
 	// Level is the level of Log.
 	Level zap.AtomicLevel
-	// Stop overrides StopTimeout unless it is 0.
+	// If Stop is not 0, it overrides StopTimeout.
 	Stop time.Duration
 	// Tracer traces requests. If it is nil, nothing is traced.
 	Tracer *tracing.Tracer
 }
 
-// Run runs the agent until ctx ends or the hub has uninstalled it. Neither is an error.
+// Run runs the agent until ctx ends or the hub has uninstalled the agent. Neither case is an error.
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -102,9 +102,10 @@ func Run(ctx context.Context, o Options) error {
 // the Lease every 2 s, notice that the Lease comes from a backup.
 const restorePause = 5 * time.Second
 
-// runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because everything that the
-// agent has read is then out of date. The process does not exit, because not every agent has a kubelet that restarts
-// it, and a restart would take time. Users' requests that are in progress continue in the former tunnel.
+// runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because after a restore,
+// everything that the agent has read is out of date. The process does not exit, because not every agent has a kubelet
+// that restarts it, and a restart would take time. Users' requests that are in progress continue through the former
+// tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
 	for a.run(ctx) {
@@ -208,7 +209,7 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 	return errors.Is(context.Cause(ctx), errRestored)
 }
 
-// term returns the handler for the current leadership term among the replicas.
+// term returns the handler that serves the current leadership term among the replicas.
 func (a *agent) term() http.Handler {
 	lease := a.client.Lease(a.options.Environ.Namespace, protocol.LeaderLease)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +218,7 @@ func (a *agent) term() http.Handler {
 			http.Error(w, "the Lease of the agent cannot be read", http.StatusBadGateway)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(term) // the hub notices if the response is incomplete
+		_ = json.NewEncoder(w).Encode(term) // the hub notices an incomplete response
 	})
 }
 
@@ -243,7 +244,7 @@ func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handl
 	})
 }
 
-// whileWatched returns the context of forwarded watches. That context ends watchTimeout after ctx.
+// whileWatched returns the context for forwarded watches. The returned context ends watchTimeout after ctx.
 func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
 	watches, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, end) })
@@ -279,7 +280,7 @@ func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	return uid, err == nil
 }
 
-// serveLevel serves the log level. If that fails, the agent runs without it.
+// serveLevel serves the log level. If this fails, the agent runs without serving the log level.
 func (a *agent) serveLevel(ctx context.Context) {
 	listener, err := listenSocket(ctx, a.options.Environ.Socket)
 	if err == nil {
@@ -290,7 +291,7 @@ func (a *agent) serveLevel(ctx context.Context) {
 	}
 }
 
-// serveMetrics serves the metrics of direct access. There are none until the cluster's UID has been read, and none in a
+// serveMetrics serves the metrics of direct access. There are no metrics until the cluster's UID has been read, or in a
 // read-only agent.
 func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if e := a.direct.Load(); e != nil {
@@ -298,15 +299,15 @@ func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// alive reports whether the link is alive. Until there is a link, the agent is waiting for its API server and counts as
-// alive.
+// alive reports whether the link is alive. As long as there is no link, the agent is waiting for its API server and
+// counts as alive.
 func (a *agent) alive() bool {
 	l := a.link.Load()
 	return l == nil || l.Alive()
 }
 
-// ready reports whether the hub reaches the member through this replica and has read its report. Once it does, another
-// replica may stop.
+// ready reports whether the hub can reach the member through this replica and has read this replica's report. If so,
+// another replica may stop.
 func (a *agent) ready() bool {
 	l := a.link.Load()
 	if l == nil || !l.Connected() {

@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// duties are the agent's tasks for its member. Every replica reports, and the leader also carries out the tasks that
-// only one replica may carry out.
+// duties contains the agent's tasks in its member. Every replica sends reports. The leader also carries out the tasks
+// that only one replica may carry out.
 type duties struct {
 	stream     *stream.Stream
 	reporter   *report.Reporter
@@ -35,7 +35,7 @@ type duties struct {
 	direct     *direct.Endpoint // nil in a read-only agent
 }
 
-// newDuties returns the tasks of one run. restored is called when the cluster was restored from a backup.
+// newDuties returns the duties for one run. restored is called when the cluster was restored from a backup.
 func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, restored func()) *duties {
 	d := &duties{identity: keeper, stream: stream.New()}
 	log, env := a.options.Log, a.options.Environ
@@ -110,7 +110,7 @@ func (d *duties) lead(ctx context.Context) {
 	}
 }
 
-// reportFirst is the maximum time that sets and plans wait for the hub to read a report.
+// reportFirst is the maximum time for which sets and plans wait for the hub to read a report.
 const reportFirst = 5 * time.Second
 
 // awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. When
@@ -126,8 +126,8 @@ func (d *duties) awaitReport(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// removeDelivered is deployment.UninstallOptions.Sets. It removes plans last. A plan that still exists at that point
-// belongs to a user.
+// removeDelivered is deployment.UninstallOptions.Sets. It removes plans last, because any plan that still exists at
+// that point belongs to a user.
 func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	remaining, err := d.sets.RemoveAll(ctx)
 	if err == nil && len(remaining) == 0 && d.plans != nil {

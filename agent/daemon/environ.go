@@ -18,7 +18,7 @@ import (
 )
 
 // defaultListen is the address for probes, and defaultDirectListen is the address for users who do not connect through
-// the hub. Both kinds of clients are outside the pod, so neither address is on the loopback interface.
+// the hub. Clients connect to both addresses from outside the pod, so neither address is on the loopback interface.
 const (
 	defaultListen       = ":8080"
 	defaultDirectListen = ":6443"
@@ -48,7 +48,7 @@ type Environ struct {
 	Socket string
 }
 
-// aliases returns the variable names that Rancher uses. A DROVER_ name takes precedence over its alias.
+// aliases returns the names that Rancher uses for these variables. A DROVER_ name takes precedence over its alias.
 func aliases() map[string]string {
 	return map[string]string{
 		protocol.EnvServer:          "CATTLE_SERVER",
@@ -58,7 +58,8 @@ func aliases() map[string]string {
 	}
 }
 
-// Socket returns only the path of the log level's socket, for the command that connects to it.
+// Socket returns only the path of the log level's socket. The command that connects to the socket needs no other
+// settings.
 func Socket(lookup func(string) (string, bool)) string {
 	r := reader{lookup: lookup}
 	return r.text(protocol.EnvSocket, filepath.Join(os.TempDir(), "drover-agent.sock"))
@@ -85,8 +86,8 @@ func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	return env, nil
 }
 
-// ReadDirectEnviron reads the settings of the process that reviews users' tokens for API servers. None of them concern
-// the hub.
+// ReadDirectEnviron reads the settings of the process that reviews users' tokens for API servers. None of these
+// settings relate to the hub.
 func ReadDirectEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	r := &reader{lookup: lookup}
 	env := Environ{
@@ -144,7 +145,8 @@ func (r *reader) boolean(name string) bool {
 	return b
 }
 
-// oneOf returns the value of a variable that allows two values. It returns the first value if the variable is not set.
+// oneOf returns the value of a variable for which two values are allowed. It returns the first value if the variable is
+// not set.
 func oneOf[T ~string](r *reader, name string, standard, other T) T {
 	value := T(r.text(name, string(standard)))
 	if value != standard && value != other {
@@ -187,7 +189,7 @@ func (r *reader) fail(format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf(format, args...))
 }
 
-// list splits a value at commas and drops empty elements.
+// list splits a value at commas, and drops empty elements.
 func list(v string) []string {
 	var out []string
 	for entry := range strings.SplitSeq(v, ",") {

@@ -25,8 +25,9 @@ type levelBody struct {
 	Error string `json:"error,omitempty"`
 }
 
-// listenSocket creates the socket for changing the log level, which only the agent's own user can open. It replaces a
-// socket that a crashed agent has left at that path. If a running agent is listening there, it returns an error.
+// listenSocket creates the socket for changing the log level. Only the agent's own user can open the socket. It
+// replaces a socket that a crashed agent has left at the same path. If a running agent is listening there, it returns
+// an error.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := (&net.Dialer{Timeout: exchangeTimeout}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close() // the connection only shows that an agent is listening
@@ -40,7 +41,7 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
 	if unix, ok := listener.(*net.UnixListener); ok {
-		unix.SetUnlinkOnClose(false) // otherwise closing it would remove the name of the draft
+		unix.SetUnlinkOnClose(false) // otherwise closing the listener would remove the draft's path
 	}
 	err = os.Chmod(draft, 0o600)
 	if err == nil {
@@ -52,7 +53,7 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveLevel serves requests on the listener that listenSocket returned until ctx ends, and then removes the socket.
+// serveLevel serves requests on a listener from listenSocket until ctx ends, and then removes the socket.
 func serveLevel(ctx context.Context, listener net.Listener, path string, level zap.AtomicLevel) error {
 	err := serve(ctx, listener, level)
 	if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {

@@ -49,18 +49,18 @@ func Decode(raw []byte) (*appsv1.Deployment, error) {
 	return d, nil
 }
 
-// Setup contains the properties of an agent that only a manifest can change, not the hub.
+// Setup contains the properties of an agent that only a manifest can change. The hub cannot change them.
 type Setup struct {
 	// Namespace is the namespace of the agent.
 	Namespace string
-	// Profile is the profile that the agent was installed with. The rights of the agent's account depend on it, and only
-	// the manifest grants them.
+	// Profile is the profile that the agent was installed with. The rights of the agent's account depend on the
+	// profile, and only the manifest grants these rights.
 	Profile v1.AgentProfile
 }
 
-// Check returns an error if a Deployment is not a variant of the agent's own. The hub determines the image and its pull
-// Secrets, the replicas, parts of the environment, the resources, and the nodes on which the agent runs. It cannot
-// change the agent's account or its access to its node.
+// Check returns an error if a Deployment is not a variant of the agent's own. The hub controls the image and the
+// image's pull Secrets, the replicas, parts of the environment, the resources, and the nodes on which the agent runs.
+// The hub cannot change the agent's account or the agent's access to its node.
 func Check(d *appsv1.Deployment, setup Setup) error {
 	rest := d.DeepCopy()
 	if digest := digestOf(rest); len(digest) < minDigest || len(digest) > maxDigest ||
@@ -88,7 +88,8 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	}
 	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
 		for name := range list {
-			// A node may advertise any other resource. A request for it would place the agent, with its key, on that node.
+			// A node can advertise any other resource. A request for such a resource would place the agent, with its
+			// key, on that node.
 			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
 				return fmt.Errorf("its container asks for %s: an agent may ask for cpu, memory and ephemeral-storage only", name)
 			}
@@ -108,9 +109,9 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	return same(rest, own(setup.Namespace))
 }
 
-// checkEnv returns an error if an environment is not allowed. It refuses every variable that is not known to be
+// checkEnv returns an error if an environment is not allowed. It rejects every variable that is not known to be
 // harmless. Other variables could make the agent mistake another server for its API server or for the hub, or write its
-// token into its log.
+// token to its log.
 func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	values := make(map[string]string, len(env))
 	for i := range env {
@@ -155,7 +156,7 @@ func setByHub(name string) bool {
 	return false
 }
 
-// blank clears the fields that the hub decides on.
+// blank clears the fields that the hub controls.
 func blank(d *appsv1.Deployment) {
 	if d.Annotations[v1.AnnotationAgentReplicas] == v1.AgentReplicasByNodes {
 		delete(d.Annotations, v1.AnnotationAgentReplicas)
@@ -170,7 +171,7 @@ func blank(d *appsv1.Deployment) {
 	}
 }
 
-// copyHubFields copies the fields of a pod that the hub decides on. When a field is added here, Check also accepts it,
+// copyHubFields copies a pod's fields that the hub controls. If a field is added here, Check accepts that field, too,
 // and it also applies to the pods that run beside the agent.
 func copyHubFields(to, from *corev1.PodSpec) {
 	to.Tolerations, to.Affinity, to.NodeSelector = from.Tolerations, from.Affinity, from.NodeSelector
@@ -184,7 +185,7 @@ func copyHubFields(to, from *corev1.PodSpec) {
 	}
 }
 
-// own returns the agent's Deployment as it is in the manifest, without the fields that the hub decides on.
+// own returns the agent's Deployment as it is in the manifest, without the fields that the hub controls.
 func own(namespace string) *appsv1.Deployment {
 	surge, unavailable := intstr.FromInt32(1), intstr.FromInt32(0)
 	return &appsv1.Deployment{
@@ -283,7 +284,7 @@ func mapDifference(a, b map[string]any) (string, bool) {
 	return "", false
 }
 
-// digestOf returns the digest of a Deployment, or "" if it has none.
+// digestOf returns a Deployment's digest annotation, or "" if there is none.
 func digestOf(d *appsv1.Deployment) string {
 	return d.Spec.Template.Annotations[v1.AnnotationAgentDigest]
 }

@@ -19,8 +19,8 @@ import (
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
 // directSet returns the DaemonSet of pods that review users' tokens for API servers, if a Deployment requests them. The
-// pods run on control plane nodes, regardless of the Deployment's other node settings. They have their own account,
-// which can read the hub's data for direct access but none of the agent's data.
+// pods run on control plane nodes, regardless of the Deployment's other node settings. The pods have their own account,
+// which can read the hub's data for direct access, but none of the agent's data.
 func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxBody is the maximum size of a Deployment, in bytes. The agent's own Deployment has about a twentieth of this size.
+// maxBody is the maximum size of a Deployment, in bytes. The agent's own Deployment is about a twentieth of this size.
 const maxBody = 128 << 10
 
 // Handler is the http.Handler of protocol.PathDeployment.
@@ -25,7 +25,8 @@ type Handler struct {
 }
 
 // ServeHTTP responds to PUT with 202 once the Deployment is stored for the leader, or with 422 and the reason if this
-// agent does not accept it. The hub may send it to any replica, because the replicas share the Secret that stores it.
+// agent does not accept the Deployment. The hub may send the Deployment to any replica, because the replicas share the
+// Secret in which it is stored.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	raw, ok := protocol.ReadPut(w, r, "deployment", maxBody)
 	if !ok {

@@ -36,8 +36,8 @@ const (
 	maxMessage     = 512 // the maximum size of a message in a report, in bytes
 )
 
-// Limits on writes. A change takes five writes. There can be more if another controller reverts the Deployment, or if
-// Drover has a bug. These limits protect the API server in such cases.
+// Limits on writes. A change takes five writes. There can be more writes if another controller reverts the Deployment,
+// or if Drover has a bug. In such cases, these limits protect the API server.
 const (
 	writesAtOnce = 60
 	writeEvery   = 10 * time.Second
@@ -151,14 +151,14 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// settle takes steps until it has to wait. It returns the time until the next check, or 0 if only a change can require
-// another step.
+// settle takes steps until it has to wait. It returns the time until the next check, or 0 if no step is needed until
+// something changes.
 func (k *Keeper) settle(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		again, err := k.step(ctx)
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-			continue // another client wrote in between, so check again; k.writes limits how often
+			continue // another client wrote in the meantime, so check again; k.writes limits how often
 		case err != nil && ctx.Err() == nil:
 			pause := k.retry.Step()
 			k.options.Log.Error(err, "cannot change the deployment; retrying", "after", pause.Round(time.Second).String())
@@ -171,8 +171,8 @@ func (k *Keeper) settle(ctx context.Context) time.Duration {
 	return 0
 }
 
-// step observes, reports and takes one step. If there is nothing more to do now, it returns the time until the next
-// check.
+// step observes and reports the state, and takes one step. If there is nothing more to do now, it returns the time
+// until the next check.
 func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -263,7 +263,7 @@ func (k *Keeper) whyNotReady(ctx context.Context, digest string) (string, error)
 	return protocol.Cut(whyNotReady(pods, digest), maxMessage), err
 }
 
-// apply applies the desired Deployment, or records that the API server rejects it.
+// apply applies the desired Deployment. If the API server rejects the Deployment, apply records this.
 func (k *Keeper) apply(ctx context.Context, o observed, secret *corev1.Secret) error {
 	err := k.change(ctx, o, o.record.Wanted)
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {

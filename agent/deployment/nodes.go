@@ -29,11 +29,11 @@ const nodeAgentsOn = "true"
 // nodesEvery is the interval at which a DaemonSet is applied again to repair it.
 const nodesEvery = time.Minute
 
-// nodesReadyWithin is how long after a change one of the DaemonSet's pods must become ready.
+// nodesReadyWithin is the time after a change within which at least one of the DaemonSet's pods must become ready.
 const nodesReadyWithin = 5 * time.Minute
 
-// daemonSet returns the DaemonSet of node agents that accompanies the agent's Deployment. Fields that the hub decides
-// on are copied from the Deployment. Other fields are the same as for the agent, except that the pods use the node's
+// daemonSet returns the DaemonSet of node agents that accompanies the agent's Deployment. Fields that the hub controls
+// are copied from the Deployment. Other fields are the same as for the agent, except that the pods use the node's
 // network. Node agents run on every node that the Deployment may use, regardless of the node's taints. A nodeSelector,
 // or an affinity that requires certain nodes, can keep the agent's rights away from other users' nodes.
 func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
@@ -50,7 +50,7 @@ func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 }
 
 // podBeside returns a pod that runs a command of the agent's binary in its node's network, on any Linux node. The other
-// fields that the hub decides on are copied from the Deployment.
+// fields that the hub controls are copied from the Deployment.
 func podBeside(d *appsv1.Deployment, command string) corev1.PodSpec {
 	pod := ownPod()
 	copyHubFields(&pod, &d.Spec.Template.Spec)
@@ -96,7 +96,7 @@ type daemonSetKeeper struct {
 	wanted func(*appsv1.Deployment) *appsv1.DaemonSet
 	client *kube.DaemonSet
 	lease  *kube.Lease // the Lease that its pods use to elect a leader; nil if they elect none
-	// nowhere is the problem to report if no node matches the DaemonSet, or "" if that is not a problem.
+	// nowhere is the problem to report if the DaemonSet matches no nodes, or "" if this is not a problem.
 	nowhere string
 
 	kept
@@ -104,7 +104,7 @@ type daemonSetKeeper struct {
 
 // kept is the leader's record of a DaemonSet.
 type kept struct {
-	removed bool      // neither it nor the Lease of its pods exists
+	removed bool      // neither the DaemonSet nor the Lease of its pods exists
 	ending  time.Time // when pods of a deleted DaemonSet will have stopped
 	applied []byte    // the DaemonSet that was last applied, as JSON
 	taken   bool      // whether the API server has accepted it
@@ -121,9 +121,9 @@ func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	return daemonSet(live)
 }
 
-// keep makes the DaemonSet follow the agent's Deployment once the Deployment has been rolled out. As a result, its pods
-// never run a version that has not proved that it can connect. keep returns the time until the next check, or 0 to wait
-// for the next change.
+// keep makes the DaemonSet follow the agent's Deployment once the Deployment has been rolled out. As a result, the
+// DaemonSet's pods never run a version that has not proven that it can connect. keep returns the time until the next
+// check, or 0 to wait for the next change.
 func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
 	set := n.wanted(live)
 	if set == nil {
@@ -166,8 +166,8 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 	return nodesEvery, nil
 }
 
-// withoutPods returns a message if a DaemonSet that matches nodes has no pods, or if none of its pods has become ready
-// minutes after it was applied.
+// withoutPods returns a message if a DaemonSet matches nodes but has no pods, or if none of its pods is ready some
+// minutes after the DaemonSet was applied.
 func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 	switch {
 	case s.DesiredNumberScheduled == 0 || s.NumberReady > 0:
@@ -182,10 +182,10 @@ func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 		s.DesiredNumberScheduled)
 }
 
-// remove removes the DaemonSet, once each time that this replica becomes the leader, and then the Lease that its pods
-// use to elect a leader. The order matters, because pods that are still running would create the Lease again. It
-// returns when to check again, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet.
-// In that case, neither the DaemonSet nor the Lease exists.
+// remove removes the DaemonSet, and then the Lease that its pods use to elect a leader. It does so once each time that
+// this replica becomes the leader. The order matters, because pods that are still running would create the Lease again.
+// remove returns the time until the next check, or 0 to wait for the next change. An older manifest grants no rights to
+// the DaemonSet. In that case, neither the DaemonSet nor the Lease exists.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// stuckMargin is added to the sum of the deadlines of all replicas. A change may take that long if no Deployment
-// controller reports progress.
+// stuckMargin is added to the sum of the deadlines of all replicas. A change may take as long as this total if no
+// Deployment controller reports progress.
 const stuckMargin = 30 * time.Second
 
 // observed is the state that a step depends on.
@@ -46,11 +46,11 @@ type step struct {
 	act      act
 	record   record
 	replicas int32
-	again    time.Duration // when the step changes without another event; 0 if it does not
+	again    time.Duration // time until the step changes without an event; 0 if it does not change
 }
 
-// next decides on the next step. It has no side effects, and its input is stored in the member, so any replica can
-// continue where another stopped.
+// next determines the next step. It has no side effects, and its input is stored in the member, so any replica can
+// continue where another replica stopped.
 func next(o observed) step {
 	r, live := o.record, digestOf(o.live)
 	to := func(p phase) step {
@@ -88,7 +88,7 @@ func next(o observed) step {
 		}
 	}
 	// A Deployment that a user has scaled to 0 stays at 0, as with a HorizontalPodAutoscaler. Otherwise the leader
-	// would undo the change just before it stops.
+	// would undo the scaling just before the leader itself stops.
 	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want && replicasOf(o.live) != 0 {
 		return step{act: scale, replicas: want}
 	}
@@ -106,7 +106,7 @@ func nextApplying(o observed, to func(phase) step) step {
 	left := r.Started.Add(progressDeadline(o.live)).Sub(o.now)
 	if deadlineExceeded(o.live) || left <= 0 {
 		if r.previousDigest() == r.Digest {
-			return to(done) // as above; the report says that its pods are not ready
+			return to(done) // as above; the report says that the Deployment's pods are not ready
 		}
 		after := r
 		after.Phase, after.Wanted = failed, nil
@@ -176,7 +176,7 @@ func snapshot(d *appsv1.Deployment) []byte {
 }
 
 // setAnnotations returns a copy of the annotations in "all", with the hub's annotations taken from the Deployment
-// "from". It leaves out annotations that only the hub sets if "from" does not have them.
+// "from". If "from" lacks an annotation that only the hub sets, the copy lacks it, too.
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)
@@ -199,8 +199,7 @@ func report(o observed) *protocol.Deployment {
 	return out
 }
 
-// whyNotReady returns the reason why the pods with the given digest are not ready, as far as their status shows the
-// reason.
+// whyNotReady returns the reason why the pods with the given digest are not ready, if their status shows the reason.
 func whyNotReady(pods []corev1.Pod, digest string) string {
 	const unconnected = "its pods did not become ready: the agent in them did not connect to the hub in time"
 	none := true
@@ -240,9 +239,9 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// patch returns a patch that turns the live Deployment into the target. It replaces fields and does not merge, so a
-// field that the user has removed from spec.agent is removed, whichever manager wrote it. The patch fails if the
-// Deployment has changed since it was read.
+// patch returns a patch that turns the live Deployment into the target. The patch replaces whole fields and does not
+// merge them. Therefore, a field that the user has removed from spec.agent is removed, no matter which field manager
+// wrote it. The patch fails if the Deployment has changed since it was read.
 func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
 	replicas := replicasOf(target)
 	if want, known := o.replicas(target); known {

@@ -25,10 +25,10 @@ type phase string
 const (
 	// pending: the hub has sent a Deployment, but the leader has not started the change.
 	pending phase = "pending"
-	// applying: the previous Deployment is stored. The Deployment is about to be changed, or was changed and is being
-	// watched.
+	// applying: the previous Deployment is stored. The Deployment is about to be changed, or it has been changed and is
+	// being watched.
 	applying phase = "applying"
-	// done: the change has been rolled out, or another client has changed the Deployment since.
+	// done: the change has been rolled out, or another client has since changed the Deployment.
 	done phase = "done"
 	// failed: the change did not become ready, and the previous Deployment will be restored.
 	failed phase = "failed"
@@ -49,8 +49,8 @@ const (
 	keyMessage  = "message"
 )
 
-// record is the content of the Secret. It describes a change to the Deployment, which any replica can continue when it
-// becomes the leader.
+// record is the content of the Secret. It describes a change to the Deployment. Any replica that becomes the leader can
+// continue this change.
 type record struct {
 	Phase phase
 	// Wanted is the Deployment that the hub sent, as JSON, and Digest is its digest.
@@ -76,9 +76,9 @@ func (r record) previousDigest() string {
 	return digestOf(&d)
 }
 
-// refused returns the record after the API server has rejected Wanted. If the change replaced another change that had
-// not become ready either, it restores the Deployment that the other change would have restored, unless that Deployment
-// is the rejected one.
+// refused returns the record after the API server has rejected Wanted. If the change had replaced another change that
+// was not ready yet, the new record restores the Deployment that the other change would have restored, unless that
+// Deployment is the one that was rejected.
 func (r record) refused(message string) record {
 	r.Phase, r.Message, r.Wanted = rejected, message, nil
 	if before := r.previousDigest(); before != r.From && before != r.Digest {
@@ -138,7 +138,7 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 	return nil
 }
 
-// maxConflicts is the number of times that a write is tried while other replicas write at the same time.
+// maxConflicts is the maximum number of times that a write is attempted while other replicas write at the same time.
 const maxConflicts = 10
 
 // want stores a Deployment that the hub has sent. The new change replaces a change in progress. If the new change

@@ -28,7 +28,7 @@ const (
 	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
 
-// ErrNotLeading is returned by UninstallOptions.Sets if the hub must send the request to another replica of the agent.
+// ErrNotLeading is returned by UninstallOptions.Sets if the hub must send its request to another replica of the agent.
 var ErrNotLeading = errors.New("another replica of the agent leads")
 
 // UninstallOptions configure an Uninstaller.
@@ -106,11 +106,11 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// discoveryV2 requests all API groups in one response, which also shows which groups are stale.
+// discoveryV2 requests all API groups in one response. The response also shows which groups are stale.
 const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// stale returns the API groups whose server does not respond. Kubernetes does not finish deleting a namespace while it
-// cannot list all objects in it. Older API servers do not report stale groups.
+// stale returns the API groups whose server does not respond. Kubernetes cannot finish deleting a namespace as long as
+// it cannot list all objects in the namespace. Older API servers do not report stale groups.
 func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	raw, err := h.client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 }
 
 // remove removes as many objects as it can and returns the others. A missing object is not an error. Each step leaves
-// the rights that the next one needs.
+// the rights that the next step needs in place.
 func (h *Uninstaller) remove(ctx context.Context) []string {
 	anchor, err := h.anchor(ctx)
 	if err != nil {
@@ -155,7 +155,7 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	if anchor.Kind != "ClusterRoleBinding" {
 		failed("ClusterRoleBinding "+protocol.AgentName, h.release(ctx, clusterRoleBinding, anchor))
 	}
-	// Older manifests contain neither the binding nor rights to it.
+	// Older manifests contain neither this binding nor the rights to change it.
 	if err := h.release(ctx, viewBinding, anchor); !apierrors.IsForbidden(err) {
 		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
@@ -181,8 +181,8 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	return remaining
 }
 
-// anchor returns the object that becomes the owner of the others. It is usually the agent's namespace. It is the
-// binding if the namespace is gone, or if an operator chose the namespace and may use it for other things.
+// anchor returns the object that becomes the owner of the others. It is usually the agent's namespace. If the namespace
+// is gone, or if an operator chose the namespace and may use it for other purposes, the anchor is the binding.
 func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error) {
 	if h.namespace == protocol.AgentNamespace {
 		ns := &corev1.Namespace{}

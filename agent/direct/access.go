@@ -24,10 +24,10 @@ import (
 const (
 	// maxAccess is the maximum size of the hub's delivery, in bytes.
 	maxAccess = 1 << 20
-	// maxVerified is the maximum number of tokens whose verified signature is remembered.
+	// maxVerified is the maximum number of verified tokens that are remembered.
 	maxVerified = 1024
-	// maxGroups is the maximum number of groups of a user, because each group becomes a header. The issuer puts at most
-	// 6 KiB of groups into a token, and the shortest group takes up six bytes of that.
+	// maxGroups is the maximum number of groups that a user can have, because each group becomes a header. The issuer
+	// puts at most 6 KiB of groups into a token, and the shortest group takes up six bytes.
 	maxGroups = 1024
 )
 
@@ -39,7 +39,7 @@ var (
 	errAll = errors.New("the hub has ended more sessions than the list has room for: use the hub's address instead")
 )
 
-// access holds the data that is used to verify tokens. It is immutable.
+// access holds the data for verifying tokens. It is immutable.
 type access struct {
 	protocol.DirectAccess
 	keys   token.Published
@@ -59,7 +59,7 @@ func parse(secret *corev1.Secret) (*access, error) {
 	a := &access{denied: map[string]struct{}{}, verified: cache.NewLRUExpireCache(maxVerified)}
 	raw := secret.Data[protocol.DirectKey]
 	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields() // a field of a newer hub may refuse more tokens
+	decoder.DisallowUnknownFields() // a field from a newer hub may require that more tokens are rejected
 	if len(raw) > maxAccess || decoder.Decode(&a.DirectAccess) != nil {
 		return nil, errors.New("it is malformed, or from a hub of another version")
 	}
@@ -84,7 +84,8 @@ func parse(secret *corev1.Secret) (*access, error) {
 // byAPIServer reports whether users connect to the member's own API server.
 func (a *access) byAPIServer() bool { return a.Mode != "" }
 
-// usable returns the reason why no tokens at all are accepted at the given time, or nil if tokens may be accepted.
+// usable returns nil if tokens can be accepted at the given time. Otherwise it returns the reason why no tokens at all
+// are accepted.
 func (a *access) usable(now time.Time) error {
 	switch {
 	case !now.Before(a.ValidUntil):
@@ -102,8 +103,8 @@ func unusable(err error) bool {
 }
 
 // stands returns the reason why a verified token is not accepted at the given time, or nil if it is accepted. A token
-// is refused if no tokens are accepted at all, if the token's key is not an issuer's key, or if the session has been
-// ended.
+// is refused if no tokens are accepted at all, if the token's key is not one of the issuer's keys, or if the session
+// has been ended.
 func (a *access) stands(k known, now time.Time) error {
 	_, published := a.keys.Public(k.key)
 	_, denied := a.denied[k.Session]
@@ -158,8 +159,8 @@ func (a *access) lifetime(audience string) time.Duration {
 	return time.Duration(a.Lifetime) * time.Second
 }
 
-// principal checks the names in a token in the same way as the hub. The hub signs no tokens with other forms of user or
-// group names, but the check is repeated because the agent can impersonate any user.
+// principal checks the names in a token in the same way as the hub does. The hub does not sign tokens with invalid user
+// or group names, but the check is repeated because the agent can impersonate any user.
 func principal(c token.Claims) error {
 	provider, user, found := strings.Cut(c.Subject, ":")
 	of := func(group string) bool {
@@ -177,7 +178,7 @@ func principal(c token.Claims) error {
 	return nil
 }
 
-// plain reports whether a name is transmitted unchanged as a header value.
+// plain reports whether a name stays unchanged when it is transmitted as a header value.
 func plain(name string) bool {
 	return name != "" && name == strings.TrimSpace(name) &&
 		!strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })

@@ -40,12 +40,13 @@ type certificate struct {
 	renew time.Time
 }
 
-// due reports whether a host needs a new certificate at the given time, given its Secret.
+// due reports whether a new certificate is needed at the given time for the given host and Secret.
 func (c *certificate) due(host, given string, now time.Time) bool {
 	return c == nil || c.host != host || c.given != given || !now.Before(c.renew)
 }
 
-// certify returns the certificate for the hub's delivery, and the CA if the agent creates the certificate.
+// certify returns the certificate that the hub's delivery requires. If the agent itself creates the certificate,
+// certify also returns the CA.
 func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string, error) {
 	now := e.options.Now()
 	if a.TLSSecret != "" && !e.options.APIServer {

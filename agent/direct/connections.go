@@ -17,12 +17,12 @@ const (
 	// maxConnections is the maximum number of connections from all clients, and maxClient is the maximum from one
 	// address. At least eight addresses are needed to use all connections.
 	maxConnections, maxClient = 1024, 128
-	// provenWithin is how long a connection may stay open without a request whose token was accepted.
+	// provenWithin is how long a connection may stay open before a request with an accepted token arrives.
 	provenWithin = 30 * time.Second
 )
 
 // connections is a listener that limits how many connections clients hold. It closes connections beyond a limit. If
-// such a connection waited instead, it would delay other clients, too.
+// such a connection had to wait instead, it would delay other clients, too.
 type connections struct {
 	net.Listener
 	all, ofClient int           // bounds
@@ -58,8 +58,8 @@ func (l *connections) Accept() (net.Conn, error) {
 	}
 }
 
-// clientOf returns the part of an address that identifies one client: an IPv4 address or an IPv6 network, because a
-// machine can use any address in its IPv6 network.
+// clientOf returns the part of an address that identifies one client. This is an IPv4 address or an IPv6 network,
+// because a machine can use any address in its IPv6 network.
 func clientOf(a net.Addr) netip.Prefix {
 	from, err := netip.ParseAddrPort(a.String())
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// connectionKey is the key for the connection in the context of its requests.
+// connectionKey is the key of the connection in the contexts of its requests.
 type connectionKey struct{}
 
 // withConnection is used as http.Server.ConnContext.

@@ -5,8 +5,8 @@
 //
 // Their tokens were signed by the hub's issuer for this cluster. The agent either serves the users itself, or runs
 // beside each of the member's API servers and reviews tokens for them. The data for verifying tokens is an ordinary set
-// from the hub. It consists of a Secret, which each replica of the agent watches. Users' requests cause no requests to
-// the hub.
+// from the hub. The set consists of a Secret that each replica of the agent watches. Users' requests cause no requests
+// to the hub.
 package direct
 
 import (
@@ -34,8 +34,8 @@ import (
 )
 
 const (
-	// again is the wait before a Secret is watched again, or before the endpoint tries again to listen on a port that
-	// was in use.
+	// again is how long to wait before a Secret is watched again, or before the endpoint tries again to listen on a
+	// port that was in use.
 	again = 2 * time.Second
 	// reviewEvery is the interval at which open requests are reviewed and the certificate is checked.
 	reviewEvery = 15 * time.Second
@@ -50,7 +50,7 @@ const (
 	stopTimeout = 5 * time.Second
 )
 
-// Options configure an Endpoint. All fields are required, but an Endpoint for an API server does not use Kubernetes and
+// Options configure an Endpoint. All fields are required, but an Endpoint for an API server uses neither Kubernetes nor
 // Changed.
 type Options struct {
 	// APIServer makes the endpoint serve the node's API server, if the hub requests this, instead of serving users.
@@ -152,8 +152,8 @@ func (e *Endpoint) watch(ctx context.Context) {
 	}
 }
 
-// set applies the hub's delivery. An unreadable delivery ends direct access, because an older list could accept
-// sessions that the hub has ended.
+// set applies the hub's delivery. An unreadable delivery ends direct access, because with an older list, the endpoint
+// could accept sessions that the hub has ended.
 func (e *Endpoint) set(secret *corev1.Secret) {
 	var next *access
 	if secret != nil {
@@ -166,7 +166,7 @@ func (e *Endpoint) set(secret *corev1.Secret) {
 	e.look()
 }
 
-// look makes Run check again whether users should be served.
+// look makes Run check again whether to serve users.
 func (e *Endpoint) look() {
 	select {
 	case e.looks <- struct{}{}:
@@ -182,14 +182,14 @@ func (e *Endpoint) stands(k known) error {
 	}
 	now := e.options.Now()
 	if !now.Before(k.Expiry.Time()) {
-		// the list contains the session only until then, so the request could not be ended later
+		// the list contains the session only until the token expires, so the request could not be ended later
 		return fmt.Errorf("%w: it has expired", token.ErrToken)
 	}
 	return current.stands(k, now)
 }
 
 // prepare reports whether the endpoint should serve, and makes sure that it has a certificate. The agent creates the CA
-// even if it serves no users, because the process that serves the API servers is not allowed to create it.
+// even if it serves no users, because the process that serves an API server is not allowed to create the CA.
 func (e *Endpoint) prepare(ctx context.Context) bool {
 	current := e.access.Load()
 	if current == nil || e.options.APIServer && !current.byAPIServer() {
@@ -255,7 +255,7 @@ func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(e.options.Log.V(1)), slog.LevelInfo),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate,
 			error) {
-			return &e.serving.Load().Certificate, nil // this is set before the endpoint listens
+			return &e.serving.Load().Certificate, nil // the certificate is set before the endpoint listens
 		}},
 	}
 	bounded := &connections{Listener: listener, all: maxConnections, ofClient: maxClient, within: provenWithin,

@@ -27,7 +27,8 @@ const (
 
 const impersonateUser = "Impersonate-User"
 
-// bearerProtocol is the prefix of a token among a WebSocket's subprotocols, where API servers look for tokens.
+// bearerProtocol is the prefix of a WebSocket subprotocol that contains a token. API servers accept tokens in this
+// form.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 // open tracks the requests in progress. Its zero value is ready to use.
@@ -78,7 +79,7 @@ func (o *open) review(stands func(known) error) {
 	}
 }
 
-// ServeHTTP serves a user's request for the member's API as the user in the token.
+// ServeHTTP forwards a request to the member's API, acting as the user named in the token.
 func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user, err := e.authenticate(r)
 	if err != nil {
@@ -109,7 +110,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer e.open.leave(mine)
-	if e.stands(user) != nil { // the access may have changed in between
+	if e.stands(user) != nil { // the access may have changed in the meantime
 		e.metrics.refusedToken.Add(1)
 		forward.WriteStatus(w, http.StatusUnauthorized, "the token was just refused")
 		return
@@ -139,8 +140,8 @@ func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 	return current.verify(raw, e.options.Now())
 }
 
-// admissible returns the reason why an authenticated request is not served, or the code 0 if it is served. It refuses
-// impersonation headers instead of dropping them, because the sender intends to act as another user.
+// admissible returns the reason why an authenticated request is not served, or the code 0 if it is served.
+// Impersonation headers are rejected instead of dropped, because their sender intends to act as another user.
 func admissible(r *http.Request) (code int, message string) {
 	for name, values := range r.Header {
 		if len(name) < len("Impersonate-") || !strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
@@ -163,7 +164,7 @@ func admissible(r *http.Request) (code int, message string) {
 	return 0, ""
 }
 
-// as returns the request in the form in which the hub would send it on behalf of a user.
+// as returns the request in the form in which the hub would send it on the user's behalf.
 func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
 	request.IgnoreUpgrade(out.Header)

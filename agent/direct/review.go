@@ -47,9 +47,9 @@ type discovery struct {
 	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// reviews returns the handler for the node's API server. It serves the issuer's keys, for --authentication-config, and
-// token reviews, for --authentication-token-webhook-config-file. A client learns only the issuer's public data and the
-// user of a token that the client already has.
+// reviews returns the handler for the node's API server. The handler serves the issuer's keys, for
+// --authentication-config, and token reviews, for --authentication-token-webhook-config-file. A client can obtain only
+// the issuer's public data, and the user of a token that the client already has.
 func (e *Endpoint) reviews() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)
@@ -78,8 +78,8 @@ func (e *Endpoint) discover(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// publish serves the keys. While every token is refused, it serves an empty key set, so that an API server that reads
-// it forgets its former keys.
+// publish serves the keys. While all tokens are refused, it serves an empty key set, so that an API server that
+// requests the keys forgets its former keys.
 func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	current := e.access.Load()
 	if current == nil {
@@ -93,8 +93,8 @@ func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	answer(w, keys)
 }
 
-// review responds to a TokenReview. A refused token is not an error. If a token cannot be checked, the response is an
-// error, which the API server logs.
+// review responds to a TokenReview. A refused token is not an error. If a token cannot be checked, the response
+// contains an error, and the API server logs it.
 func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	select {
 	case e.reviewing <- struct{}{}:

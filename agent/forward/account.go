@@ -14,13 +14,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// reviewTimeout is the timeout for reviewing whether a user may impersonate a ServiceAccount.
+// reviewTimeout is the timeout for checking whether a user may impersonate a ServiceAccount.
 const reviewTimeout = 8 * time.Second
 
-// asAccount returns a request that acts as the ServiceAccount that its user wants to impersonate, if the member's RBAC
-// allows the user to impersonate exactly this account. The agent reviews this for each request, regardless of any
-// earlier decision by the hub. Therefore neither the hub alone nor an earlier review can let a user act as another
-// user.
+// asAccount returns a request that acts as the ServiceAccount that the user wants to impersonate, provided that the
+// member's RBAC allows the user to impersonate exactly this account. The agent checks this for each request, regardless
+// of any earlier decision by the hub. Therefore, neither the hub alone nor an earlier check can let a user act as
+// another user.
 func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *denial) {
 	if h.reads {
 		return nil, deny(http.StatusForbidden,

@@ -32,8 +32,8 @@ type Handler struct {
 	reads bool
 }
 
-// NewReadOnly returns a Handler that sends only reads, as protocol.Viewer for every user. It is used in agents that may
-// not impersonate other users. The member's RBAC decides what the viewer can see.
+// NewReadOnly returns a Handler that sends only reads, as protocol.Viewer for every user. It is used in agents that are
+// not permitted to impersonate other users. The member's RBAC decides what the viewer can see.
 func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := New(ctx, base, transport, log)
 	h.reads = true
@@ -63,8 +63,8 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 	return h
 }
 
-// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write of a
-// stream, such as a watch or a log, and small responses need fewer frames.
+// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0. ReverseProxy nevertheless flushes
+// each write of a stream, such as a watch or a log, and small responses need fewer frames.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
 		WriteStatus(w, d.status, d.message)
@@ -91,9 +91,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(w, r)
 }
 
-// checkPath makes sure that a request stays below the root of the API server. If that is the root of its host, no path
-// can escape from it, so paths are forwarded unchanged and the API server evaluates them. If the API server has a base
-// path, two dots could escape from it.
+// checkPath makes sure that a request stays below the root of the API server. If the API server's URL has no base path,
+// no path can escape, so paths are forwarded unchanged and the API server evaluates them. If there is a base path, ".."
+// could escape from it.
 func (h *Handler) checkPath(u *url.URL) *denial {
 	path := u.EscapedPath()
 	if u.Opaque != "" || !strings.HasPrefix(path, protocol.PathKubernetes+"/") {
@@ -110,7 +110,7 @@ func (h *Handler) checkPath(u *url.URL) *denial {
 	return nil
 }
 
-// rewrite turns an incoming request into a request for the API server. It cannot refuse a request, so ServeHTTP checks
+// rewrite turns an incoming request into a request to the API server. It cannot reject a request, so ServeHTTP checks
 // the request first. ReverseProxy has removed hop-by-hop headers.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
@@ -142,7 +142,7 @@ func notForwarded(name string) bool {
 	return strings.HasPrefix(name, "X-Remote-")
 }
 
-// failed responds to a request to which the API server did not respond.
+// failed responds to the client if the API server did not respond.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // the hub has canceled the request
 		WriteStatus(w, http.StatusServiceUnavailable, "the request was canceled")

@@ -35,10 +35,10 @@ func deny(status int, format string, args ...any) *denial {
 	return &denial{status: status, message: fmt.Sprintf(format, args...)}
 }
 
-// check is the second line of defense: it denies requests that a correct hub never sends. The agent may impersonate any
-// user. A request without a user would run as the agent itself, and a request as a system user would have more rights
-// than Drover ever grants. Values must arrive exactly as they were checked, so check denies values that would be
-// trimmed on the way to the API server.
+// check is the second line of defense: it denies requests that a correct hub never sends. The agent is permitted to
+// impersonate any user. A request without a user would run as the agent itself, and a request as a system user would
+// have more rights than Drover ever grants. Values must arrive exactly as they were checked, so check denies values
+// that would be trimmed on the way to the API server.
 func check(h http.Header) *denial {
 	if d := checkConnection(h); d != nil {
 		return d
@@ -87,7 +87,8 @@ func checkConnection(h http.Header) *denial {
 	return nil
 }
 
-// isImpersonation ignores case, because a header that did not come through net/http may have any case.
+// isImpersonation reports whether a header is an impersonation header. It ignores case, because a header that did not
+// come through net/http may be in any case.
 func isImpersonation(name string) bool {
 	return len(name) >= len(impersonatePrefix) && strings.EqualFold(name[:len(impersonatePrefix)], impersonatePrefix)
 }

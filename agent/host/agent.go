@@ -36,10 +36,10 @@ const (
 	// reports.
 	inspectEvery = 5 * time.Minute
 	reportEvery  = 200 * time.Millisecond
-	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop. Hosts have no user
-	// sessions.
+	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop. It is short because Hosts
+	// have no user sessions.
 	drainTimeout = 2 * time.Second
-	// linger is how long an agent that removes itself waits for its response to arrive.
+	// linger is how long an agent that is removing itself waits, so that its response can arrive.
 	linger = time.Second
 )
 
@@ -115,8 +115,8 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// installation returns a name for this installation of the agent. Copies of the machine's image do not share this name
-// if they were made before the agent ran for the first time.
+// installation returns a name for this installation of the agent. Copies of a machine image get different names if the
+// image was created before the agent ran for the first time.
 func installation(dir string) (string, error) {
 	path := filepath.Join(dir, "installation")
 	raw, err := os.ReadFile(path)
@@ -137,7 +137,7 @@ func (a *agent) touch() {
 	}
 }
 
-// report publishes the host's report after each change in progress or in the machine, until ctx ends.
+// report publishes the host's report after each change to the progress or to the machine, until ctx ends.
 func (a *agent) report(ctx context.Context) {
 	topic := a.stream.Topic(protocol.SubjectReport)
 	machine, look := inspect(a.config), time.NewTicker(inspectEvery)

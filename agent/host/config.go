@@ -24,7 +24,7 @@ import (
 // Environment variables of the agent.
 const (
 	// EnvConfigDir is the directory with the agent's configuration, and EnvRancherConfigDir is the corresponding
-	// variable of Rancher's system agent.
+	// variable for Rancher's system agent.
 	EnvConfigDir        = "DROVER_AGENT_CONFIG_DIR"
 	EnvRancherConfigDir = "RANCHER_SYSTEM_AGENT_CONFIG_DIR"
 	// DefaultConfigDir is the default directory.
@@ -41,7 +41,7 @@ func ConfigDir(env func(string) string) string {
 	return cmp.Or(env(EnvConfigDir), env(EnvRancherConfigDir), DefaultConfigDir)
 }
 
-// Config holds the data about the hub and the machine from the join command.
+// Config holds the data from the join command about the hub and the machine.
 type Config struct {
 	// Servers are the hub's base URLs.
 	Servers []string `json:"servers"`

@@ -66,9 +66,9 @@ func memory() int64 {
 }
 
 // addresses returns the addresses at which others may reach the machine, with IPv4 addresses first. In each family, the
-// address from which the machine connects to others comes first. Bridges of container runtimes and virtual machines are
-// left out, because they have the same address on every machine. A bridge is included if the default route uses it, or
-// if there is no other interface.
+// address from which the machine connects to others comes first. Bridges for containers and virtual machines are left
+// out, because they have the same address on every machine. A bridge is included if the default route uses it, or if
+// there is no other interface.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/agent/host/instructions"
 )
 
-// secrets stores data in files that only root can read. The agent of a cluster stores the same data in Secrets. It
-// implements identity.Secrets.
+// secrets stores data in files that only root can read. The agent in a cluster stores the same data in Secrets. The
+// type implements identity.Secrets.
 type secrets struct {
 	folder string
 	mu     sync.Mutex // held while a file is being read and written
@@ -59,7 +59,7 @@ func (s *secrets) Create(ctx context.Context, secret *corev1.Secret) (*corev1.Se
 	return s.write(secret)
 }
 
-// Update replaces a Secret. The agent is the only process that writes them.
+// Update replaces a Secret. No other process writes these files.
 func (s *secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 }
 
 // Watch sends one event for an existing Secret, which is enough because the agent is restarted whenever a file is
-// changed. As a result, an agent whose identity has been refused finds the token of a join command that was run later.
+// changed. As a result, an agent whose identity was refused finds the token from a join command that was run later.
 func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	w := watch.NewFakeWithChanSize(1, false)
 	if secret, err := s.Get(ctx, name); err == nil {

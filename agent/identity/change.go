@@ -21,11 +21,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxRetry is the maximum wait before the agent tries a join token again that may work later.
+// maxRetry is the maximum time before the agent retries a join token that may work later.
 const maxRetry = 5 * time.Minute
 
 // Changed returns when the registration Secret holds a join token that has not been tried yet, when the agent's key
-// differs from the key of the last attempt, or when ctx ends.
+// differs from the key used in the last attempt, or when ctx ends.
 func (k *Keeper) Changed(ctx context.Context) {
 	ctx, found := context.WithCancel(ctx)
 	defer found()
@@ -37,8 +37,8 @@ func (k *Keeper) Changed(ctx context.Context) {
 }
 
 // Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key, and
-// restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which it does as soon
-// as it knows the new key. Only one replica may run Follow at a time.
+// restores the identity if a user has deleted it. The tunnel stays open until the hub closes it. The hub does so as
+// soon as it knows the new key. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -54,7 +54,7 @@ func (k *Keeper) Follow(ctx context.Context) {
 	}
 }
 
-// repeat calls do until it succeeds or ctx ends. The pauses between the calls grow.
+// repeat calls do until do succeeds or ctx ends. The pauses between the calls become longer.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -109,8 +109,8 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 	return err
 }
 
-// restore restores the identity of a running agent. Without it, the agent would have no identity after its next start,
-// because its join token has already been used.
+// restore restores the identity of a running agent. If it were not restored, the agent would have no identity after its
+// next start, because its join token has already been used.
 func (k *Keeper) restore(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -149,7 +149,7 @@ const succeedTime = 20 * time.Second
 
 // Succeed takes over from a Keeper of the same cluster after the cluster may have been restored. The Secret may then
 // come from a backup, with a key that the hub does not accept or a CA that does not verify the hub. Succeed stores the
-// last valid identity again. If that fails, the agent uses the stored identity.
+// last valid identity again. If this fails, the agent uses the identity in the Secret.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {
@@ -176,7 +176,8 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 }
 
 // last returns the identity that the hub most recently accepted, or nil if there is none or the agent is being
-// uninstalled. The identity that was most recently read may come from the backup.
+// uninstalled. It does not return the identity that was most recently read, because that identity may come from the
+// backup.
 func (k *Keeper) last() *identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -224,7 +225,7 @@ func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType
 }
 
 // newToken reports whether a registration Secret contains a join token that has not been tried yet. It first waits for
-// a join in progress, which itself tries a token.
+// any join in progress, because that join also tries a token.
 func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -240,7 +241,7 @@ func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	return k.newToken(event, secret) && tokenDigest(tokenOf(secret)) != later
 }
 
-// anotherKey reports whether the key of an identity differs from the key of the last attempt.
+// anotherKey reports whether an identity's key differs from the key used in the last attempt.
 func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	id, err := decode(secret.Data)
 	if err != nil || event == watch.Deleted || !id.Joined() {
@@ -283,7 +284,8 @@ func (k *Keeper) refused(token string, err error) {
 	}
 }
 
-// isElsewhere reports whether the hub refuses an agent because it already belongs to another Cluster. This can change.
+// isElsewhere reports whether the hub refuses an agent because the agent already belongs to another Cluster. Such a
+// refusal is not permanent.
 func isElsewhere(err error) bool {
 	refused := (*refusedError)(nil)
 	return errors.As(err, &refused) && refused.Refusal.Reason == v1.ReasonAlreadyImported

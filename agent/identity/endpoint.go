@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// fetchTimeout is the timeout of the request for one server's CA bundle.
+// fetchTimeout is the timeout for requesting the CA bundle from one server.
 const fetchTimeout = 15 * time.Second
 
 // errNoPin reports that trust is Pinned but nothing is pinned. There is no trust on first use (CVE-2025-67601).
@@ -54,7 +54,7 @@ type Proxy func(*http.Request) (*url.URL, error)
 type Endpoint struct {
 	// Servers are the URLs of the hub in the order in which to try them.
 	Servers []string
-	// Roots verify the hub's certificate. If it is nil, the system's roots are used.
+	// Roots contains the CA certificates that verify the hub's certificate. If it is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// Proxy chooses the proxy for connections. If it is nil, no proxy is used.
 	Proxy Proxy
@@ -91,8 +91,8 @@ func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.
 // bundleSource fetches the CA bundle from a server whose certificate has not been verified yet.
 type bundleSource func(ctx context.Context, server string) ([]byte, error)
 
-// fetchBundle fetches PathCACerts from a server without verifying it. It sends nothing secret, and the caller keeps
-// only certificates whose checksums it knows.
+// fetchBundle fetches PathCACerts from a server without verifying the server. The request contains no secrets, and the
+// caller keeps only certificates whose checksums are pinned.
 func fetchBundle(proxy Proxy) bundleSource {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -149,7 +149,8 @@ func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.
 		if err != nil {
 			return Endpoint{}, fmt.Errorf("trust what the hub announced: %w", err)
 		}
-		// The CA is pinned, so it is safe to fall back to the manifest's servers if the announced ones turn out to be wrong.
+		// The CA is pinned, so it is safe to fall back to the manifest's servers if the announced servers turn out to
+		// be wrong.
 		hub.Servers = union(hub.Servers, m.Servers)
 		hub.Roots = pool(certs)
 		return hub, nil

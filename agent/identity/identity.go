@@ -41,16 +41,16 @@ var errBadKey = errors.New("no usable private key: delete the Secret and apply t
 type identity struct {
 	// Key is the agent's private key.
 	Key ed25519.PrivateKey
-	// Cluster is the Cluster that the agent has joined as. It is zero until the agent has joined.
+	// Cluster is the Cluster as which the agent has joined. It is zero until the agent has joined.
 	Cluster protocol.ClusterRef
 	// Audience is the audience of connect tokens.
 	Audience string
-	// JoinedWith is the tokenDigest of the join token that the agent joined with.
+	// JoinedWith is the tokenDigest of the join token with which the agent joined.
 	JoinedWith string
 	// Settings are the settings that the hub most recently announced, or nil.
 	Settings *protocol.Settings
-	// After is the fingerprint of the manifest that was in force when Settings were announced. They do not apply under
-	// another manifest.
+	// After is the fingerprint of the manifest that was in force when Settings were announced. The settings do not
+	// apply under another manifest.
 	After string
 }
 

@@ -23,7 +23,7 @@ import (
 // requestTimeout is the timeout of one attempt with one server.
 const requestTimeout = 20 * time.Second
 
-// maxMessage is the maximum size of the part of a hub's message that is kept, in bytes.
+// maxMessage is the maximum number of bytes that are kept of a message from the hub.
 const maxMessage = 512
 
 // refusedError is the hub's refusal to let the agent join. It never contains the token.
@@ -55,7 +55,8 @@ type JoinInput struct {
 	Key ed25519.PrivateKey
 	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
-	// Current is the Cluster that the agent already belongs to, with CurrentKey. It is zero if there is none.
+	// Current is the Cluster that the agent already belongs to, and CurrentKey is the agent's key for that Cluster.
+	// Current is zero if there is no such Cluster.
 	Current    protocol.ClusterRef
 	CurrentKey ed25519.PrivateKey
 }

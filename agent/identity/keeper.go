@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// rewatch is the wait before another attempt to watch the registration Secret.
+// rewatch is how long to wait before another attempt to watch the registration Secret.
 const rewatch = 5 * time.Second
 
 // noTokenError reports that the agent has not joined and has no join token.
@@ -36,7 +36,7 @@ func (e *noTokenError) Error() string {
 		protocol.RegistrationSecret)
 }
 
-// Refused makes this a link.Rejection, because a user must act.
+// Refused makes this error a link.Rejection, because a user must act.
 func (*noTokenError) Refused() time.Duration { return 0 }
 
 // Options configure a Keeper.
@@ -48,8 +48,8 @@ type Options struct {
 	ClusterUID string
 	// Tunnel configures the tunnels.
 	Tunnel tunnel.Config
-	// NodeAgent is set for a node agent. A node agent never joins. It uses the identity with which the agent's replicas
-	// have joined.
+	// NodeAgent is set for a node agent. A node agent never joins. Instead, it uses the identity with which the agent's
+	// replicas have joined.
 	NodeAgent bool
 	// Proxy chooses the proxy for all connections to the hub. It defaults to http.ProxyFromEnvironment.
 	Proxy Proxy
@@ -67,7 +67,7 @@ type Keeper struct {
 
 	mu sync.Mutex // guards the fields below
 	// proven is the identity that the hub most recently accepted, with the settings that the hub has announced since,
-	// or nil. It is replaced, but never changed.
+	// or nil. The value is replaced, but never modified.
 	proven  *identity
 	digest  string // the digest of the settings in force
 	images  string // registry of the settings in force
@@ -85,7 +85,8 @@ func New(o Options) *Keeper {
 	return &Keeper{options: o, store: &store{o.Secrets}, process: instance()}
 }
 
-// Instance names this process to the hub, in connect tokens, and to other replicas, in the Lease of the leader.
+// Instance returns the name of this process. The hub sees it in connect tokens, and other replicas see it in the
+// leader's Lease.
 func (k *Keeper) Instance() string { return k.process }
 
 // instance returns a name for this process that lets the hub distinguish the tunnels of replicas. It contains the name
@@ -99,7 +100,7 @@ func instance() string {
 }
 
 // Target returns where to connect and with which identity. It joins first if the agent has not joined yet, or if the
-// hub refused it and there is a new join token. It reads everything again, so new roots and servers apply to the next
+// hub refused it and there is a new join token. It reads all data again, so new roots and servers apply to the next
 // connection.
 func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	k.identityMu.Lock()
@@ -109,8 +110,8 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 		return nil, err
 	}
 	if k.options.NodeAgent {
-		// For a node agent that was refused, a new token is a reason for another attempt, because a replica may have
-		// joined with it.
+		// If a node agent was refused, a new token is a reason for another attempt, because a replica may have joined
+		// with that token.
 		k.try(token)
 		return k.joinedTarget(ctx, bundle)
 	}
@@ -170,7 +171,8 @@ func (k *Keeper) resolve(ctx context.Context, id *identity, bundle []byte) (Endp
 	return hub, err
 }
 
-// join joins the agent, whose identity is id, as the Cluster of a join token. The key may differ from the current one.
+// join joins the agent, whose identity is id, as the Cluster that a join token belongs to. The key may differ from the
+// current one.
 func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed25519.PrivateKey, token string) (*identity,
 	error) {
 	if token == "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// skewTimeout is the timeout of the request for the hub's time.
+// skewTimeout is the timeout for requesting the hub's time.
 const skewTimeout = 5 * time.Second
 
 // tokenOf returns the join token in a registration Secret. It removes a trailing line break, which editors and echo
@@ -25,8 +25,8 @@ func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
 }
 
-// clockSkew requests the time from a hub that responded with 401, because connect tokens are valid for only a minute.
-// If the clocks differ too much, it returns advice.
+// clockSkew requests the time from a hub that has responded with 401. The cause may be a difference between the clocks,
+// because connect tokens are valid for only a minute. If the clocks differ too much, clockSkew returns advice.
 func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bool) {
 	u, err := url.Parse(connectURL)
 	if err != nil {

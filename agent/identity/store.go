@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// conflicts is the maximum number of times that an update is tried while other replicas write at the same time.
+// conflicts limits how often an update is attempted while other replicas write at the same time.
 var conflicts = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1, Jitter: 1}
 
 // errReplaced reports that the key in the Secret is no longer the key that the caller knew.
@@ -39,8 +39,8 @@ type Secrets interface {
 	Watch(ctx context.Context, name string) (watch.Interface, error)
 }
 
-// ensure returns the identity, and creates one with a new key if there is none. If replicas do this at the same time,
-// one creates the key, and all of them get it.
+// ensure returns the identity, and creates one with a new key if there is none. If several replicas do this at the same
+// time, one of them creates the key, and all of them get that key.
 func (s *store) ensure(ctx context.Context) (*identity, error) {
 	secret, err := s.secrets.Get(ctx, protocol.IdentitySecret)
 	if apierrors.IsNotFound(err) {

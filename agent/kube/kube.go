@@ -47,7 +47,7 @@ func Config(path, userAgent string) (*rest.Config, error) {
 }
 
 // direct sends a request without a proxy. The proxies in the environment are only for connections to the hub. Such a
-// proxy would see the agent's token, or could pose as the API server.
+// proxy would see the agent's token, and could pose as the API server.
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 func loadConfig(path string) (*rest.Config, error) {

@@ -3,10 +3,11 @@
 
 // Package leader elects one of the agent's replicas with a Lease, for the tasks that only one replica may carry out.
 //
-// It works in the same way as leader election in client-go, but client-go links the clientset of every Kubernetes API
-// group, which takes more memory than the rest of the agent. A replica takes a Lease that its holder has not renewed
-// for the Lease's duration. The replica measures this time with its own clock, starting when it saw the last change, so
-// clocks do not have to agree. A leader that cannot renew stops before another replica starts.
+// It works in the same way as leader election in client-go. That package is not used, because it links the clientset
+// for every Kubernetes API group, which takes more memory than the rest of the agent. A replica takes a Lease that its
+// holder has not renewed for the Lease's duration. The replica measures this time with its own clock, starting when it
+// saw the last change, so the replicas' clocks do not have to agree. A leader that cannot renew the Lease stops before
+// another replica starts.
 package leader
 
 import (
@@ -50,8 +51,8 @@ type Leases interface {
 // Options configure an Election.
 type Options struct {
 	Leases Leases
-	// Name names this process among the replicas. Another process, such as the next container of the same pod, may use
-	// the same name only after this one has ended. That container becomes the leader again immediately.
+	// Name names this process among the replicas. Another process, such as the next container in the same pod, may use
+	// the same name only after this process has ended. With the same name, it can become the leader again immediately.
 	Name string
 	// Lead is called when this replica becomes the leader. It must return soon after its context ends. No other replica
 	// becomes the leader before Lead has returned.
@@ -63,7 +64,8 @@ type Options struct {
 	// s.
 	Look time.Duration
 	// Restored is called when the Lease is older than before. This means that the cluster's etcd was restored from a
-	// backup, so nothing that was read before is valid, and this replica is no longer the leader. Restored may be nil.
+	// backup. Therefore nothing that was read before is valid, and this replica is no longer the leader. Restored may
+	// be nil.
 	Restored func()
 	// NeedsLease prevents the replica from becoming the leader if Leases are forbidden.
 	NeedsLease bool
@@ -77,7 +79,7 @@ type Election struct {
 	newest  uint64 // the most recent version of the Lease that was seen
 }
 
-// seen is the Lease that another replica wrote, and when this replica first saw it.
+// seen is the Lease that another replica wrote, and the time when this replica first saw it.
 type seen struct {
 	version string
 	at      time.Time
@@ -115,7 +117,7 @@ func (e *Election) Run(ctx context.Context) {
 	}
 }
 
-// acquire tries once to become the leader. It returns the Lease if it succeeded.
+// acquire tries once to become the leader. It returns the Lease if it succeeds.
 func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -145,10 +147,11 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 // errRestored reports that the Lease went back to an earlier version.
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
-// observe records the version of a Lease that was read or written. The version grows with each write to the Lease and
-// with nothing else. A lower version therefore comes from a backup, no matter how much has been written to etcd since,
-// and even if the restore moved etcd's revisions forward. The replica that was the leader notices this at its next
-// write. The others notice it before they take the Lease, because they must first see it unchanged for its duration.
+// observe records the version of a Lease that was read or written. The version increases with each write to the Lease
+// and with nothing else. A lower version therefore comes from a backup, no matter how much has been written to etcd
+// since, and even if the restore moved etcd's revisions forward. The replica that was the leader notices this at its
+// next write. The others notice it before they take the Lease, because they must first see it unchanged for its
+// duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {

@@ -21,8 +21,8 @@ import (
 const (
 	watchInterval = 5 * time.Second  // how often the elected node agent checks for the agent's replicas
 	electInterval = 30 * time.Second // how often the other node agents check whether one of them is elected
-	// absentFor is how long there must be no sign of a replica before a node agent serves. A replica that is replaced
-	// is back sooner.
+	// absentFor is how long there must be no sign of a replica before a node agent serves. A replica that is being
+	// replaced is back sooner.
 	absentFor     = 20 * time.Second
 	backFor       = 10 * time.Second // how long there must be signs of a replica before the node agent stops
 	connectWithin = time.Minute      // a node agent that serves but has had no tunnel for this time lets another one try
@@ -38,8 +38,8 @@ type StandbyOptions struct {
 	// Leases elects one of the node agents. Name is the name of this node agent.
 	Leases Leases
 	Name   string
-	// Serve serves the hub until its context ends, and returns when requests in progress have ended. By then, the
-	// next call may have started. Connected reports whether the hub can reach the member through the latest call.
+	// Serve serves the hub until its context ends, and returns when requests in progress have ended. The next call may
+	// start before that. Connected reports whether the hub can reach the member through the latest call.
 	Serve     func(ctx context.Context)
 	Connected func() bool
 	Log       logr.Logger
@@ -130,7 +130,7 @@ func (s *Standby) look(ctx context.Context, p presence) presence {
 	return p.after(lease, d, time.Now())
 }
 
-// presence is a node agent's knowledge of the agent's replicas.
+// presence is a node agent's knowledge about the agent's replicas.
 type presence struct {
 	version string    // version of their Lease
 	changed time.Time // when the version last changed
@@ -138,10 +138,10 @@ type presence struct {
 	since   time.Time // since when the checks have had the same result
 }
 
-// after returns the presence after a check of the Lease and the Deployment of the agent's replicas. Either is nil if it
-// does not exist. A leading replica renews the Lease, and a replica that is connected to the hub is ready. A replica
-// may be the leader without being connected, for example if it cannot resolve the hub's name. If no controller writes
-// the status of the Deployment, only the Lease counts.
+// after returns the presence after a check of the Lease and the Deployment of the agent's replicas. Each of them is nil
+// if it does not exist. A leading replica renews the Lease, and a replica that is connected to the hub is ready. A
+// replica may be the leader without being connected, for example if it cannot resolve the hub's name. If no controller
+// writes the status of the Deployment, only the Lease counts.
 func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now time.Time) presence {
 	there := false
 	if lease != nil {
@@ -160,7 +160,7 @@ func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now t
 	return p
 }
 
-// needed reports whether a node agent must serve, given whether it already serves.
+// needed reports whether a node agent must serve. The parameter serving tells whether it already does.
 func (p presence) needed(serving bool, now time.Time) bool {
 	switch {
 	case p.since.IsZero():

@@ -15,7 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Waits before another attempt. All waits are random, so agents that lost the hub together do not return together.
+// Times to wait before another attempt. All of them are randomized, so agents that lost the hub at the same time do not
+// return at the same time.
 const (
 	firstWait   = 500 * time.Millisecond // the upper bound after each of the first two failures; then it doubles
 	longestWait = protocol.LongestWait
@@ -25,14 +26,14 @@ const (
 
 	// A hub turns away agents that would wait longer than 6 s for their handshake. An attempt within the usual half a
 	// second would usually fail too. With these waits, 9,000 agents that lost their tunnels at the same time reconnect
-	// within 23 s, which is as fast as two cores can admit them, with 9,000 failed attempts. Without these waits it
-	// takes 40 s, with 30,000 failed attempts. The waits grow less than after other failures, because the hub is
-	// reachable. Otherwise agents that failed often while the hub was starting would reconnect much later than the
-	// others.
+	// within 23 s and 9,000 failed attempts. This is as fast as two cores can admit them. Without these waits,
+	// reconnecting takes 40 s and 30,000 failed attempts. The waits grow less than after other failures, because the
+	// hub is reachable. Otherwise agents that failed often while the hub was starting would reconnect much later than
+	// the others.
 	turnedAwayFrom, turnedAwayTo, turnedAwayLongest = 4 * time.Second, 10 * time.Second, 16 * time.Second
 )
 
-// Rejection is an error that an early retry does not solve.
+// Rejection is an error that cannot be solved by retrying soon.
 type Rejection interface {
 	error
 	// Refused returns the minimum time to wait, or 0 for the usual time.
@@ -43,8 +44,8 @@ type Rejection interface {
 type backoff struct {
 	jitter func(n time.Duration) time.Duration
 	first  time.Duration // the upper bound of the first waits
-	// limit is the upper bound of the next wait. It has no jitter of its own. Jitter would only lengthen waits, so that
-	// no agent would return early.
+	// limit is the upper bound of the next wait. It does not use the jitter of wait.Backoff. That jitter would only
+	// lengthen waits, so that no agent would return early.
 	limit wait.Backoff
 }
 
@@ -72,7 +73,7 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	}
 	limit := max(b.first, b.limit.Step())
 	if errors.Is(err, tunnel.ErrTurnedAway) {
-		// A patient link lets the others go first.
+		// A patient link lets other links go first.
 		return turnedAwayFrom +
 			b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), max(b.first, turnedAwayLongest-turnedAwayFrom)))
 	}

@@ -64,8 +64,8 @@ func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveMove records that the hub wants the agent to move. A further request changes only the time, even while the agent
-// is moving.
+// serveMove records that the hub wants the agent to move. A further request only changes how long the hub may use the
+// tunnel, even while the agent is moving.
 func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -85,9 +85,9 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serve serves requests until the hub closes the tunnel. It returns earlier if the time that the hub has after the
-// agent left the tunnel is over, or if the duration stop has passed since the context stopping ended. The agent does
-// not close the tunnel before that, because the hub may still send requests.
+// serve serves requests until the hub closes the tunnel. It returns earlier in two cases: if the agent has left the
+// tunnel and the hub's time to use it is over, or if the duration stop has passed since the context stopping ended.
+// Until then, the agent does not close the tunnel, because the hub may still send requests.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()

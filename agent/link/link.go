@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// aliveFor is how long the link may make no progress, beyond its planned wait, before the process counts as stuck.
+// aliveFor is how long the link may go without progress, beyond its planned wait, before the process counts as stuck.
 const aliveFor = 5 * time.Minute
 
 // Serve serves the hub's requests through an open tunnel until the tunnel or ctx ends, and returns why it ended.
@@ -54,8 +54,8 @@ type Options struct {
 	Log     logr.Logger
 	// Drain is how long the hub may still use tunnels after Run's context has ended.
 	Drain time.Duration
-	// Patient makes the link wait as long after its first failures as after many failures. This way, a node agent does
-	// not connect before replicas that lost the hub long ago.
+	// Patient makes the link wait as long after its first failures as after many failures. As a result, a node agent
+	// does not connect before replicas that lost the hub long ago.
 	Patient bool
 	// Jitter returns a random duration in [0, n). It defaults to a uniform distribution.
 	Jitter func(n time.Duration) time.Duration
@@ -102,15 +102,16 @@ func (l *Link) Connected() bool {
 	return l.state.open > 0 && !l.state.stopping
 }
 
-// Alive reports whether the link is open or is making progress toward opening.
+// Alive reports whether the link has a tunnel or is making progress toward opening one.
 func (l *Link) Alive() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	return l.state.stopping || l.state.open > 0 || time.Now().Before(l.state.due)
 }
 
-// Run keeps a tunnel open until ctx ends, and never gives up. When ctx ends, the agent leaves the hub, which waits for
-// requests in progress and closes the tunnels. Run returns when the tunnels are closed or Options.Drain has passed.
+// Run keeps a tunnel open until ctx ends, and never gives up. When ctx ends, the agent leaves its tunnels. The hub then
+// waits for requests in progress and closes the tunnels. Run returns when the tunnels are closed or Options.Drain has
+// passed.
 func (l *Link) Run(ctx context.Context) {
 	defer l.tunnels.Wait()
 	defer l.stop() // before the wait

@@ -13,9 +13,9 @@ import (
 
 // Timing of moves to another tunnel.
 const (
-	// lifetime is how long a link stays on one tunnel before it moves by itself, plus or minus a quarter. This spreads
-	// agents over the hub's replicas again after a replica was unavailable, and replaces tunnels before they reach the
-	// age at which an intermediary might cut them.
+	// lifetime is how long a link uses one tunnel before it moves to another one by itself, plus or minus a quarter.
+	// This spreads agents over the hub's replicas again after a replica was unavailable, and replaces tunnels before
+	// they reach the age at which an intermediary might cut them.
 	lifetime = 4 * time.Hour
 	// keepOwn is how long the hub may use the old tunnel after such a move, mainly for shells.
 	keepOwn = time.Hour
@@ -27,7 +27,7 @@ const (
 	settle = time.Second
 )
 
-// errSurpassed reports that a new tunnel ended before the agent left the old one.
+// errSurpassed reports that a new tunnel ended before the agent had left the old tunnel.
 var errSurpassed = errors.New("the new tunnel ended at once")
 
 // keep keeps a tunnel and its replacements open. It returns the last of them when that tunnel or ctx has ended.
@@ -60,11 +60,11 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	}
 }
 
-// replace opens another tunnel while b stays open. It returns nil if b or ctx ends first. A failure to do so is not a
-// failure of the link.
+// replace opens another tunnel while b stays open. It returns nil if b or ctx ends first. A failure to open the other
+// tunnel is not a failure of the link.
 func (l *Link) replace(ctx context.Context, b *branch) *branch {
 	waits := l.backoff
-	wait := waits.next(b.open(), nil) // so that a hub that keeps requesting moves is not dialed over and over
+	wait := waits.next(b.open(), nil) // a hub that keeps requesting moves must not be dialed constantly
 	var last error
 	for l.pause(ctx, b, wait) {
 		next, err := l.attempt(ctx, last)

@@ -23,14 +23,14 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxConflicts is the maximum number of consecutive conflicts of a step.
+// maxConflicts is the maximum number of consecutive conflicts for one step.
 const maxConflicts = 8
 
 // maxCause is the maximum size of a cause in a status, in bytes.
 const maxCause = 256
 
 // maxElsewhere is the maximum number of Plans in other namespaces whose status says that they do not run. Writing more
-// of them would slow down each pass.
+// such statuses would slow down each pass.
 const maxElsewhere = 64
 
 // resolve returns the Plans with their versions and hashes.
@@ -65,7 +65,8 @@ func (l *leadership) resolve(next *deadline) []resolved {
 	return all
 }
 
-// gather returns the member as the planner sees it: its state when the pass started or after the last step.
+// gather returns the member in the form that the planner uses. This is the member's state at the start of the pass or
+// after the last step.
 func (l *leadership) gather() rollout.Member {
 	if l.snapshot == nil {
 		m := l.look()
@@ -143,7 +144,7 @@ type repetition struct {
 	times int
 }
 
-// exhausted returns an error if a step was taken too often in a row, because the API server then accepts the step
+// exhausted returns an error if a step was taken too many times in a row. In that case, the API server accepts the step
 // without changing anything.
 func (s *repetition) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
@@ -319,8 +320,8 @@ func foreignJob(name string) error {
 		Code: http.StatusUnprocessableEntity, Message: message}}
 }
 
-// refusedFor returns the reason why the API server would refuse the same request again. It returns false for other
-// errors, which are temporary.
+// refusedFor returns the reason if the API server would reject the same request again. For other errors, which are
+// temporary, it returns false.
 func refusedFor(err error) (string, bool) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {

@@ -36,7 +36,7 @@ const (
 	fieldManager = protocol.PlanManager
 	// pageSize is the maximum number of objects in a page of a list.
 	pageSize = 500
-	// logLines and logBytes limit the part of a log that is read. A status keeps less than that.
+	// logLines and logBytes limit the part of a log that is read. A status contains less than that.
 	logLines, logBytes = 10, 4096
 
 	jsonType = runtime.ContentTypeJSON
@@ -125,7 +125,7 @@ func (m apiClient) applyStatus(ctx context.Context, plan *v1.Plan) (*v1.Plan, er
 			Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Into(written)
 }
 
-// claimed reports whether any node carries a claim annotation of a plan.
+// claimed reports whether any node carries a plan's claim annotation.
 func (m apiClient) claimed(ctx context.Context, claims func(map[string]string) bool) (bool, error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {

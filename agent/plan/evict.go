@@ -23,14 +23,14 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// The agent does not use the drain from k8s.io/kubectl, because it would make the agent three times as large, both in
-// memory and on disk. Both implementations select the same pods to evict and the same pods that block a drain;
-// test/drain compares them. Only this implementation retries while the API server is unreachable, and skips the agent
-// and the pods of plans.
+// The agent does not use the drain package from k8s.io/kubectl, because that package would make the agent three times
+// as large, both in memory and on disk. Both implementations select the same pods to evict and the same pods that block
+// a drain; test/drain compares them. Only this implementation retries while the API server is unreachable, and skips
+// the agent and the pods of plans.
 
 const (
 	defaultDrainTimeout = 15 * time.Minute // the same as in the schema
-	// lookAfter is the wait before pods are listed again after a failed watch.
+	// lookAfter is how long to wait before pods are listed again after a failed watch.
 	lookAfter = time.Second
 	// named is the maximum number of pods that an error names.
 	named = 3
@@ -111,7 +111,7 @@ type obstacle string
 // Error returns the reason.
 func (o obstacle) Error() string { return string(o) }
 
-// lasting reports whether a retry cannot succeed.
+// lasting reports whether an error is permanent, so that a retry cannot succeed.
 func lasting(err error) bool {
 	_, refused := refusedFor(err)
 	return refused || errors.As(err, new(obstacle))
@@ -201,7 +201,7 @@ func (d *drainer) findPods(ctx context.Context) error {
 	return nil
 }
 
-// classify reports whether to evict a pod, or what blocks the drain.
+// classify reports whether to evict a pod. If the pod blocks the drain, classify returns the reason.
 func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinders string, err error) {
 	if d.ours(p) || d.abandoned(terminatesAt(p)) {
 		return false, "", nil

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// refusedAgain is the wait before the next attempt to evict a pod that a PodDisruptionBudget protects.
+	// refusedAgain is how long to wait before another attempt to evict a pod that a PodDisruptionBudget protects.
 	refusedAgain = 5 * time.Second
-	// maxEvictions is the maximum number of evictions in flight. An eviction that is slow, for example because of a
-	// webhook, delays only a few others.
+	// maxEvictions is the maximum number of evictions in flight. As a result, an eviction that is slow, for example
+	// because of a webhook, delays only a few others.
 	maxEvictions = 8
 	// maxRefusal is the maximum size of the reason why a pod was not evicted, in bytes.
 	maxRefusal = 120

@@ -67,8 +67,8 @@ func (l *leadership) install(ctx context.Context) error {
 var errRemoved = errors.New("the agent is being removed from this member: its namespace is being deleted")
 
 // checkRemoval returns errRemoved if the agent is being removed. The replica that uninstalls deletes the agent's
-// namespace before it releases the Lease. The next leader keeps running until the garbage collector removes it, and
-// must not restore the removed objects.
+// namespace before it releases the Lease. The next leader keeps running until the garbage collector removes its pod,
+// and must not restore the removed objects.
 func (l *leadership) checkRemoval(ctx context.Context) error {
 	own, err := l.options.Objects.Meta(ctx, pathNamespaces+"/"+l.options.Namespace)
 	switch {
@@ -92,9 +92,9 @@ func (l *leadership) apply(ctx context.Context, o objectAt) (*metav1.PartialObje
 	return applied, err
 }
 
-// installSchema applies the CustomResourceDefinition, unless it is up to date or does not belong to the agent. It does
-// not belong to the agent if the hub is its own member, because the hub has installed it. It is so large that at an
-// agent's start, the API server spends more time on it than on anything else.
+// installSchema applies the CustomResourceDefinition, unless it is up to date or does not belong to the agent. If the
+// hub is its own member, the CustomResourceDefinition belongs to the hub. It is applied only if necessary, because it
+// is so large that when an agent starts, the API server spends more time on it than on anything else.
 func (l *leadership) installSchema(ctx context.Context) error {
 	there, err := l.options.Objects.Meta(ctx, pathCRD)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -210,7 +210,7 @@ func (l *leadership) retire(ctx context.Context) ([]string, error) {
 }
 
 // leave releases all nodes and removes the objects that install created, unless there is a Plan that does not come from
-// a set. Afterward, no Plan runs.
+// a set. Afterward, no Plans run.
 func (l *leadership) leave(ctx context.Context) leaveResult {
 	l.leaving = true
 	if !l.watching && !l.watch(ctx) {
@@ -234,7 +234,7 @@ func (l *leadership) leave(ctx context.Context) leaveResult {
 	return leaveResult{remaining: l.uninstall(ctx)}
 }
 
-// uninstall removes the objects that install created, and returns the ones that remain.
+// uninstall removes the objects that install created, and returns the objects that remain.
 func (l *leadership) uninstall(ctx context.Context) []string {
 	paths := []string{pathNodeFor, pathNodeUse, pathSpace}
 	there, err := l.options.Objects.Meta(ctx, pathCRD)

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Labels that system-upgrade-controller uses. Upgrade images and dashboards find Jobs and pods by these labels.
+// Labels that system-upgrade-controller uses. Upgrade images and dashboards use these labels to find Jobs and pods.
 const (
 	labelController = "upgrade.cattle.io/controller"
 	labelExclusive  = "upgrade.cattle.io/exclusive"
@@ -86,8 +86,8 @@ func safeName(words ...string) string {
 	return shown[:56] + "-" + digest[:6]
 }
 
-// labelValue returns a valid label value for s. A tag from a channel may start or end with characters that are invalid
-// at the start or end of a label value.
+// labelValue returns a valid label value for s. A tag from a channel may start or end with characters that are not
+// allowed at the start or end of a label value.
 func labelValue(s string) string {
 	sum := sha256.Sum224([]byte(s))
 	for _, value := range []string{s, safeName(s)} {
@@ -170,7 +170,7 @@ func podSpec(w work) corev1.PodSpec {
 
 // affinity binds the pod to the node, and keeps it away from other pods of the plan or of exclusive plans. Images and
 // dashboards read the hostname label, but the pod is bound by the node's name. Otherwise a kubelet could give its own
-// Node the label of another node, and would get the other node's pods with their Secrets.
+// Node another node's label, and would get the other node's pods along with their Secrets.
 func affinity(w work) *corev1.Affinity {
 	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn,
 		Values: []string{w.plan.Name}}

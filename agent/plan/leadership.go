@@ -160,9 +160,9 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 	}
 }
 
-// pauseAfter waits after an error. It returns false if ctx ends first. A request to leave during the wait gets a
-// result. If the API server forbids the requests that plans need, for example because the agent's rights come from an
-// older manifest, or if the agent is being removed, the result is that nothing remains. Otherwise the result is the
+// pauseAfter waits after an error. It returns false if ctx ends first. A request to leave that arrives during the wait
+// is answered. If the API server forbids the requests that plans need, for example because the agent's rights come from
+// an older manifest, or if the agent is being removed, the answer is that nothing remains. Otherwise the answer is the
 // error, which may be temporary.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
@@ -227,7 +227,7 @@ func (l *leadership) watch(ctx context.Context) bool {
 	l.follow(ctx, l.jobs, watch.Collection{Path: pathJobs})
 	l.follow(ctx, l.secrets, watch.Collection{Path: pathSecrets})
 	l.follow(ctx, l.waits.pods, watch.Collection{Path: pathPods, Labels: labelController + "=" + controllerName})
-	// No step needs events. The rights from an older manifest do not include them.
+	// No step needs events, and the rights from an older manifest do not include reading them.
 	l.follow(ctx, l.waits.events, watch.Collection{
 		Path: pathEvents, Fields: "type=" + corev1.EventTypeWarning, Optional: true,
 	})

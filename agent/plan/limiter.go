@@ -28,7 +28,7 @@ type limiter struct {
 	spent time.Time // when the burst is fully available again, at one write per interval
 }
 
-// due returns when the next write is allowed. An urgent write may use the burst.
+// due returns the time when the next write is allowed. An urgent write may use the burst.
 func (p limiter) due(urgent bool) time.Time {
 	if urgent {
 		return p.spent.Add(-(statusBurst - 1) * statusInterval)

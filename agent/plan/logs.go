@@ -18,7 +18,7 @@ import (
 const (
 	// logTimeout is the timeout for reading a log, because the node's kubelet may be unreachable.
 	logTimeout = 5 * time.Second
-	// maxLog is the maximum size of the part of a log that is kept, in bytes. It is the same as in the schema.
+	// maxLog is the maximum number of bytes that are kept of a log. It is the same as in the schema.
 	maxLog = 1024
 )
 

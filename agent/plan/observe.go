@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// knownNode is a node as the planner sees it, with its resource version.
+// knownNode is a node in the form that the planner uses, with its resource version.
 type knownNode struct {
 	rollout.Node
 	version string
@@ -56,8 +56,8 @@ func readNode(o *corev1.Node) (knownNode, bool) {
 	return n, true
 }
 
-// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet is also able to write
-// it. readClaim rejects values that the schema of the status does not allow, because one such value would make the
+// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet can also write
+// claims. readClaim rejects values that the schema of the status does not allow, because one such value would make the
 // status of the whole Plan invalid.
 func readClaim(text string) (c rollout.Claim, ours bool) {
 	if err := untrusted.JSON([]byte(text), &c, untrusted.Small()); err != nil || c.UID == "" || !protocol.Dated(c.Since) ||
@@ -81,7 +81,7 @@ func claimOf(annotation string) (plan string, is bool) {
 	return strings.CutPrefix(annotation, v1.LabelPlanPrefix+"/")
 }
 
-// knownJob is a Job as the planner sees it.
+// knownJob is a Job in the form that the planner uses.
 type knownJob struct {
 	rollout.Job
 	uid     string
@@ -109,7 +109,7 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 		switch c.Type {
 		case batchv1.JobComplete:
 			j.State, j.Finished = rollout.Succeeded, c.LastTransitionTime.Time
-		// JobFailureTarget counts as soon as it is set, because a pod whose kubelet is gone never ends.
+		// JobFailureTarget counts as soon as it is set, because a pod never ends if its kubelet is gone.
 		case batchv1.JobFailed, batchv1.JobFailureTarget:
 			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
 			j.Reason, j.Message = jobFailure(j.Kind, c)
@@ -217,7 +217,7 @@ type problem struct {
 }
 
 // versionOf returns the version of a Plan, or "" if none is known. found is the last result from its channel. The
-// status contains the last version from the channel, which a new leader uses while the channel is down.
+// status contains the last version from the channel. A new leader uses this version while the channel is unavailable.
 func versionOf(o *v1.Plan, found release.Result) string {
 	version := cmp.Or(o.Spec.Version, found.Version)
 	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)

@@ -40,8 +40,8 @@ func (p publisher) publish(state protocol.PlanState) {
 	p.Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: &state}})
 }
 
-// keep removes all Plans except the given ones. It must be called once exactly these Plans have been published. From
-// then on, readers receive them.
+// keep removes all Plans except the given ones. It must be called when exactly these Plans have been published. From
+// then on, readers receive the Plans.
 func (p publisher) keep(names map[string]bool) {
 	kept := 0
 	for _, key := range p.Keys() {

@@ -29,9 +29,9 @@ type Options struct {
 	Namespace string
 	// Registry returns the registry for images that do not specify one. If it is nil, there is no such registry.
 	Registry func() string
-	// Ask returns the version that a channel points to. Its errors are shown on the Plan. The default is the method of
-	// release.Client, which also reaches private addresses: users who can create Plans in a member can reach its
-	// network anyway.
+	// Ask returns the version that a channel points to. Its errors are shown on the Plan. The default is the Latest
+	// method of a release.Client that also connects to private addresses. That is acceptable because users who can
+	// create Plans in a member can reach the member's network anyway.
 	Ask func(ctx context.Context, url string) (string, error)
 	// Await blocks until a leader may start. It returns false if ctx ends first. If it is nil, a leader may start
 	// immediately.

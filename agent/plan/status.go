@@ -126,7 +126,7 @@ func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.Node
 	return complete
 }
 
-// statusOf returns the status of a Plan without the transition times of its conditions.
+// statusOf returns a Plan's status without the transition times of the conditions.
 func statusOf(r resolved, p rollout.Progress, wait rollout.Wait) v1.PlanStatus {
 	o := r.object
 	status := v1.PlanStatus{

@@ -80,8 +80,8 @@ type waits struct {
 	why    map[string]string // by the UID of the Job
 }
 
-// explain records why the pods of Jobs have not started. It keeps the last reason when a pod is gone, because when a
-// Job reaches its deadline, its pod is deleted first.
+// explain records why the pods of Jobs have not started. If a pod is gone, the last reason is kept, because when a Job
+// reaches its deadline, its pod is deleted first.
 func (w *waits) explain(jobs []knownJob) {
 	pods := map[string]knownPod{}
 	for _, p := range w.pods.Values() {

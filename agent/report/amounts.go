@@ -50,7 +50,7 @@ func (a *amounts) extend(name corev1.ResourceName, v int64) {
 }
 
 // Limits on each amount for one node and one pod. Sums are maintained by adding and subtracting, so the sums themselves
-// cannot be limited. They are large enough for 8,192 nodes and 524,288 pods with these amounts.
+// cannot be limited. With up to 8,192 nodes and 524,288 pods of these sizes, the sums do not overflow.
 const (
 	maxOfNode = 1 << 50
 	maxOfPod  = 1 << 44
@@ -86,14 +86,14 @@ func (a *amounts) add(b amounts, sign int64) {
 	}
 }
 
-// Units of bytes, and the amounts from which the larger unit is used.
+// Byte units, and the thresholds at which each next larger unit is used.
 const (
 	mebi     = 1 << 20
 	gibi     = 1 << 30
 	gibiFrom = 10 * gibi
 )
 
-// Rounding of CPUs. For ten CPUs and more, the last digits would only show that some pod was added or removed.
+// Rounding of CPUs. For ten or more CPUs, the last digits would only show that some pod was added or removed.
 const (
 	coarseCPUFrom = 10_000 // in milli-CPUs
 	coarseCPU     = 100    // in milli-CPUs

@@ -25,8 +25,8 @@ const (
 // maxMessage is the maximum size of a health message, in bytes.
 const maxMessage = 512
 
-// healthState turns the results of probes into a health that does not flap. After a success, a failure is probed again
-// before it counts.
+// healthState turns the results of probes into a health state that does not flap. After a success, a failure is probed
+// again before it counts.
 type healthState struct {
 	health    protocol.Health
 	known     bool

@@ -60,7 +60,7 @@ func (p *probe) readyz(ctx context.Context) string {
 	return interpret(ctx, code, body, err)
 }
 
-// maxChecks is the maximum size of the part of a /readyz response that is read, in bytes.
+// maxChecks is the maximum number of bytes that are read of a /readyz response.
 const maxChecks = 64 << 10
 
 // get sends a request and reads the response without client-go. If a failure response contains plain text, as from

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Times when a change is reported. Changes that users wait for are sent immediately. Other changes are delayed, because
-// pods' resource requests change all the time, and each report becomes a write on the hub.
+// Times after which a change is reported. Changes that users wait for are sent immediately. Other changes are delayed,
+// because pods' resource requests change all the time, and each report becomes a write on the hub.
 const (
 	firstWithin      = 5 * time.Second        // a first report is sent even if something is still unknown
 	podsWithin       = 250 * time.Millisecond // once the rest is known, a first report waits this long for pods

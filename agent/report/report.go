@@ -116,7 +116,8 @@ func New(o Options) *Reporter {
 	return r
 }
 
-// podsChanged schedules a report of pods. It is sent soon if pods are known for the first time, and otherwise later.
+// podsChanged schedules a report of pods. The report is sent soon if pods are known for the first time, and otherwise
+// later.
 func (r *Reporter) podsChanged() {
 	if _, known := r.podsKnown(); !known {
 		r.learn(&r.facts.pods, nil)

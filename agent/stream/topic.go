@@ -86,8 +86,8 @@ func (t *Topic) Sync() {
 	}
 }
 
-// Reset removes all lines because another replica is now the leader. Readers are told that they get no more changes.
-// Their lines remain valid.
+// Reset removes all lines because another replica is now the leader. Readers are told that they will get no more
+// changes. The lines that they have received remain valid.
 func (t *Topic) Reset() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()

@@ -145,8 +145,8 @@ func (s *Store[O, T]) Alter(name Name, change func(*T)) {
 	}
 }
 
-// Drop removes an object that was found to be deleted, unless the watch has since shown another object with the same
-// name.
+// Drop removes an object that was found to be deleted. It keeps the entry if the watch has since shown another object
+// with the same name.
 func (s *Store[O, T]) Drop(name Name, gone func(T) bool) {
 	s.mu.Lock()
 	var before *T
@@ -260,9 +260,10 @@ func (s *Store[O, T]) Delete(obj any) error {
 }
 
 // Replace stores all objects of a list. Objects that were written later than the list are kept. A list is never older
-// than an earlier event. If its version is lower, the API server was restored from a backup, and only the list counts.
-// Otherwise a role with more rights in the backup would be mistaken for the role that was applied. A restore may also
-// move versions forward. In that case, a restored object is recognized because it is older than before.
+// than an earlier event. Therefore, if the list's version is lower, the API server was restored from a backup, and only
+// the list counts. Otherwise a role with more rights in the backup would be mistaken for the role that was applied. A
+// restore may also move versions forward. In that case, a restored object is recognized because it is older than
+// before.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {
@@ -342,7 +343,7 @@ func (s *Store[O, T]) entry(o O) *entry[T] {
 	return e
 }
 
-// number returns a resource version as a number. The number grows with each write to any object of a resource.
+// number returns a resource version as a number. The number increases with each write to any object of a resource.
 func number(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

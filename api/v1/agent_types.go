@@ -10,9 +10,9 @@ import (
 
 // Agent configures the agent in the member. The hub changes a connected agent through its tunnel if the agent runs as
 // the Deployment from its manifest. If the changed agent does not become ready, it is rolled back, and the
-// AgentUpToDate condition reports the rollback. Anyone who can choose the agent's image, the hub that it trusts or the
-// nodes that it runs on can obtain the agent's rights. Setting any field except replicas and resources therefore
-// requires the "update" verb on clusters/agent, which no workspace role includes.
+// AgentUpToDate condition reports the rollback. Anyone who can choose the agent's image, the hub that the agent trusts
+// or the nodes that the agent runs on can obtain the agent's rights. Setting any field except replicas and resources
+// therefore requires the "update" verb on clusters/agent, which no workspace role includes.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
 	// image is the container image of the agent. It defaults to the image in the hub's configuration.
@@ -23,7 +23,7 @@ type Agent struct {
 
 	// trust selects the certificates that the agent accepts from the hub. Pinned, the default, accepts only the CA
 	// bundle in the agent's manifest and the CAs that the hub has since announced through the tunnel. System accepts
-	// the certificate authorities in the agent's image. Use it if a public CA issued the hub's certificate.
+	// the certificate authorities in the agent's image. Use System if the hub's certificate was issued by a public CA.
 	// +optional
 	// +kubebuilder:default=Pinned
 	Trust Trust `json:"trust,omitempty"`
@@ -31,15 +31,15 @@ type Agent struct {
 	// profile selects the rights of the agent in the member. With Full, the default, the agent serves users as
 	// themselves, with the rights that the member's RBAC grants them, and applies roles, bindings and projects. With
 	// ReadOnly, the agent reports on the member and serves every user who has access to it as the user "drover:viewer".
-	// That user has only the rights of the Kubernetes ClusterRole "view". Writes and exec are refused, nothing is
-	// delivered, and earlier deliveries are withdrawn. The agent's rights are part of its manifest, so a change takes
-	// effect when the new manifest is applied in the member. An agent never changes its own profile.
+	// That user has only the rights of the Kubernetes ClusterRole "view". Writes and exec requests are rejected,
+	// nothing is delivered, and earlier deliveries are withdrawn. The agent's rights are part of its manifest, so a
+	// change takes effect when the new manifest is applied in the member. An agent never changes its own profile.
 	// +optional
 	// +kubebuilder:default=Full
 	Profile AgentProfile `json:"profile,omitempty"`
 
-	// replicas is the number of agent pods, from 1 to 5. Each of them opens its own tunnel. It defaults to 1 in a member
-	// with a single node and to 2 in any other member; the agent adjusts the number as nodes come and go.
+	// replicas is the number of agent pods, from 1 to 5. Each pod opens its own tunnel. It defaults to 1 in a member
+	// with a single node, and to 2 otherwise. The agent adjusts the default as nodes are added and removed.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
@@ -47,9 +47,10 @@ type Agent struct {
 
 	// nodeAgent runs a node agent on every node, as a DaemonSet that uses the node's network and tolerates all taints.
 	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach
-	// the member; nothing is delivered meanwhile. Anyone who controls a node with a node agent can obtain the agent's
-	// rights. Limit the nodes with nodeSelector or affinity, whose requirements apply to node agents too. A change
-	// takes effect when the new manifest is applied in the member. It requires the Full profile. It defaults to false.
+	// the member. Nothing is delivered in the meantime. Anyone who controls a node with a node agent can obtain the
+	// agent's rights. Limit the nodes with nodeSelector or affinity. Their requirements apply to node agents, too. A
+	// change takes effect when the new manifest is applied in the member. Node agents require the Full profile.
+	// nodeAgent defaults to false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
@@ -72,10 +73,10 @@ type Agent struct {
 	// +structType=atomic
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
-	// resources are the compute resources of the agent's container. Only cpu, memory and ephemeral-storage are accepted:
-	// any other resource could steer the agent to a chosen node, so the hub and the agent both refuse it. By default the
-	// container requests 20m CPU and 32Mi of memory and has a limit of 256Mi of memory. A value replaces all three
-	// defaults.
+	// resources are the compute resources of the agent's container. Only cpu, memory and ephemeral-storage are
+	// accepted: any other resource could place the agent on a particular node, so the hub and the agent both reject it.
+	// By default the container requests 20m CPU and 32Mi of memory and has a limit of 256Mi of memory. Setting this
+	// field replaces all three defaults.
 	// +optional
 	// +structType=atomic
 	Resources *AgentResources `json:"resources,omitempty"`
@@ -88,8 +89,8 @@ type Agent struct {
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
 	// imagePullSecrets names up to 8 Secrets that the member uses to pull the agent's image. They must exist in the
-	// agent's namespace "drover-agent" in the member; create them there manually or with GitOps. It defaults to the
-	// Secrets in the hub's configuration.
+	// agent's namespace "drover-agent" in the member; create them there manually or with GitOps. By default the Secrets
+	// in the hub's configuration are used.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -99,8 +100,9 @@ type Agent struct {
 	// env adds up to 16 environment variables to the agent. The allowed names are HTTPS_PROXY, HTTP_PROXY and NO_PROXY
 	// (also in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and the OpenTelemetry variables OTEL_EXPORTER_OTLP_ENDPOINT,
 	// OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*. The
-	// hub and the agent both refuse other names, since a variable could redirect the agent to another server. Everyone
-	// who can read the manifest can see a "value". Use "secretKey" for anything secret, such as a proxy password.
+	// hub and the agent both reject other names, because a variable could redirect the agent to another server. Anyone
+	// who can read the manifest can see the values in "value". Use "secretKey" for anything secret, such as a proxy
+	// password.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -131,7 +133,7 @@ type AgentResources struct {
 // AgentEnv is an environment variable of the agent.
 // +kubebuilder:validation:XValidation:rule="!has(self.secretKey) || !has(self.value) || size(self.value) == 0",message="set value or secretKey, not both"
 type AgentEnv struct {
-	// name is the name of the variable. It consists of 1 to 128 letters, digits and underscores, and does not start
+	// name is the name of the variable. It must consist of 1 to 128 letters, digits and underscores, and must not start
 	// with a digit.
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -139,7 +141,7 @@ type AgentEnv struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// value is the value of the variable. It has at most 1024 characters. It defaults to the empty string.
+	// value is the value of the variable. It must be at most 1024 characters long. It defaults to the empty string.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -161,7 +163,7 @@ type AgentProfile string
 const (
 	// ProfileFull serves users as themselves and delivers roles, bindings and projects.
 	ProfileFull AgentProfile = "Full"
-	// ProfileReadOnly reports on the member and serves the reads of all users as a single user.
+	// ProfileReadOnly reports on the member and serves all users' reads as a single user.
 	ProfileReadOnly AgentProfile = "ReadOnly"
 )
 
@@ -189,7 +191,7 @@ type AgentStatus struct {
 	Image string `json:"image,omitempty"`
 
 	// wantedImage is the image that the agent should run, from spec.agent or from the hub's configuration. It is empty
-	// once the agent runs it.
+	// once the agent runs that image.
 	// +optional
 	WantedImage string `json:"wantedImage,omitempty"`
 
@@ -197,8 +199,8 @@ type AgentStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// upgrade describes this agent's part in the last upgrade of all agents, which agent.rollout in the hub's
-	// configuration controls. It is absent before the first upgrade.
+	// upgrade describes this agent's part in the last upgrade of all agents. In the hub's configuration, agent.rollout
+	// controls such upgrades. It is absent before the first upgrade.
 	// +optional
 	Upgrade *AgentUpgrade `json:"upgrade,omitempty"`
 }

@@ -8,14 +8,14 @@ import (
 )
 
 // JWTProvider is a token issuer. Workloads send its tokens directly to the hub. Its fields follow the JWTAuthenticator
-// type of Kubernetes. There is no login and no session: a token is valid until it expires. The name of the AuthProvider
-// is the only prefix that user and group names get.
+// type of Kubernetes. There is no login and no session, so a token is valid until it expires. User and group names get
+// the AuthProvider's name as a prefix, and no other prefix.
 type JWTProvider struct {
 	// issuer identifies the issuer and the tokens to accept.
 	// +required
 	Issuer JWTIssuer `json:"issuer"`
 
-	// claimMappings define how the user is derived from a token.
+	// claimMappings defines how the user is derived from a token.
 	// +required
 	ClaimMappings JWTClaimMappings `json:"claimMappings"`
 
@@ -31,8 +31,8 @@ type JWTProvider struct {
 	// +optional
 	UserValidationRules []JWTUserRule `json:"userValidationRules,omitempty"`
 
-	// maxTokenLifetime is the longest accepted lifetime of a token, from its iat to its exp claim. The valid range is
-	// 1m to 24h. It defaults to 1h.
+	// maxTokenLifetime is the maximum accepted lifetime of a token, which is the time between its iat and exp claims.
+	// The valid range is 1m to 24h. It defaults to 1h.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
@@ -43,8 +43,8 @@ type JWTProvider struct {
 
 // JWTIssuer identifies a token issuer and the tokens to accept from it.
 type JWTIssuer struct {
-	// url is the https URL of the issuer. It must equal the iss claim of tokens and the issuer in the discovery document.
-	// The discovery document is read from <url>/.well-known/openid-configuration unless discoveryURL is set.
+	// url is the https URL of the issuer. It must equal the iss claim of tokens and the issuer in the discovery
+	// document. Unless discoveryURL is set, the discovery document is read from <url>/.well-known/openid-configuration.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -75,7 +75,8 @@ type JWTIssuer struct {
 	// +required
 	Audiences []string `json:"audiences"`
 
-	// audienceMatchPolicy must be MatchAny, which is the default: a token with one matching audience is accepted.
+	// audienceMatchPolicy must be MatchAny, which means that a token with one matching audience is accepted. It
+	// defaults to MatchAny.
 	// +optional
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
@@ -85,10 +86,10 @@ type JWTIssuer struct {
 // +kubebuilder:validation:Enum=MatchAny
 type JWTAudienceMatchPolicy string
 
-// JWTClaimMappings define how a user is derived from a token.
+// JWTClaimMappings defines how a user is derived from a token.
 type JWTClaimMappings struct {
 	// username produces the name of the user. The value must be a string that is a valid name, and the issuer must not
-	// give it to another workload.
+	// give the same value to two different workloads.
 	// +required
 	Username JWTClaimOrExpression `json:"username"`
 
@@ -96,7 +97,7 @@ type JWTClaimMappings struct {
 	// +optional
 	Groups *JWTClaimOrExpression `json:"groups,omitempty"`
 
-	// uid produces the user's UID. The value must be a string that the issuer never gives to another workload. It
+	// uid produces the user's UID. The value must be a string that the issuer never gives to more than one workload. It
 	// defaults to the sub claim.
 	// +optional
 	UID *JWTClaimOrExpression `json:"uid,omitempty"`
@@ -121,7 +122,7 @@ type JWTClaimOrExpression struct {
 	Expression string `json:"expression,omitempty"`
 }
 
-// JWTClaimRule is a condition on the claims of a token. A token that does not satisfy it is refused.
+// JWTClaimRule is a condition on the claims of a token. A token that does not satisfy the condition is rejected.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
 // +kubebuilder:validation:XValidation:rule="has(self.claim) == has(self.requiredValue) && (!has(self.message) || has(self.expression))",message="requiredValue requires claim, and message requires expression"
@@ -147,14 +148,14 @@ type JWTClaimRule struct {
 	// +optional
 	Expression string `json:"expression,omitempty"`
 
-	// message explains the refusal to the sender of a token that does not satisfy expression.
+	// message explains the rejection to senders of tokens that do not satisfy expression.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// JWTUserRule is a condition on the user of a token. A token whose user does not satisfy it is refused.
+// JWTUserRule is a condition on the user of a token. If the user does not satisfy the condition, the token is rejected.
 type JWTUserRule struct {
 	// expression is a CEL expression that must evaluate to true. The variable user has the fields username, uid and
 	// groups; the names include the provider's prefix.
@@ -164,7 +165,7 @@ type JWTUserRule struct {
 	// +required
 	Expression string `json:"expression"`
 
-	// message explains the refusal to the sender of a token that does not satisfy expression.
+	// message explains the rejection to senders of tokens that do not satisfy expression.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional

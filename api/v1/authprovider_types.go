@@ -8,10 +8,10 @@ import (
 )
 
 // AuthProvider is a source of identities other than local Users: an OpenID Connect provider, an LDAP directory, GitHub,
-// or an issuer of tokens for workloads. Its name is the prefix of its users and groups in bindings: "<name>:<user>". Do
-// not choose a name that is already a prefix in the RBAC of a member, such as kubeadm in kubeadm:cluster-admins. The
-// Secrets that an AuthProvider refers to must be in the manager's namespace and have the label
-// "cluster.drover.dev/secret: provider".
+// or an issuer of tokens for workloads. In bindings, the names of its users and groups are prefixed with the
+// AuthProvider's name, as in "<name>:<user>". Do not choose a name that is already a prefix in the RBAC of a member,
+// such as kubeadm in kubeadm:cluster-admins. The Secrets that an AuthProvider refers to must be in the manager's
+// namespace and have the label "cluster.drover.dev/secret: provider".
 //
 // Users can sign in only if the manager's configuration sets signIn.issuer. Anyone with write access to AuthProviders
 // can impersonate any user of a provider, in every member.
@@ -39,7 +39,7 @@ type AuthProvider struct {
 
 	// status reports whether the provider can be used.
 	//
-	// Ready is True with the reasons Reachable and Disabled. It is False with SecretMissing, Invalid and Unreachable.
+	// Ready is True with reason Reachable or Disabled, and False with reason SecretMissing, Invalid or Unreachable.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status AuthProviderStatus `json:"status,omitempty"`
@@ -59,8 +59,8 @@ type AuthProviderList struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) ? 1 : 0) + (has(self.ldap) ? 1 : 0) + (has(self.github) ? 1 : 0) + (has(self.jwt) ? 1 : 0) == 1",message="exactly one of oidc, ldap, github and jwt must be set"
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) && has(oldSelf.oidc)) || (has(self.ldap) && has(oldSelf.ldap)) || (has(self.github) && has(oldSelf.github)) || (has(self.jwt) && has(oldSelf.jwt))",message="the type of a provider cannot be changed, because its users would become different users: create another AuthProvider"
 type AuthProviderSpec struct {
-	// disabled locks out the provider's users immediately: logins and all existing tokens are refused, and open
-	// requests end within 30 seconds. It defaults to false.
+	// disabled locks out the provider's users immediately: logins and all existing tokens are rejected, and requests in
+	// progress end within 30 seconds. It defaults to false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 
@@ -99,8 +99,8 @@ type ProviderSecret struct {
 	Key string `json:"key"`
 }
 
-// OIDCProvider is an OpenID Connect provider. Register <signIn.issuer>/v1/auth/callback/<name> as the redirect URI with
-// the provider.
+// OIDCProvider is an OpenID Connect provider. Register <signIn.issuer>/v1/auth/callback/<name> with the provider as the
+// redirect URI.
 type OIDCProvider struct {
 	// url is the issuer URL. The discovery document is read from <url>/.well-known/openid-configuration.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
@@ -126,10 +126,10 @@ type OIDCProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// scopes are requested in addition to openid. Add offline_access if the provider requires it for refresh tokens:
-	// without a refresh token, users must sign in again when their tokens expire. For Google, the hub sends
-	// access_type=offline instead. It defaults to profile and offline_access, or to profile alone if the provider's
-	// scopes_supported does not list offline_access.
+	// scopes are requested in addition to openid. Add offline_access if the provider issues refresh tokens only with
+	// this scope: without a refresh token, users must sign in again when their tokens expire. For Google, the hub sends
+	// access_type=offline instead. The scopes default to profile and offline_access, or to profile alone if the
+	// provider's scopes_supported does not list offline_access.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Pattern=`^[!#-\[\]-~]+$`
 	// +kubebuilder:validation:items:MaxLength=128
@@ -137,29 +137,30 @@ type OIDCProvider struct {
 	// +optional
 	Scopes []string `json:"scopes,omitempty"`
 
-	// prompt is the prompt parameter of each login: login, consent, select_account, or several of them. With "", the
-	// provider decides. It defaults to consent if refresh tokens are requested, as OpenID Connect requires, and to ""
-	// otherwise. Providers that do not let users give consent reject consent.
+	// prompt is the prompt parameter for each login: login, consent, select_account, or several of these values. With
+	// "", the provider decides. It defaults to consent if refresh tokens are requested, as OpenID Connect requires, and
+	// to "" otherwise. Providers that do not support consent by users reject the value consent.
 	// +kubebuilder:validation:Pattern=`^((login|consent|select_account)( (login|consent|select_account))*)?$`
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Prompt *string `json:"prompt,omitempty"`
 
-	// lowercaseNames converts the letters A to Z in names to lower case. Set it only if the provider compares names
-	// without regard to case, as Entra ID does: with any other provider, one user could take the name of another. It
-	// defaults to false, which means that a name with upper-case letters is refused.
+	// lowercaseNames converts the letters A to Z in names to lower case. Set it to true only if the provider's names
+	// are case-insensitive, as in Entra ID. With any other provider, one user could take the name of another. It
+	// defaults to false, which means that names with upper-case letters are rejected.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 
-	// nameClaim is the claim with the name of the user. The name must be unique within the provider and must never be
-	// given to another user. It defaults to preferred_username. If it is email, the provider must report the address as
-	// verified.
+	// nameClaim is the claim that contains the user's name. The name must be unique within the provider and must never
+	// be given to another user. nameClaim defaults to preferred_username. If it is email, the provider must report the
+	// address as verified.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	NameClaim string `json:"nameClaim,omitempty"`
 
-	// groupsClaim is the claim with the user's groups: a list of names or a single name. It defaults to groups.
+	// groupsClaim is the claim that contains the user's groups, as a list of names or a single name. It defaults to
+	// groups.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -178,8 +179,8 @@ type OIDCProvider struct {
 
 // LDAPProvider is an LDAP directory. All connections use TLS.
 type LDAPProvider struct {
-	// servers are the URLs of the directory's servers, which are tried in order: ldaps://host[:port], or
-	// ldap://host[:port] with StartTLS.
+	// servers are the URLs of the directory's servers, in the order in which they are tried. A URL is either
+	// ldaps://host[:port], or ldap://host[:port] for StartTLS.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:XValidation:rule=`self.matches('^ldaps?://[^\\s/?#@]+$')`,message="must be ldaps://<host> or ldap://<host>, with or without a port"
@@ -194,7 +195,7 @@ type LDAPProvider struct {
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 
-	// bind is the service account that the hub uses to search the directory.
+	// bind configures the service account that the hub uses to search the directory.
 	// +required
 	Bind LDAPBind `json:"bind"`
 
@@ -257,8 +258,8 @@ type LDAPUserSearch struct {
 	// +required
 	IDAttribute string `json:"idAttribute"`
 
-	// nameAttribute is the attribute with the name of the user, such as uid or sAMAccountName. It must be unique below the
-	// base. Its value is converted to lower case.
+	// nameAttribute is the attribute that holds the name of a user, such as uid or sAMAccountName. Its values must be
+	// unique below the base and are converted to lower case.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -275,12 +276,12 @@ type LDAPGroupSource string
 //
 // +kubebuilder:validation:XValidation:rule="(self.source == 'Search') == has(self.filter)",message="set filter if, and only if, source is Search"
 type LDAPGroupSearch struct {
-	// source selects the source of the groups: TokenGroups for Active Directory, MemberOf for FreeIPA and for OpenLDAP
-	// with the memberof overlay, and Search for any other directory.
+	// source selects the source of the groups. Use TokenGroups for Active Directory, MemberOf for FreeIPA or for
+	// OpenLDAP with the memberof overlay, and Search for any other directory.
 	// +required
 	Source LDAPGroupSource `json:"source"`
 
-	// base is the DN of the subtree that contains the groups. Groups outside of it are ignored.
+	// base is the DN of the subtree that contains the groups. Groups outside this subtree are ignored.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -295,8 +296,8 @@ type LDAPGroupSearch struct {
 	// +optional
 	Filter string `json:"filter,omitempty"`
 
-	// nameAttribute is the attribute with the name of a group. It must be unique below the base. Its value is converted to
-	// lower case. It defaults to cn.
+	// nameAttribute is the attribute that holds the name of a group. Its values must be unique below the base and are
+	// converted to lower case. It defaults to cn.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -339,9 +340,9 @@ type GitHubProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations restricts sign-in to users who belong to at least one of these organizations. Each organization
-	// that a user belongs to becomes a group of the user, and so does each team, as organization/team. At most 64 are
-	// allowed. This field is required unless anyUser is set.
+	// organizations restricts sign-in to users who belong to at least one of these organizations. Each of these
+	// organizations that a user belongs to becomes a group of the user, as does each team, as organization/team. At
+	// most 64 are allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
@@ -360,8 +361,8 @@ type GitHubProvider struct {
 	// +optional
 	Teams []string `json:"teams,omitempty"`
 
-	// anyUser accepts all users, whether they belong to an organization or not. On github.com, this includes every
-	// GitHub user. It cannot be combined with organizations. It defaults to false.
+	// anyUser accepts all users, whether or not they belong to an organization. On github.com, this includes every
+	// GitHub user. anyUser cannot be combined with organizations. It defaults to false.
 	// +optional
 	AnyUser bool `json:"anyUser,omitempty"`
 }
@@ -376,7 +377,7 @@ type AuthProviderStatus struct {
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// conditions are Ready, and Stalled while manual action is required.
+	// conditions contains Ready, and Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -388,11 +389,12 @@ type AuthProviderStatus struct {
 const (
 	// ReasonReachable means that the provider responds.
 	ReasonReachable = "Reachable"
-	// ReasonSecretMissing means that a Secret that the provider refers to does not exist, or lacks the key or the
+	// ReasonSecretMissing means that a Secret that the provider refers to does not exist or lacks the required key or
 	// label.
 	ReasonSecretMissing = "SecretMissing"
 	// ReasonInvalid means that the spec cannot be used. The message says why.
 	ReasonInvalid = "Invalid"
-	// ReasonUnreachable means that the provider does not respond, or the response is invalid for its type of provider.
+	// ReasonUnreachable means that the provider does not respond, or that its response is invalid for this type of
+	// provider.
 	ReasonUnreachable = "Unreachable"
 )

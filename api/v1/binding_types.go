@@ -8,8 +8,8 @@ import (
 )
 
 // ClusterRoleTemplateBinding grants a principal a RoleTemplate in one or more members, optionally until a point in
-// time. In each of these members it becomes a ClusterRoleBinding. It also lets the principal reach these members
-// through the hub and see their Clusters.
+// time. In each of these members the grant becomes a ClusterRoleBinding. It also lets the principal reach these members
+// through the hub and see their Clusters on the hub.
 //
 // Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //
@@ -28,7 +28,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters",fieldPath=.metadata
 type ClusterRoleTemplateBinding struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name has at most 63 characters.
+	// metadata is the standard object's metadata. The name must be at most 63 characters long.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -38,10 +38,10 @@ type ClusterRoleTemplateBinding struct {
 
 	// status reports in which members the binding is in force.
 	//
-	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired. It is False with MembersAway while
-	// no member has ever received the binding, and with Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
-	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, or with the reason of
-	// the role template.
+	// Ready is True with reason Applied, NoClusters, MembersAway or Expired. It is False with reason MembersAway if no
+	// member has ever received the binding. Otherwise it is False with reason Delivering, DeliveryFailed, Conflict,
+	// Fighting, RoleMissing, ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader or
+	// IdentityMismatch, or with the reason from the role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -60,7 +60,7 @@ type ClusterRoleTemplateBindingList struct {
 type ClusterRoleTemplateBindingSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// roleTemplateName is the name of a RoleTemplate whose context is Cluster. It has 1 to 63 characters. The
+	// roleTemplateName is the name of a RoleTemplate whose context is Cluster. It must be 1 to 63 characters long. The
 	// RoleTemplate does not have to exist yet.
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -74,7 +74,7 @@ type ClusterRoleTemplateBindingSpec struct {
 
 	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights according to
 	// its own clock, even without a connection to the hub. By default the binding never ends. A time in the past ends
-	// the binding immediately. Setting a later time restores it.
+	// the binding immediately. Changing it to a time in the future restores the binding.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
@@ -83,8 +83,8 @@ type ClusterRoleTemplateBindingSpec struct {
 }
 
 // ProjectRoleTemplateBinding grants a principal a RoleTemplate in all current and future namespaces of a Project,
-// optionally until a point in time. In each of these namespaces it becomes a RoleBinding. It also lets the principal
-// reach the Project's members through the hub and see their Clusters.
+// optionally until a point in time. In each of these namespaces the grant becomes a RoleBinding. It also lets the
+// principal reach the Project's members through the hub and see their Clusters on the hub.
 //
 // Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //
@@ -104,7 +104,7 @@ type ClusterRoleTemplateBindingSpec struct {
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters",fieldPath=.metadata
 type ProjectRoleTemplateBinding struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name has at most 63 characters.
+	// metadata is the standard object's metadata. The name must be at most 63 characters long.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -114,8 +114,8 @@ type ProjectRoleTemplateBinding struct {
 
 	// status reports in which of the Project's members the binding is in force.
 	//
-	// Ready has the same reasons as for a ClusterRoleTemplateBinding. In addition, it is False with ProjectNotFound if
-	// the project does not exist.
+	// Ready has the same reasons as for a ClusterRoleTemplateBinding. In addition, Ready is False with reason
+	// ProjectNotFound if the project does not exist.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -132,15 +132,15 @@ type ProjectRoleTemplateBindingList struct {
 
 // ProjectRoleTemplateBindingSpec defines a grant in a Project. Every field can be changed at any time.
 type ProjectRoleTemplateBindingSpec struct {
-	// projectName is the name of a Project in the same namespace. It has 1 to 63 characters. The Project does not have
-	// to exist yet.
+	// projectName is the name of a Project in the same namespace. It must be 1 to 63 characters long. The Project does
+	// not have to exist yet.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	ProjectName string `json:"projectName"`
 
-	// roleTemplateName is the name of a RoleTemplate whose context is Project. It has 1 to 63 characters. The
+	// roleTemplateName is the name of a RoleTemplate whose context is Project. It must be 1 to 63 characters long. The
 	// RoleTemplate does not have to exist yet.
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -154,7 +154,7 @@ type ProjectRoleTemplateBindingSpec struct {
 
 	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights according to
 	// its own clock, even without a connection to the hub. By default the binding never ends. A time in the past ends
-	// the binding immediately. Setting a later time restores it.
+	// the binding immediately. Changing it to a time in the future restores the binding.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time

@@ -12,7 +12,7 @@ import (
 )
 
 // Cluster represents a member: a Kubernetes cluster that Drover manages through an agent inside it. Its namespace is
-// the workspace that it belongs to. Objects can only target Clusters in their own namespace.
+// the workspace that the member belongs to. Objects can target only Clusters in their own namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -31,7 +31,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Cluster struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name has at most 63 characters.
+	// metadata is the standard object's metadata. The name must be at most 63 characters long.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -69,18 +69,18 @@ type ClusterSpec struct {
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
 
-	// authorizedEndpoint lets users reach the member without the hub, at an address of the member itself. They
-	// authenticate with short-lived tokens that the hub has signed for this Cluster. Since the endpoint decides where
-	// users' tokens are sent, setting it requires the "update" verb on clusters/agent, which no workspace role
-	// includes. It also requires signIn in the hub's configuration and an agent with the Full profile. By default there
-	// is no such endpoint.
+	// authorizedEndpoint lets users connect directly to an address of the member, without the hub. Users authenticate
+	// with short-lived tokens that the hub has signed for this Cluster. Since the endpoint decides where users' tokens
+	// are sent, setting it requires the "update" verb on clusters/agent, which no workspace role includes. It also
+	// requires signIn in the hub's configuration and an agent with the Full profile. By default there is no such
+	// endpoint.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
 
 	// deletionPolicy defines what happens in the member when the Cluster is deleted. With Uninstall, the default, the
-	// agent is asked to remove itself and everything that Drover installed, if it can be reached within 20 seconds. With
-	// Orphan, the member is left unchanged. Deletion on the hub completes in both cases.
+	// hub asks the agent to remove itself and everything that Drover installed, provided that the agent can be reached
+	// within 20 seconds. With Orphan, the member is left unchanged. Deletion on the hub completes in both cases.
 	// +optional
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -92,7 +92,7 @@ type ClusterSpec struct {
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
 
-// AuthorizedEndpointMode selects the server that users reach without the hub.
+// AuthorizedEndpointMode selects the server that users connect to without the hub.
 // +kubebuilder:validation:Enum=Agent;APIServer
 type AuthorizedEndpointMode string
 
@@ -106,26 +106,27 @@ const (
 // AuthorizedEndpoint configures how users reach a member without the hub.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
 type AuthorizedEndpoint struct {
-	// mode selects the server that users reach. The default, Agent, is the agent itself, on port 6443 of its pods. This
-	// mode works in every member. APIServer, which is experimental, is the member's API server. To use it, configure
-	// the API server to verify tokens with the agent's DaemonSet on the control plane nodes, set server to the address
-	// of the API server, and set caBundle to the CA of its certificate. Changing the mode requires the agent's manifest
-	// to be applied again.
+	// mode selects the server that users connect to. The default, Agent, is the agent itself, on port 6443 of its pods.
+	// This mode works in every member. APIServer, which is experimental, is the member's API server. To use it,
+	// configure the API server to verify tokens with the agent's DaemonSet on the control plane nodes, set server to
+	// the API server's address, and set caBundle to the CA that issued the API server's certificate. After a change of
+	// the mode, the agent's manifest must be applied again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
 	// server is the URL that users connect to: https://, a host and optionally a port. In Agent mode, create a Service
-	// or a load balancer that forwards connections to port 6443 of the agent's pods, including pods that are not ready:
-	// no pod is ready while the hub is unreachable. In APIServer mode, server is the address of the API server. If
-	// server is empty, the endpoint is off.
+	// or a load balancer that forwards connections to port 6443 of the agent's pods, including pods that are not ready,
+	// because no pod is ready while the hub is unreachable. In APIServer mode, server is the address of the API server.
+	// If server is empty, the endpoint is off.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
 	Server string `json:"server,omitempty"`
 
-	// tlsSecretName is the name of a Secret of type kubernetes.io/tls with the certificate for server. Create the
-	// Secret in the agent's namespace in the member. Also set caBundle, unless every user's computer trusts the CA. By
-	// default the agent creates a certificate, signed by its own CA, and keeps it in the member.
+	// tlsSecretName is the name of a Secret of type kubernetes.io/tls that contains the certificate for the server
+	// field's host. Create the Secret in the agent's namespace in the member. Also set caBundle, unless every user's
+	// computer trusts the CA. By default the agent creates a certificate, signed by its own CA, and keeps it in the
+	// member.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -138,9 +139,9 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is how long users can keep working without the hub. Their tokens for this Cluster have this lifetime. The
-	// member also stops serving users when its list of ended sessions is older than this. The valid range is 10m to
-	// 12h. It defaults to 1h.
+	// offline is how long users can continue to work without the hub. Users' tokens for this Cluster have this
+	// lifetime. The member also stops serving users when its list of ended sessions is older than this time. The valid
+	// range is 10m to 12h. It defaults to 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -171,14 +172,14 @@ const (
 
 // Registration configures how an agent joins as a Cluster.
 type Registration struct {
-	// tokenSecretRef refers to a key of a Secret in the same namespace that contains a join token of your choice. The
-	// token must have at least 32 characters from A-Z, a-z, 0-9, ".", "_", "~" and "-". By default Drover creates a
-	// random 256-bit token.
+	// tokenSecretRef refers to a Secret key, in the same namespace, that contains a join token of your choice. The
+	// token must be at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default Drover
+	// creates a random 256-bit token.
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 
 	// tokenTTL is how long the join token can be used, counted from the time when Drover first saw it. The valid range
-	// is 1m to 8760h. It defaults to 24h. It has no effect after an agent has joined.
+	// is 1m to 8760h. It defaults to 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -224,7 +225,7 @@ type ClusterStatus struct {
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// distribution is the Kubernetes distribution as far as the agent can detect it, for example "k3s", "rke2", "eks" or
+	// distribution is the Kubernetes distribution that the agent has detected, for example "k3s", "rke2", "eks" or
 	// "kubernetes".
 	// +optional
 	Distribution string `json:"distribution,omitempty"`
@@ -260,7 +261,7 @@ type ClusterStatus struct {
 	// +kubebuilder:validation:MaxLength=4096
 	DirectAuthority string `json:"directAuthority,omitempty"`
 
-	// lastSeen is the time when the last tunnel of the member closed. It is updated when the connection is lost, not while
+	// lastSeen is the time when the member's last tunnel closed. It is updated when the connection is lost, not while
 	// the member is connected.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`

@@ -5,7 +5,7 @@ package v1
 
 // Conditions of a Cluster. They all have positive polarity: True is the healthy state.
 const (
-	// ConditionRegistered is True when an agent has joined with the Cluster's token and its key is known.
+	// ConditionRegistered is True when an agent has joined with the Cluster's token, and the hub knows the agent's key.
 	//
 	// The reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict and
 	// RegistrationFailed. The reason for True is AgentJoined. IdentityMismatch appears only in the message while the
@@ -17,10 +17,10 @@ const (
 	// The reasons for False are AwaitingAgent, TunnelLost and IdentityMismatch.
 	ConditionConnected = "Connected"
 
-	// ConditionReady is True when the Cluster can be used through the hub: an agent has joined, its tunnel is open and the
-	// API server behind it is healthy. Tools such as kstatus, Flux and Argo CD evaluate this condition.
+	// ConditionReady is True when the Cluster can be used through the hub: an agent has joined, its tunnel is open and
+	// the API server behind it is healthy. Tools such as kstatus, Flux and Argo CD use this condition.
 	//
-	// The reasons for False are those of Registered and Connected, as well as ApiServerUnhealthy, VersionSkew,
+	// The reasons for False are the same as for Registered and Connected, plus ApiServerUnhealthy, VersionSkew,
 	// AwaitingReport and Removing. The reason for True is Connected.
 	ConditionReady = "Ready"
 
@@ -36,22 +36,22 @@ const (
 	ConditionAgentUpToDate = "AgentUpToDate"
 
 	// ConditionWithdrawn is present, and False, only while a member still has objects that were delivered before its
-	// agent became ReadOnly. A ReadOnly agent is not permitted to remove them, so they are still in force. The message
-	// names them and says what to do.
+	// agent became ReadOnly. A ReadOnly agent is not permitted to remove these objects, so they are still in force. The
+	// message names the objects and says what to do.
 	//
 	// The reason for False is StillInForce, or UnclaimedObjects if the member has objects labeled with a set that no
 	// object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
 	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none of them has
-	// been the leader for a minute. Meanwhile users are served, but nothing is delivered, repaired or expired. Ready
-	// does not depend on it.
+	// been the leader for a minute. In this state, users are served, but nothing is delivered or repaired, and nothing
+	// expires. Ready does not depend on it.
 	//
 	// The reason for False is NoLeader.
 	ConditionMaintained = "Maintained"
 
-	// ConditionContinuous is present, and False, only for a day after the agent noticed that its cluster's etcd had
-	// been reset to an earlier state. Ready does not depend on it.
+	// ConditionContinuous is present, and False, only for one day after the agent has noticed that its cluster's etcd
+	// was reset to an earlier state. Ready does not depend on it.
 	//
 	// The reason for False is MemberRestored.
 	ConditionContinuous = "Continuous"
@@ -86,45 +86,45 @@ const (
 	// ReasonDaemonSetMissing means that the DaemonSet that verifies users' tokens for the member's API servers is not
 	// running on the control plane nodes.
 	ReasonDaemonSetMissing = "DaemonSetMissing"
-	// ReasonAwaitingAgent means that no agent has joined yet. Run the command in the Secret "<cluster>-registration" in
-	// the member.
+	// ReasonAwaitingAgent means that no agent has joined yet. In the member, run the command from the Secret
+	// "<cluster>-registration".
 	ReasonAwaitingAgent = "AwaitingAgent"
 	// ReasonTokenExpired means that no agent joined before the token expired. Delete the Secret
 	// "<cluster>-registration" to get a new token.
 	ReasonTokenExpired = "TokenExpired"
-	// ReasonTokenUsed means that the agent that used the token in spec.registration.tokenSecretRef was revoked. Put a
-	// new token into that Secret.
+	// ReasonTokenUsed means that the token in spec.registration.tokenSecretRef was used by an agent that has been
+	// revoked. Put a new token into that Secret.
 	ReasonTokenUsed = "TokenUsed"
-	// ReasonTokenInvalid means that the Secret or key in spec.registration.tokenSecretRef is missing, or its value is
-	// shorter than 32 characters.
+	// ReasonTokenInvalid means that the Secret or key in spec.registration.tokenSecretRef is missing, or that the token
+	// is shorter than 32 characters.
 	ReasonTokenInvalid = "TokenInvalid"
-	// ReasonPending means that the manager has not reconciled the Cluster yet. Objects start with this reason and the
-	// status Unknown, which are defaults in the schema.
+	// ReasonPending means that the manager has not reconciled the Cluster yet. The schema sets this reason, with status
+	// Unknown, on new objects by default.
 	ReasonPending = "Pending"
 	// ReasonProfileTaken means that a ClusterProfile with the Cluster's name belongs to another cluster manager. The
-	// message of the event names that manager.
+	// event's message names that manager.
 	ReasonProfileTaken = "ProfileTaken"
 	// ReasonRegistrationFailed means that the registration Secret could not be written. The message says why, and
 	// Drover tries again.
 	ReasonRegistrationFailed = "RegistrationFailed"
-	// ReasonSecretConflict means that a Secret with the name that Drover needs already exists and does not belong to
-	// Drover. Rename or delete it, or rename the Cluster.
+	// ReasonSecretConflict means that a Secret with a name that Drover needs already exists and does not belong to
+	// Drover. Rename or delete that Secret, or choose another name for the Cluster.
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonTooManyClusters means that the workspace already has as many older Clusters as the hub's configuration
 	// allows. The object becomes Stalled.
 	ReasonTooManyClusters = "TooManyClusters"
 	// ReasonAgentJoined means that an agent has joined and its key is known.
 	ReasonAgentJoined = "AgentJoined"
-	// ReasonAgentTooFast means that the agent sends more reports or changes than the hub allows. The hub closed its
-	// tunnels.
+	// ReasonAgentTooFast means that the agent sends more reports or changes than the hub allows. The hub has closed the
+	// agent's tunnels.
 	ReasonAgentTooFast = "AgentTooFast"
 	// ReasonTooManyTunnels means that the workspace has as many tunnels as the hub's configuration allows.
 	ReasonTooManyTunnels = "TooManyTunnels"
 	// ReasonAlreadyImported means that the member's agent already serves another Cluster of this hub. An agent can
-	// serve only one.
+	// serve only one Cluster.
 	ReasonAlreadyImported = "AlreadyImported"
 	// ReasonIdentityMismatch means that another cluster, or an agent with another key, presented this Cluster's token
-	// or name and was refused. The reason also applies when two clusters hold the same agent key, for example after
+	// or name and was rejected. The reason also applies when two clusters hold the same agent key, for example after
 	// etcd was copied. The hub then serves neither of them.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected means that the agent's tunnel is open.
@@ -149,26 +149,26 @@ const (
 const (
 	// ReasonAgentUpdated means that the agent's Deployment has been rolled out as spec.agent requires.
 	ReasonAgentUpdated = "AgentUpdated"
-	// ReasonAgentUpdating means that the agent's Deployment is about to be changed, or was changed and its pods are not
-	// ready yet.
+	// ReasonAgentUpdating means that the agent's Deployment is about to be changed, or that it was changed but its pods
+	// are not ready yet.
 	ReasonAgentUpdating = "AgentUpdating"
 	// ReasonAgentWaiting means that the agent still runs with the hub's previous agent settings and waits for its turn
-	// to be upgraded. It matches spec.agent otherwise.
+	// to be upgraded. Apart from these settings, the agent matches spec.agent.
 	ReasonAgentWaiting = "AgentWaiting"
 	// ReasonAgentRolloutStopped is used only in events: more agent upgrades failed than the hub's configuration allows,
 	// so no further upgrade starts in the workspace or in the whole fleet.
 	ReasonAgentRolloutStopped = "AgentRolloutStopped"
-	// ReasonNodeAgentsMissing means that spec.agent requests node agents, but the agent cannot create them or their
-	// pods are refused.
+	// ReasonNodeAgentsMissing means that spec.agent requests node agents, but the agent cannot create them, or their
+	// pods are rejected.
 	ReasonNodeAgentsMissing = "NodeAgentsMissing"
 	// ReasonAgentNotReady means that the agent's Deployment matches spec.agent, but progressDeadlineSeconds elapsed
 	// before all of its pods were ready. The message says what blocks the pods. Pods that are ready continue to serve
 	// requests.
 	ReasonAgentNotReady = "AgentNotReady"
-	// ReasonAgentRolledBack means that the agent did not become ready in time with the settings in spec.agent, and it
-	// was rolled back. The message says why. Drover tries again when spec.agent or the hub's configuration changes.
+	// ReasonAgentRolledBack means that the agent did not become ready in time with the settings in spec.agent, and was
+	// rolled back. The message says why. Drover tries again when spec.agent or the hub's configuration changes.
 	ReasonAgentRolledBack = "AgentRolledBack"
-	// ReasonAgentRejected means that the member's API server or the agent refused the Deployment that results from
+	// ReasonAgentRejected means that the member's API server or the agent rejected the Deployment that results from
 	// spec.agent. The message says why. Drover tries again when spec.agent or the hub's configuration changes.
 	ReasonAgentRejected = "AgentRejected"
 	// ReasonAgentProfileDiffers means that the agent was installed with a profile other than spec.agent.profile. An
@@ -186,8 +186,8 @@ const (
 	// ReasonStillInForce means that the agent was made ReadOnly before a Full agent had withdrawn the earlier
 	// deliveries.
 	ReasonStillInForce = "StillInForce"
-	// ReasonUnclaimedObjects means that the member has objects that carry the label of a set but belong to no set, and
-	// that the agent did not create.
+	// ReasonUnclaimedObjects means that the member has objects that carry the label of a set, but that belong to no set
+	// and were not created by the agent.
 	ReasonUnclaimedObjects = "UnclaimedObjects"
 )
 

@@ -8,12 +8,13 @@ import (
 )
 
 // ClusterTarget selects the members that an object applies to. Exactly one of clusterName and clusterSelector must be
-// set. Both match only Clusters in the object's own namespace, because no reference leaves a workspace.
+// set. Both match only Clusters in the object's own namespace, because references never cross the boundary of a
+// workspace.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.clusterName) != has(self.clusterSelector)",message="set exactly one of clusterName and clusterSelector"
 type ClusterTarget struct {
-	// clusterName is the name of a Cluster in the same namespace. It has 1 to 63 characters. The Cluster does not have
-	// to exist yet.
+	// clusterName is the name of a Cluster in the same namespace. It must be 1 to 63 characters long. The Cluster does
+	// not have to exist yet.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -37,10 +38,10 @@ type Subject struct {
 
 	// name is the name of the principal in the member, for example "github:alice",
 	// "hub:system:serviceaccount:ci:deployer", or "hub:carol" for a user who authenticates to the hub's own API server.
-	// It has 1 to 1024 characters and contains no line breaks or other control characters. Names that begin with
-	// "system:" are refused: they belong to the member itself and are never used in requests through the hub. Names
-	// that begin with "drover:" are refused because a ReadOnly agent sends the requests of all users as
-	// "drover:viewer".
+	// It must be 1 to 1024 characters long and must not contain line breaks or other control characters. Names that
+	// begin with "system:" are rejected, because they belong to the member itself and are never used in requests
+	// through the hub. Names that begin with "drover:" are rejected, because a ReadOnly agent sends all users' requests
+	// as "drover:viewer".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -69,7 +70,8 @@ type DeliveryStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready and Complete, and Stalled while manual action is required. A Project also has QuotaFits.
+	// conditions contains Ready and Complete, and Stalled while manual action is required. A Project also has
+	// QuotaFits.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -96,7 +98,7 @@ type ClusterCount struct {
 	Desired int32 `json:"desired"`
 	// applied is the number of members in which the current state is fully applied.
 	Applied int32 `json:"applied"`
-	// failed is the number of members that refused part of the object. All other members that are not counted in
+	// failed is the number of members that rejected part of the object. All other members that are not counted in
 	// applied are disconnected or still in progress.
 	Failed int32 `json:"failed"`
 	// summary is "<applied>/<desired>".
@@ -108,7 +110,7 @@ type Failure struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
 	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project", or "set" if
-	// the failure concerns all of the set's objects.
+	// the failure affects all of the set's objects.
 	Object string `json:"object"`
 	// message describes the problem and how to solve it.
 	// +kubebuilder:validation:MaxLength=1024
@@ -125,52 +127,52 @@ const MaxFailures = 10
 const ConditionQuotaFits = "QuotaFits"
 
 // Conditions of objects that are delivered to members. Ready is True when the object is applied in every member that is
-// connected. Complete is True when it is applied in every member, including disconnected members. The reason of
-// Complete is either MembersAway or the reason of Ready. An expired binding is Ready with the reason Expired, and
+// connected. Complete is True when it is applied in every member, including disconnected members. The reason for
+// Complete is either MembersAway or the same as for Ready. An expired binding is Ready with the reason Expired, and
 // becomes Complete once it has been removed from every member.
 
 // Reasons of conditions of objects that are delivered to members: RoleTemplates, bindings and Projects. When an object
 // becomes Stalled, manual action is required, and the Stalled condition has the same reason.
 const (
-	// ReasonApplied means that the object is applied in every connected member that it applies to. It is the reason of
-	// Ready=True, and of Complete=True when no member is disconnected.
+	// ReasonApplied means that the object has been applied in every connected member that it applies to. It is the
+	// reason for Ready=True and, when no member is disconnected, for Complete=True.
 	ReasonApplied = "Applied"
 	// ReasonNoClusters means that clusterSelector currently matches no Cluster. Ready is True with this reason, because
 	// nothing is missing.
 	ReasonNoClusters = "NoClusters"
 	// ReasonDelivering means that delivery to connected members is in progress.
 	ReasonDelivering = "Delivering"
-	// ReasonMembersAway means that the object is applied in all connected members, and the other members will receive
-	// it when they connect. Complete is False with this reason. Ready also has this reason when no member is connected:
-	// it is then True if any member has ever had the object, and False otherwise.
+	// ReasonMembersAway means that the object has been applied in all connected members, and that the other members
+	// will receive it when they connect. Complete is False with this reason. Ready also has this reason when no member
+	// is connected. Ready is then True if any member has ever had the object, and False otherwise.
 	ReasonMembersAway = "MembersAway"
-	// ReasonDeliveryFailed means that a member refused an object. status.failures says which object and why. Drover
+	// ReasonDeliveryFailed means that a member rejected an object. status.failures says which object and why. Drover
 	// tries again.
 	ReasonDeliveryFailed = "DeliveryFailed"
 	// ReasonConflict means that a member has an object with the same name that Drover did not create, or that another
-	// field manager owns one of its fields. Rename or remove one of the conflicting objects. The object becomes
-	// Stalled.
+	// field manager owns one of the object's fields. Rename or remove one of the conflicting objects. The object
+	// becomes Stalled.
 	ReasonConflict = "Conflict"
 	// ReasonFighting means that each time Drover repairs an object in a member, another client changes it back. The
 	// message names that client's field manager. The object becomes Stalled.
 	ReasonFighting = "Fighting"
 	// ReasonRoleMissing means that a member lacks the ClusterRole that an external role template names, so the binding
-	// grants nothing there. Create the ClusterRole or use another one. The object becomes Stalled.
+	// grants nothing there. Create the ClusterRole, or use another role template. The object becomes Stalled.
 	ReasonRoleMissing = "RoleMissing"
-	// ReasonClusterNotFound means that this namespace has no Cluster with the name in clusterName.
+	// ReasonClusterNotFound means that this namespace does not contain a Cluster with the name in clusterName.
 	ReasonClusterNotFound = "ClusterNotFound"
 	// ReasonInvalidSelector means that clusterSelector is invalid. The message says why. The object becomes Stalled.
 	ReasonInvalidSelector = "InvalidSelector"
 	// ReasonAgentTooOld means that a member's agent does not support this kind of object. Upgrade the agent.
 	ReasonAgentTooOld = "AgentTooOld"
-	// ReasonAgentReadOnly means that the Cluster's spec.agent.profile is ReadOnly, or its agent was installed with that
-	// profile. Nothing is delivered there, and earlier deliveries are withdrawn.
+	// ReasonAgentReadOnly means that a Cluster's spec.agent.profile is ReadOnly, or that its agent was installed with
+	// that profile. Nothing is delivered to this member, and earlier deliveries are withdrawn.
 	ReasonAgentReadOnly = "AgentReadOnly"
 )
 
 // Reasons of conditions of RoleTemplates and bindings.
 const (
-	// ReasonAvailable means that the RoleTemplate can be bound, and no binding uses it yet. Ready is True with this
+	// ReasonAvailable means that the RoleTemplate can be bound, but no binding uses it yet. Ready is True with this
 	// reason.
 	ReasonAvailable = "Available"
 	// ReasonRoleTemplateNotFound means that a role template that is bound or inherited does not exist. The rights that
@@ -179,18 +181,18 @@ const (
 	// ReasonInheritanceCycle means that a role template inherits itself. The message shows the whole cycle. The object
 	// becomes Stalled.
 	ReasonInheritanceCycle = "InheritanceCycle"
-	// ReasonContextMismatch means that a role template is used in the wrong context: a template for Projects in a
-	// ClusterRoleTemplateBinding, or a template for Clusters in a ProjectRoleTemplateBinding or inherited by a template
-	// for Projects. The object becomes Stalled.
+	// ReasonContextMismatch means that a role template is used in the wrong context: either a template for Projects is
+	// used in a ClusterRoleTemplateBinding, or a template for Clusters is used in a ProjectRoleTemplateBinding or is
+	// inherited by a template for Projects. The object becomes Stalled.
 	ReasonContextMismatch = "ContextMismatch"
 	// ReasonInheritsExternal means that a role template inherits an external template, whose rules only the member
 	// knows. The object becomes Stalled.
 	ReasonInheritsExternal = "InheritsExternal"
 	// ReasonInvalidRules means that a rule cannot be granted in this context. The object becomes Stalled.
 	ReasonInvalidRules = "InvalidRules"
-	// ReasonProjectNotFound means that this namespace has no Project with the given name.
+	// ReasonProjectNotFound means that this namespace does not contain a Project with the given name.
 	ReasonProjectNotFound = "ProjectNotFound"
-	// ReasonExpired means that expiresAt has passed, and the members have withdrawn the rights.
+	// ReasonExpired means that the time in expiresAt has passed, and that the members have withdrawn the rights.
 	ReasonExpired = "Expired"
 )
 
@@ -199,15 +201,15 @@ const (
 	// ReasonNamespaceTaken means that a namespace in a member already belongs to another Project. The message names
 	// that Project. The older Project keeps the namespace, and the newer one becomes Stalled.
 	ReasonNamespaceTaken = "NamespaceTaken"
-	// ReasonSecretRefused means that a Secret with the label of the Project is larger than 256 KiB, or has a type that
-	// is never copied. The object becomes Stalled.
+	// ReasonSecretRefused means that a Secret with the Project's label is larger than 256 KiB, or has a type that is
+	// never copied. The object becomes Stalled.
 	ReasonSecretRefused = "SecretRefused"
 	// ReasonQuotaFits means that every namespace has its full share of the quota. QuotaFits is True with this reason.
 	ReasonQuotaFits = "QuotaFits"
-	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply, and the newest of them get
-	// no share of some resource, so no pod can start there. The message names them.
+	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply, and that the newest
+	// namespaces get no share of some resource, so pods cannot start in these namespaces. The message names them.
 	ReasonQuotaSpent = "QuotaSpent"
-	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can supply, and the newest of
-	// them get less than their full share. The message names them.
+	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can supply, and that the
+	// newest namespaces get less than their full share. The message names them.
 	ReasonQuotaOversubscribed = "QuotaOversubscribed"
 )

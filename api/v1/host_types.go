@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Host represents a machine on which Drover can install software through an agent that runs there as root. Its
+// Host represents a machine on which Drover can install software through an agent that runs there as root. The Host's
 // namespace is the workspace that it belongs to.
 //
 // +kubebuilder:object:root=true
@@ -29,7 +29,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Host struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name has at most 63 characters.
+	// metadata is the standard object's metadata. The name must be at most 63 characters long.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -58,7 +58,7 @@ type HostList struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
 type HostSpec struct {
 	// tokenTTL is how long the join token can be used, counted from its creation. The valid range is 1m to 8760h. It
-	// defaults to 24h. It has no effect after an agent has joined.
+	// defaults to 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -74,23 +74,23 @@ type HostSpec struct {
 
 	// internalAddress is the IP address that the other machines of a cluster use to reach this machine. In clusters of
 	// a ClusterInstallation it is also the node's address. It defaults to the first address that the machine reports.
-	// Set it if that address is wrong, for example on machines that all report the same NAT address on their
-	// first network interface. Set this field before the host is taken.
+	// Set internalAddress if the reported address is wrong, for example on machines that all report the same NAT
+	// address on their first network interface. Set this field before the host is taken.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|[0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be reachable from other machines: loopback, link-local, multicast and unspecified addresses are refused"
 	InternalAddress string `json:"internalAddress,omitempty"`
 
-	// consumerRef refers to the object that has taken the host and that provides its instructions. The object is in the
-	// Host's own namespace. Its controller sets this field, and removes it when the machine is clean. A host with a
-	// consumerRef cannot be taken by any other object.
+	// consumerRef refers to the object that has taken the host and provides its instructions. The object is in the
+	// Host's own namespace. The object's controller sets this field, and removes it when the machine is clean. A host
+	// with a consumerRef cannot be taken by any other object.
 	// +optional
 	ConsumerRef *HostConsumerRef `json:"consumerRef,omitempty"`
 }
 
-// HostConsumerRef refers to the object that has taken a Host. It corresponds to the field of the same name in the
-// Metal3 BareMetalHost, which Cluster API tools expect.
+// HostConsumerRef refers to the object that has taken a Host. It corresponds to consumerRef in a Metal3 BareMetalHost,
+// a field that Cluster API tools expect.
 type HostConsumerRef struct {
 	// apiVersion is the API version of the object.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`
@@ -121,7 +121,7 @@ type HostDeletionPolicy string
 const (
 	// HostClean cleans the machine and removes the agent.
 	HostClean HostDeletionPolicy = "Clean"
-	// HostOrphan leaves the machine unchanged.
+	// HostOrphan leaves the machine and its agent unchanged.
 	HostOrphan HostDeletionPolicy = "Orphan"
 )
 
@@ -136,7 +136,7 @@ const (
 	HostAvailable HostState = "Available"
 	// HostInstalling means that the host is carrying out its instructions, or one of them has failed.
 	HostInstalling HostState = "Installing"
-	// HostWaitingForKubernetes means that all instructions have succeeded, but at least one probe has not.
+	// HostWaitingForKubernetes means that all instructions have succeeded, but at least one probe is still failing.
 	HostWaitingForKubernetes HostState = "WaitingForKubernetes"
 	// HostActive means that all instructions and all probes have succeeded.
 	HostActive HostState = "Active"
@@ -151,14 +151,14 @@ type HostStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// state is the stage that the machine has reached: WaitingToRegister, Available, Installing, WaitingForKubernetes,
-	// Active or Cleaning. It keeps its value while the agent is disconnected. The Ready condition shows whether the
-	// agent is connected.
+	// state is the stage that the machine has reached, which is WaitingToRegister, Available, Installing,
+	// WaitingForKubernetes, Active or Cleaning. It keeps its value while the agent is disconnected. The Ready condition
+	// shows whether the agent is connected.
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions are Ready, and Stalled while manual action is required. RestoreConfirmed is present, and False, while
-	// a restored hub holds back instructions until an administrator confirms them.
+	// conditions contains Ready, and Stalled while manual action is required. RestoreConfirmed is present, and False,
+	// while a restored hub holds back instructions until an administrator confirms them.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -168,12 +168,13 @@ type HostStatus struct {
 	// +optional
 	Machine *HostMachine `json:"machine,omitempty"`
 
-	// plan describes the progress of the host's instructions. It is absent while the host has none.
+	// plan describes the progress of the host's instructions. It is absent while the host has no instructions.
 	// +optional
 	Plan *HostPlanStatus `json:"plan,omitempty"`
 
-	// restore lists the changes that the hub holds back after its etcd was restored from a backup. Its lists contain the
-	// name of the Secret with the host's instructions. An entry in remove means that the host would be cleaned.
+	// restore lists the changes that the hub holds back after its etcd was restored from a backup. Its lists contain
+	// the name of the Secret with the host's instructions. An entry in the remove list means that the host would be
+	// cleaned.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 
@@ -181,9 +182,9 @@ type HostStatus struct {
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
 
-	// reportedTo is the leadership term of the manager that received the agent's last report. If it differs from the
-	// current term, which is in the manager's Lease, the status can be outdated: it may date from before a restart of the
-	// manager, or from the backup that the hub was restored from.
+	// reportedTo is the leadership term of the manager that received the agent's last report. The current term is in
+	// the manager's Lease. If the two terms differ, the status can be outdated: it may have been written before the
+	// manager was restarted, or it may come from the backup that the hub was restored from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	ReportedTo string `json:"reportedTo,omitempty"`
@@ -193,8 +194,8 @@ type HostStatus struct {
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 }
 
-// HostMachine describes a machine as its agent reports it. It is informational only: Drover bases no decision on it,
-// because a machine can report anything.
+// HostMachine describes a machine as its agent reports it. It is informational only. Drover makes no decisions based on
+// it, because a machine can report anything.
 type HostMachine struct {
 	// hostname is the hostname of the machine.
 	// +optional
@@ -244,11 +245,11 @@ type HostPlanStatus struct {
 	// instruction is the ID of the instruction that is running or has failed.
 	// +optional
 	Instruction string `json:"instruction,omitempty"`
-	// output is the end of the failed instruction's output, limited to 20 lines and 2 KiB. The plan's secrets are
-	// removed from it.
+	// output is the end of the failed instruction's output, limited to 20 lines and 2 KiB. Secrets from the
+	// instructions are removed from the output.
 	// +optional
 	Output string `json:"output,omitempty"`
-	// failing lists the names of the probes that do not succeed. At most 8 are listed.
+	// failing lists the names of the probes that are failing. At most 8 are listed.
 	// +optional
 	// +listType=atomic
 	Failing []string `json:"failing,omitempty"`
@@ -266,11 +267,12 @@ const (
 	HostPlanSecretSuffix = "-host-plan"
 )
 
-// SecretTypeHostPlan is the type of Secrets that hold the instructions of a Host. Writing one requires the verb
-// "update" on hosts/plan, because the instructions run as root on the machine. The type of a Secret cannot be changed.
+// SecretTypeHostPlan is the type of Secrets that hold the instructions of a Host. Writing such a Secret requires the
+// "update" verb on hosts/plan, because the instructions run as root on the machine. The type of a Secret cannot be
+// changed.
 const SecretTypeHostPlan = Group + "/host-plan"
 
-// HostPlanKey is the key of the instructions in their Secret.
+// HostPlanKey is the key in the Secret whose value contains the instructions.
 const HostPlanKey = "plan.json"
 
 // Reasons of a Host's conditions, in addition to Pending, AwaitingAgent, TokenExpired, SecretConflict,
@@ -280,17 +282,17 @@ const (
 	ReasonHostAvailable = "Available"
 	// ReasonInstalling means that the host is carrying out its instructions.
 	ReasonInstalling = "Installing"
-	// ReasonWaitingForKubernetes means that a probe does not succeed yet, or no longer succeeds.
+	// ReasonWaitingForKubernetes means that a probe has not succeeded yet, or is failing again.
 	ReasonWaitingForKubernetes = "WaitingForKubernetes"
 	// ReasonActive means that all instructions and all probes have succeeded.
 	ReasonActive = "Active"
 	// ReasonCleaning means that the instructions have been withdrawn and the host is being cleaned.
 	ReasonCleaning = "Cleaning"
-	// ReasonInstructionFailed means that an instruction failed, or a file could not be written. status.plan has the
-	// last lines of output. The object becomes Stalled until you provide new instructions.
+	// ReasonInstructionFailed means that an instruction failed, or a file could not be written. status.plan contains
+	// the last lines of the output. The object remains Stalled until you provide new instructions.
 	ReasonInstructionFailed = "InstructionFailed"
 	// ReasonInterrupted means that the machine went down while an instruction was running. The instruction is not
-	// retried. The object becomes Stalled until you inspect the machine and give the instruction a new ID.
+	// retried. The object remains Stalled until you have inspected the machine and given the instruction a new ID.
 	ReasonInterrupted = "Interrupted"
 	// ReasonPlanInvalid means that the Secret "<host>-host-plan" does not contain valid instructions. The message says
 	// why. The object becomes Stalled.

@@ -13,7 +13,8 @@ const (
 	// Users who provide instructions must set it on their own Secrets.
 	LabelHost = Group + "/host"
 
-	// LabelSecretKind is the purpose of a Secret that Drover created: one of the SecretKind constants.
+	// LabelSecretKind identifies the purpose of a Secret that Drover created. Its value is one of the SecretKind
+	// constants.
 	LabelSecretKind = Group + "/secret"
 
 	// LabelDistribution is the distribution of a Cluster, for example "k3s", "rke2", "eks" or "kubernetes". Drover sets
@@ -25,10 +26,10 @@ const (
 	LabelVersion = Group + "/version"
 
 	// AnnotationRotate on the hub's CA Secret starts the rotation to a new certificate authority
-	// (docs/operations/certificates.md). Any new value starts a rotation.
+	// (docs/operations/certificates.md). Each new value starts another rotation.
 	AnnotationRotate = Group + "/rotate"
 
-	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends trust in the replaced
+	// AnnotationRetireNow on the hub's CA Secret, with the same value as AnnotationRotate, ends trust in the replaced
 	// authority immediately. Use it, for example, if the authority's key was stolen. Agents that have been disconnected
 	// since the rotation, and kubeconfigs that contain only the old authority, can no longer verify the hub.
 	AnnotationRetireNow = Group + "/retire-now"
@@ -38,7 +39,7 @@ const (
 	AnnotationAgentDigest = Group + "/agent-digest"
 
 	// AnnotationAgentReplicas on the agent's Deployment has the value AgentReplicasByNodes while the number of replicas
-	// follows the number of nodes. Drover sets it unless spec.agent.replicas is set.
+	// depends on the number of nodes. Drover sets it unless spec.agent.replicas is set.
 	AnnotationAgentReplicas = Group + "/agent-replicas"
 
 	// AnnotationTerms on the Lease of the hub's leader lists the latest leaders and how often each of them renewed the
@@ -51,7 +52,7 @@ const (
 )
 
 // AnnotationAutoUpdate with the value "false" on a built-in RoleTemplate keeps your changes to it. Otherwise the
-// manager reverts them when it becomes the leader.
+// manager reverts your changes when it becomes the leader.
 const AnnotationAutoUpdate = Group + "/autoupdate"
 
 // AnnotationNodeAgent on the agent's Deployment is "true" while the agent maintains a DaemonSet of node agents.
@@ -79,8 +80,8 @@ const (
 	// administrator sets it.
 	LabelIngress = Group + "/ingress"
 
-	// LabelSet is on every object that Drover created in a member. It names the set that the object belongs to, such as
-	// "crtb.alice-owns-prod".
+	// LabelSet is on every object that Drover created in a member. The label names the set that the object belongs to,
+	// such as "crtb.alice-owns-prod".
 	LabelSet = Group + "/set"
 
 	// LabelManagedBy with the value ManagedBy is on every object that Drover created in a member.
@@ -142,10 +143,10 @@ const (
 	AgentSecretSuffix = "-agent"
 )
 
-// LabelImport with the value "true" on a Cluster API Cluster imports that cluster. On a Drover Cluster, it makes Drover
-// install the agent with the kubeconfig from Cluster API.
+// LabelImport with the value "true" on a Cluster API Cluster requests the import of that cluster. On a Drover Cluster,
+// the label makes Drover install the agent by using the kubeconfig from Cluster API.
 const LabelImport = Group + "/import"
 
-// FinalizerUninstall keeps a deleted Cluster until its agent has removed Drover's objects from the member, or until it
-// is clear that the member cannot be reached.
+// FinalizerUninstall prevents the removal of a deleted Cluster until its agent has removed Drover's objects from the
+// member, or until it is clear that the member cannot be reached.
 const FinalizerUninstall = Group + "/uninstall"

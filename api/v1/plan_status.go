@@ -12,7 +12,7 @@ type PlanStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are LatestResolved, Complete and Ready, and Stalled while manual action is required.
+	// conditions contains LatestResolved, Complete and Ready, and Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -23,21 +23,22 @@ type PlanStatus struct {
 	// +optional
 	LatestVersion string `json:"latestVersion,omitempty"`
 
-	// latestHash is the value of the plan's label on nodes that have completed it. It is a hash of the version, all of
-	// the work on a node, and the Secrets.
+	// latestHash is the value of the plan's label on nodes that have completed the plan. It is a hash of the version,
+	// all of the work on a node, and the Secrets.
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 
 	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of
-	// the "cluster.drover.dev/revision" annotation, which the hub set. On the hub, it is the current revision.
+	// the "cluster.drover.dev/revision" annotation that the hub has set. On the hub, it is the Plan's current revision.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
-	// clusters counts the members that the plan applies to. It is absent in a member.
+	// clusters counts the members that the plan applies to. The field is absent in a member.
 	// +optional
 	Clusters *PlanCount `json:"clusters,omitempty"`
 
-	// nodes counts the nodes that the plan applies to. On the hub, it includes only members that have started the plan.
+	// nodes counts the nodes that the plan applies to. On the hub, only the nodes of members that have started the plan
+	// are counted.
 	// +optional
 	Nodes *PlanCount `json:"nodes,omitempty"`
 
@@ -65,7 +66,8 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=10
 	Applying []ApplyingNode `json:"applying,omitempty"`
 
-	// failures lists up to 10 failures, sorted by cluster and node. Each is the failure of a node's last attempt.
+	// failures lists up to 10 failures, sorted by cluster and node. Each entry describes the failure of a node's last
+	// attempt.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -82,14 +84,14 @@ type PlanCount struct {
 	Complete int32 `json:"complete"`
 	// applying is the number of members or nodes in progress, including nodes that are waiting for another attempt.
 	Applying int32 `json:"applying"`
-	// failed is the number of nodes with no attempts left, or of members with such nodes.
+	// failed is the number of nodes that have no attempts left, or the number of members with such nodes.
 	Failed int32 `json:"failed"`
-	// held is the number of members or nodes that are currently left out. For nodes, it counts nodes that are not
-	// ready; nodes with the label value "disabled" are not counted at all. For members, it counts members that are
-	// disconnected, that are holding plans, or whose own window is closed.
+	// held is the number of members or nodes that are currently left out. A node is held if it is not ready. Nodes with
+	// the label value "disabled" are not counted at all. A member is held if it is disconnected, if it is holding
+	// plans, or if its own window is closed.
 	Held int32 `json:"held"`
-	// leftOut is the number of selected nodes that are not counted because they do not run Linux, which the pods of
-	// plans require.
+	// leftOut is the number of selected nodes that are not counted because they do not run Linux. Plans' pods run only
+	// on Linux.
 	// +optional
 	LeftOut int32 `json:"leftOut,omitempty"`
 	// summary is "<complete>/<total>".
@@ -100,7 +102,7 @@ type PlanCount struct {
 type WaveStatus struct {
 	// name is the name of the wave.
 	Name string `json:"name"`
-	// clusters counts the members of the wave.
+	// clusters counts the members in the wave.
 	Clusters PlanCount `json:"clusters"`
 	// soakUntil is the time when the soak of the wave ends. It is absent until the wave is complete.
 	// +optional
@@ -156,7 +158,7 @@ const (
 	StageDraining NodeStage = "Draining"
 	// StageUpgrading means that the upgrade container is running or about to run.
 	StageUpgrading NodeStage = "Upgrading"
-	// StageSettling means that the node is complete but still counts toward concurrency until postCompleteDelay has
+	// StageSettling means that the node is complete, but still counts toward concurrency until postCompleteDelay has
 	// passed.
 	StageSettling NodeStage = "Settling"
 	// StageWaiting means that an attempt failed and the node is waiting for the next one.
@@ -204,12 +206,13 @@ const (
 	ConditionLatestResolved = "LatestResolved"
 
 	// ConditionComplete is True when all nodes that the plan applies to have completed its current revision, including
-	// when there are no such nodes. Ready has the same status and reason, with one exception: Ready is True with
-	// MembersAway when a member is complete and none has failed, because every reachable member is up to date.
+	// when there are no such nodes. Ready has the same status and reason, with one exception: when some members are
+	// disconnected, at least one member is complete and none has failed, Ready is True with reason MembersAway, because
+	// every reachable member is up to date.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
 	// AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost,
-	// MemberAhead, NodeFailed, TooManyFailures, the reasons of LatestResolved, as well as ClusterNotFound,
+	// MemberAhead, NodeFailed, TooManyFailures, the reasons for LatestResolved being False, as well as ClusterNotFound,
 	// InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and
 	// DeliveryFailed.
 	ConditionComplete = "Complete"
@@ -240,17 +243,18 @@ const (
 	ReasonAwaitingRetry = "AwaitingRetry"
 	// ReasonAwaitingWindow means that the window is closed. The message says when it opens.
 	ReasonAwaitingWindow = "AwaitingWindow"
-	// ReasonAwaitingSlot means that another plan is using the nodes or is exclusive. The message names that plan.
+	// ReasonAwaitingSlot means that another plan is using the nodes, or that the plan has to wait for another exclusive
+	// plan. The message names that plan.
 	ReasonAwaitingSlot = "AwaitingSlot"
 	// ReasonAwaitingNodes means that the remaining nodes are not ready, or a complete node has not become ready again.
 	ReasonAwaitingNodes = "AwaitingNodes"
 	// ReasonSoaking means that a wave is complete and its soak time has not passed yet.
 	ReasonSoaking = "Soaking"
-	// ReasonSettling means that a node is complete but still counts toward concurrency until postCompleteDelay has
+	// ReasonSettling means that a node is complete, but still counts toward concurrency until postCompleteDelay has
 	// passed.
 	ReasonSettling = "Settling"
-	// ReasonHeld means that the member is holding plans, or its own window is closed. On the hub, this applies to all
-	// remaining members.
+	// ReasonHeld means that the member is holding plans, or that its own window is closed. On the hub, this applies to
+	// all remaining members.
 	ReasonHeld = "Held"
 	// ReasonPaused means that spec.paused is true.
 	ReasonPaused = "Paused"
@@ -260,9 +264,9 @@ const (
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures means that more members failed than maxFailedClusters allows. The Plan becomes Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
-	// ReasonMemberLost means that a member in progress disconnected more than 5 minutes ago. Only the hub uses it. The
-	// member still counts toward maxConcurrentClusters, since its nodes might be in the middle of an upgrade. The
-	// message names the member and says what to do. Other members continue within the limit.
+	// ReasonMemberLost means that a member in progress has been disconnected for more than 5 minutes. Only the hub uses
+	// this reason. The member still counts toward maxConcurrentClusters, because its nodes might be in the middle of an
+	// upgrade. The message names the member and says what to do. Other members continue within the limit.
 	ReasonMemberLost = "MemberLost"
 	// ReasonInvalidPlan means that the spec passes the schema but cannot be used. The message says why. The Plan
 	// becomes Stalled.
@@ -283,26 +287,26 @@ const (
 	// ReasonDeadlineExceeded means that the Job took longer than jobActiveDeadlineSecs. This also happens if the image
 	// cannot be pulled.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
-	// ReasonJobRefused means that the member's API server refused the Job.
+	// ReasonJobRefused means that the member's API server rejected the Job.
 	ReasonJobRefused = "JobRefused"
 )
 
 // Names, labels and annotations that plans use on other objects.
 const (
-	// PlansNamespace is the only namespace of a member in which Plans run. It also contains their Jobs and Secrets.
+	// PlansNamespace is the only namespace in a member in which Plans run. It also contains their Jobs and Secrets.
 	PlansNamespace = "drover-plans"
 
 	// LabelPlanPrefix + "/<plan>" is a label on Nodes and, on the hub, on Clusters. Its value is the hash of the plan
 	// that was completed there, or PlanDisabled. Drover sets the hash. Users can set PlanDisabled, or remove the label
-	// to run the plan on the node again. The annotation with the same key is the claim of a plan in progress. It holds
-	// the start time and the progress. Only Drover sets the annotation.
+	// to run the plan on the node again. An annotation with the same key is the claim of a plan in progress. The
+	// annotation holds the start time and the progress. Only Drover sets the annotation.
 	LabelPlanPrefix = "plan." + Group
 
 	// PlanDisabled as the value of a plan's label excludes a Node or a Cluster from that plan.
 	PlanDisabled = "disabled"
 
 	// LabelPlansHold on a Cluster on the hub, or on the drover-plans Namespace in a member, holds all plans in that
-	// member: work does not start on any further node. Any value except "false" has this effect.
+	// member, so that work does not start on any further node. Any value except "false" has this effect.
 	LabelPlansHold = "plans." + Group + "/hold"
 
 	// AnnotationPlansWindow on the drover-plans Namespace in a member is the member's own window for all plans. It
@@ -313,10 +317,11 @@ const (
 	// to their members.
 	LabelPlansUse = "plans." + Group + "/use"
 
-	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that it was created from. Drover sets it.
+	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan from which the member's Plan was
+	// created. Drover sets it.
 	AnnotationRevision = Group + "/revision"
-	// AnnotationResume on a Plan on the hub resumes the plan at the revision that is the value, even though members
-	// have completed another revision. See ReasonMemberAhead.
+	// AnnotationResume on a Plan on the hub resumes the plan at the revision given as the value, even if members have
+	// completed another revision. See ReasonMemberAhead.
 	AnnotationResume = Group + "/resume"
 )
 

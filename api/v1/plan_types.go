@@ -13,12 +13,12 @@ import (
 // node.
 //
 // In a workspace on the hub, a Plan applies to the members that clusterName or clusterSelector select, in the order
-// that rollout defines. In the drover-plans namespace of a member, a Plan sets neither field and applies to the member
-// itself. The agent runs it whether or not the hub is reachable. Anyone who can create a Plan can do anything on the
-// nodes that it selects.
+// that rollout defines. In the drover-plans namespace of a member, a Plan sets neither clusterName nor clusterSelector,
+// and applies to the member itself. The agent runs such a Plan whether or not the hub is reachable. Anyone who can
+// create a Plan can do anything on the nodes that the Plan selects.
 //
-// Deleting a Plan ends its Jobs immediately and uncordons the nodes that it cordoned. To let nodes in progress finish,
-// set paused to true first.
+// Deleting a Plan ends its Jobs immediately, and uncordons the nodes that the Plan has cordoned. To let nodes in
+// progress finish, set paused to true first.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -37,7 +37,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes the name of a label",fieldPath=.metadata
 type Plan struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name has at most 63 characters.
+	// metadata is the standard object's metadata. The name must be at most 63 characters long.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -60,8 +60,8 @@ type PlanList struct {
 	Items           []Plan `json:"items"`
 }
 
-// PlanSpec defines the work, the nodes, their order and the time window. Every field can be changed at any time. A node
-// whose upgrade has started finishes it first.
+// PlanSpec defines the work, the nodes, their order and the time window. Every field can be changed at any time. If a
+// node's upgrade has already started, it finishes before the change takes effect on that node.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.version) || has(self.channel)",message="set version or channel"
 type PlanSpec struct {
@@ -77,8 +77,8 @@ type PlanSpec struct {
 // +kubebuilder:validation:XValidation:rule="!(has(self.clusterName) && has(self.clusterSelector))",message="set clusterName or clusterSelector, not both"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollout) || has(self.clusterName) || has(self.clusterSelector)",message="rollout requires clusterName or clusterSelector"
 type PlanTarget struct {
-	// clusterName is the name of a Cluster in the same namespace. It has 1 to 63 characters. The Cluster does not have
-	// to exist yet.
+	// clusterName is the name of a Cluster in the same namespace. It must be 1 to 63 characters long. The Cluster does
+	// not have to exist yet.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -110,20 +110,20 @@ type Rollout struct {
 	// +kubebuilder:validation:Maximum=10000
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
-	// maxFailedClusters is the number of failed members that the rollout tolerates. After more failures it stops: no
-	// work starts on further members, or on further nodes of members in progress. The rollout continues when the value
-	// is raised, or when a change to the plan lets the failed members try again. The valid range is 0 to 10000. It
-	// defaults to 0.
+	// maxFailedClusters is the number of failed members that the rollout tolerates. After more failures, the rollout
+	// stops: no work starts on further members, or on further nodes in members that are in progress. The rollout
+	// continues when the value is raised, or when a change to the plan lets the failed members try again. The valid
+	// range is 0 to 10000. It defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
-	// waves are up to 16 groups of members, to which the plan applies in order. A member belongs to the first wave that
-	// selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every member of
-	// the previous wave is complete or is a tolerated failure, at least one of them is complete, and the soak time has
-	// passed. Members that are disconnected or that are holding plans do not delay a wave. They start when they
-	// reconnect or stop holding plans. By default there is one wave with all members.
+	// waves are up to 16 groups of members. The plan is applied to these groups in order. A member belongs to the first
+	// wave that selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every
+	// member in the previous wave is complete or is a tolerated failure, at least one of these members is complete, and
+	// the soak time has passed. Members that are disconnected or that are holding plans do not delay a wave. They start
+	// when they reconnect or stop holding plans. By default there is one wave with all members.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -133,14 +133,14 @@ type Rollout struct {
 
 // Wave is a group of members that can be in progress at the same time.
 type Wave struct {
-	// name is the name of the wave in the status. It has 1 to 63 characters.
+	// name is the name of the wave in the status. It must be 1 to 63 characters long.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Name string `json:"name"`
 
-	// clusterSelector selects members of the plan for this wave. By default it selects all members that no earlier wave
+	// clusterSelector selects the plan's members for this wave. By default it selects all members that no earlier wave
 	// selects. If a selector is invalid, the plan becomes Stalled with the reason InvalidSelector.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
@@ -154,8 +154,8 @@ type Wave struct {
 	Soak *metav1.Duration `json:"soak,omitempty"`
 }
 
-// PlanPace defines which nodes of a member the plan applies to, how many of them are in progress at the same time, and
-// when. Changing it does not run the plan again on complete nodes.
+// PlanPace defines which nodes in a member the plan applies to, how many of them can be in progress at the same time,
+// and when work can start. Changing it does not run the plan again on complete nodes.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, including nodes that join later. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default all nodes are selected.
@@ -164,28 +164,28 @@ type PlanPace struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
-	// concurrency is the maximum number of nodes of a member in progress at the same time. The value is either a
-	// number, at least 1, or a percentage of the selected nodes, from "1%" to "100%". A percentage is rounded down, but
-	// never below one node. It defaults to 1.
+	// concurrency is the maximum number of nodes in a member that are in progress at the same time. The value is either
+	// a number, at least 1, or a percentage of the selected nodes, from "1%" to "100%". A percentage is rounded down,
+	// but never below one node. It defaults to 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9][0-9]?|100)%$')",message="concurrency must be a number from 1, or a percentage from 1% to 100%"
 	Concurrency *intstr.IntOrString `json:"concurrency,omitempty"`
 
-	// exclusive makes the plan mutually exclusive with other exclusive plans: while a node of a member is in progress
-	// for one of them, no other exclusive plan starts work on a node in that member. A node is never in progress for
-	// two plans at the same time, whether or not they are exclusive. It defaults to false.
+	// exclusive makes the plan mutually exclusive with other exclusive plans: while one of these plans has a node in
+	// progress in a member, no other exclusive plan starts work on a node in that member. A node is never in progress
+	// for two plans at the same time, whether or not they are exclusive. It defaults to false.
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
 	// paused prevents the plan from starting work on further members or nodes, and from making further attempts. Nodes
-	// whose upgrade has not started are released and uncordoned. An upgrade that is running finishes. It defaults to
-	// false.
+	// whose upgrade has not started are released and uncordoned. An upgrade that is already running finishes. It
+	// defaults to false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// window is the time of the week in which work on nodes, and further attempts, can start. Work that has started
+	// window is the time of the week in which work on nodes and further attempts can start. Work that has started
 	// continues after the window has closed. By default, work can start at any time. If a member also has a window of
 	// its own, both windows must be open; see docs/spec/plan.md.
 	// +optional
@@ -215,8 +215,8 @@ type PlanPace struct {
 }
 
 // PlanRetries defines how often a failed attempt is retried. Between attempts the node is uncordoned if the plan
-// cordoned it. A node without remaining attempts has failed, and no work starts on other nodes of its member until the
-// plan changes.
+// cordoned it. A node without remaining attempts has failed, and no work starts on other nodes in the same member until
+// the plan changes.
 type PlanRetries struct {
 	// limit is the number of attempts after the first one. The valid range is 0 to 20. It defaults to 2.
 	// +optional
@@ -259,8 +259,8 @@ type TimeWindow struct {
 	EndTime string `json:"endTime,omitempty"`
 
 	// timeZone is the time zone of startTime and endTime, as a name from the IANA time zone database, for example
-	// "Europe/Berlin". "Local" is refused because it differs from machine to machine. A window that contains a clock
-	// change is an hour shorter or longer on that day. It defaults to "UTC".
+	// "Europe/Berlin". "Local" is rejected because its meaning differs from machine to machine. A window that contains
+	// a clock change is an hour shorter or longer on that day. It defaults to "UTC".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+/-]*$`
@@ -276,17 +276,18 @@ type Day string
 
 // PlanRelease defines the version to install.
 type PlanRelease struct {
-	// version is the version to install, for example "v1.36.3+k3s1". It becomes the tag of images without a tag, with "+"
-	// replaced by "-".
+	// version is the version to install, for example "v1.36.3+k3s1". Images without a tag use this version as their
+	// tag, with "+" replaced by "-".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`
 	Version string `json:"version,omitempty"`
 
-	// channel is an http or https URL that redirects, with the status 302, 303, 307 or 308, to a URL whose last path
-	// element is the version. It has at most 1024 characters. It is requested every 15 minutes, unless version is set.
-	// Any other response leaves the last known version in effect. For Plans on the hub, the hub sends the request.
+	// channel is an http or https URL that redirects, with status 302, 303, 307 or 308, to a URL whose last path
+	// element is the version. It must be at most 1024 characters long. The channel is queried every 15 minutes, unless
+	// version is set. After any other response, the last known version stays in effect. For Plans on the hub, the hub
+	// sends the request.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"

@@ -13,13 +13,13 @@ import (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
-	// prepare, if set, runs on the node before it is cordoned, for example to wait for another plan. If it exceeds
-	// jobActiveDeadlineSecs, it is started again, but this does not count as an attempt.
+	// prepare, if set, runs on the node before the node is cordoned, for example to wait for another plan. If prepare
+	// exceeds jobActiveDeadlineSecs, it is started again, but this does not count as an attempt.
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
-	// cordon makes the node unschedulable while it is in progress. The node is uncordoned afterwards, even after a
-	// failure, unless it was cordoned before. If drain is set, the node is always cordoned. It defaults to false.
+	// cordon makes the node unschedulable while it is in progress. The node is uncordoned afterward, even after a
+	// failure, unless it was already cordoned. If drain is set, the node is always cordoned. It defaults to false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
@@ -29,13 +29,13 @@ type NodeWork struct {
 	// +structType=atomic
 	Drain *Drain `json:"drain,omitempty"`
 
-	// upgrade runs on the node, with the host's root directory at /host. It is privileged unless its securityContext says
-	// otherwise.
+	// upgrade runs on the node, with the host's root directory at /host. The container is privileged unless its
+	// securityContext says otherwise.
 	// +required
 	Upgrade PlanContainer `json:"upgrade"`
 
-	// secrets are Secrets in the plan's namespace that are mounted into prepare and upgrade. On the hub, each of them
-	// needs the label plans.cluster.drover.dev/use: "true" and is copied to the members. At most 16 are allowed.
+	// secrets are Secrets in the plan's namespace that are mounted into prepare and upgrade. On the hub, each Secret
+	// must have the label plans.cluster.drover.dev/use: "true", and is copied to the members. At most 16 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -49,14 +49,15 @@ type NodeWork struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
-	// tolerations are added to the pods, which always tolerate cordoned nodes. At most 16 are allowed.
+	// tolerations are additional tolerations for the pods. The pods always tolerate cordoned nodes. At most 16 are
+	// allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
 	// imagePullSecrets are Secrets in the plan's namespace for pulling images. On the hub, they require the same label
-	// as secrets and are copied in the same way. At most 8 are allowed.
+	// as the Secrets in secrets, and are copied in the same way. At most 8 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -70,8 +71,9 @@ type NodeWork struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// postCompleteLabels are added to each node that is complete. $(LATEST_VERSION) and $(LATEST_HASH) in a value are
-	// replaced. Keys in the kubernetes.io, k8s.io and drover.dev domains are refused. At most 16 are allowed.
+	// postCompleteLabels are labels that are added to each complete node. $(LATEST_VERSION) and $(LATEST_HASH) in a
+	// value are replaced. Keys in the kubernetes.io, k8s.io and drover.dev domains are rejected. At most 16 are
+	// allowed.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels in kubernetes.io, k8s.io and drover.dev cannot be set"
@@ -126,7 +128,7 @@ type PlanContainer struct {
 	Envs []corev1.EnvVar `json:"envs,omitempty"`
 
 	// envFrom adds environment variables from Secrets and ConfigMaps in the drover-plans namespace of the member. These
-	// are not copied from the hub; to copy a Secret, list it in secrets. At most 16 are allowed.
+	// Secrets and ConfigMaps are not copied from the hub. To copy a Secret, list it in secrets. At most 16 are allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -212,20 +214,20 @@ type Drain struct {
 	// +kubebuilder:validation:Maximum=86400
 	GracePeriod *int32 `json:"gracePeriod,omitempty"`
 
-	// ignoreDaemonSets leaves the pods of DaemonSets running. Otherwise, a node with such pods cannot be drained. It
-	// defaults to true.
+	// ignoreDaemonSets leaves the pods of DaemonSets running. If this field is false, a node with such pods cannot be
+	// drained. It defaults to true.
 	// +optional
 	// +kubebuilder:default=true
 	IgnoreDaemonSets *bool `json:"ignoreDaemonSets,omitempty"`
 
-	// deleteEmptydirData evicts pods that use emptyDir volumes, whose data is then lost. Otherwise, a node with such
-	// pods cannot be drained. It defaults to true.
+	// deleteEmptydirData evicts pods that use emptyDir volumes. The data in these volumes is lost. If this field is
+	// false, a node with such pods cannot be drained. It defaults to true.
 	// +optional
 	// +kubebuilder:default=true
 	DeleteEmptydirData *bool `json:"deleteEmptydirData,omitempty"`
 
-	// force deletes pods that no controller recreates. Otherwise, a node with such pods cannot be drained. It defaults to
-	// false.
+	// force deletes pods that no controller recreates. If this field is false, a node with such pods cannot be drained.
+	// It defaults to false.
 	// +optional
 	Force bool `json:"force,omitempty"`
 

@@ -12,8 +12,8 @@ import (
 // and secrets.
 //
 // A namespace belongs to a Project if spec.namespaces lists it, or if a user has labeled it in the member with
-// "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace with that label are copied to all
-// namespaces of the Project. Deleting a Project does not delete its namespaces.
+// "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace that have the same label are copied to
+// all namespaces in the Project. Deleting a Project does not delete its namespaces.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,7 +30,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Project struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name has at most 63 characters.
+	// metadata is the standard object's metadata. The name must be at most 63 characters long.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -64,8 +64,8 @@ type ProjectSpec struct {
 
 	// namespaces lists the namespaces that Drover creates in each member or, if they already exist, adds to the
 	// project. At most 256 are allowed. A namespace that is removed from the list leaves the project and remains in the
-	// member. default, kube-* and drover-* are refused, because they belong to the cluster. Listing a namespace
-	// requires the "manage-namespaces" verb on the project.
+	// member. default, kube-* and drover-* are rejected, because these namespaces belong to the cluster. Listing a
+	// namespace requires the "manage-namespaces" verb on the project.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -87,9 +87,9 @@ type ProjectSpec struct {
 	ResourceQuota corev1.ResourceList `json:"resourceQuota,omitempty"`
 
 	// namespaceDefaultResourceQuota is the share of the quota that each namespace gets. At most 24 keys are allowed.
-	// Older namespaces get their share first. Once resourceQuota is used up, later namespaces get the remainder or
-	// nothing, and the QuotaFits condition reports this. A resource that is missing from resourceQuota is granted to
-	// every namespace in full. By default there are no shares.
+	// Older namespaces get their shares first. If resourceQuota is not sufficient for all of them, newer namespaces get
+	// the remainder or nothing, and the QuotaFits condition reports this. If a resource is missing from resourceQuota,
+	// every namespace gets its full share of that resource. By default there are no shares.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
@@ -98,8 +98,8 @@ type ProjectSpec struct {
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
 	// containerDefaults are the resource requests and limits for containers that set none. They become a LimitRange in
-	// each namespace. If resourceQuota limits requests or limits, Kubernetes refuses pods without them, so set defaults
-	// here. By default there are none.
+	// each namespace. If resourceQuota restricts requests or limits, Kubernetes rejects pods that do not set them, so
+	// set defaults here. By default there are no such defaults.
 	// +optional
 	// +structType=atomic
 	ContainerDefaults *ContainerDefaults `json:"containerDefaults,omitempty"`
@@ -112,9 +112,9 @@ type ProjectSpec struct {
 	// +kubebuilder:default=None
 	NetworkIsolation NetworkIsolation `json:"networkIsolation,omitempty"`
 
-	// podSecurity is the Pod Security Standard that the namespaces enforce, warn about and audit: privileged, baseline
-	// or restricted. Setting it, and deleting a project that sets it, requires the "updatepsa" verb on the project. By
-	// default Drover does not change the namespaces' labels.
+	// podSecurity is the level of the Pod Security Standards that applies to the namespaces in the enforce, warn and
+	// audit modes. It is privileged, baseline or restricted. Setting it, and deleting a project that sets it, requires
+	// the "updatepsa" verb on the project. By default Drover does not change the namespaces' labels.
 	// +optional
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
 }
@@ -164,17 +164,18 @@ const (
 
 // ProjectStatus describes the progress of delivering a Project.
 //
-// Ready is True with the reasons Applied, NoClusters and MembersAway. It is False with MembersAway while no member has
-// ever received the project, and with Delivering, DeliveryFailed, Conflict, Fighting, ClusterNotFound, InvalidSelector,
-// NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly, NoLeader and IdentityMismatch.
+// Ready is True with reason Applied, NoClusters or MembersAway. It is False with reason MembersAway if no member has
+// ever received the project. Otherwise it is False with reason Delivering, DeliveryFailed, Conflict, Fighting,
+// ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly, NoLeader or
+// IdentityMismatch.
 type ProjectStatus struct {
 	DeliveryStatus `json:",inline"`
 
-	// namespaceCount is the total number of namespaces in the project in all members.
+	// namespaceCount is the total number of the project's namespaces in all members.
 	// +optional
 	NamespaceCount int32 `json:"namespaceCount,omitempty"`
 
-	// namespaces counts the namespaces in each of the first hundred members, ordered by name.
+	// namespaces contains the number of namespaces in each of the first hundred members, ordered by name.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster

@@ -5,7 +5,7 @@ package v1
 
 // Annotations, conditions and reasons on a hub whose etcd was restored from a backup.
 const (
-	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms the changes that a
+	// AnnotationRestored on a Cluster, with the value from status.restore.checkpoint, confirms the changes that a
 	// restored hub holds back. Setting it requires the "update" verb on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
@@ -22,14 +22,14 @@ const (
 	ReasonHubRestored = "HubRestored"
 
 	// ReasonMemberAhead means that members have completed a revision of the plan that this hub has no record of,
-	// because the hub was restored from an older backup. Only the hub uses it. No work starts until an administrator
-	// applies the intended plan or sets AnnotationResume on it. The Plan becomes Stalled.
+	// because the hub was restored from an older backup. Only the hub uses this reason. No work starts until an
+	// administrator applies the intended plan, or sets AnnotationResume on the Plan. The Plan becomes Stalled.
 	ReasonMemberAhead = "MemberAhead"
 )
 
 // RestoreStatus lists the changes to a member or a Host that a restored hub holds back. The entries are names of sets;
-// for example, "crtb/alice" is the set for the ClusterRoleTemplateBinding "alice". Each list contains at most the first
-// 50 names.
+// for example, "crtb/alice" is the set for the ClusterRoleTemplateBinding "alice". Each list contains only the first 50
+// names.
 type RestoreStatus struct {
 	// checkpoint identifies the state of the agent that the hub has no record of. Setting the annotation
 	// cluster.drover.dev/restored to this value confirms the changes.
@@ -46,7 +46,7 @@ type RestoreStatus struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
 	Add []string `json:"add,omitempty"`
-	// change lists the sets that have different content in the member.
+	// change lists the sets whose content in the member differs from the hub's.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50

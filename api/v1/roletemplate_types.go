@@ -32,7 +32,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.inherits) || self.spec.inherits.all(name, name != self.metadata.name)",message="a role template cannot inherit itself",fieldPath=.spec.inherits
 type RoleTemplate struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name has at most 63 characters.
+	// metadata is the standard object's metadata. The name must be at most 63 characters long.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -79,9 +79,9 @@ type RoleTemplateSpec struct {
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
 	// inherits lists other RoleTemplates whose rules this template includes, along with the rules that they inherit. At
-	// most 32 are allowed. A template that lists itself is refused. A cycle through several templates is accepted,
-	// because each template is written separately. All templates that inherit from the cycle then become Stalled with
-	// the reason InheritanceCycle and grant nothing until the cycle is broken.
+	// most 32 are allowed. A template that lists itself is rejected. A cycle through several templates is accepted,
+	// because each template is written separately. All templates that inherit from the cycle become Stalled with reason
+	// InheritanceCycle, and grant nothing until the cycle is broken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -90,9 +90,9 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Inherits []string `json:"inherits,omitempty"`
 
-	// external is the name of an existing ClusterRole in the members, such as "cluster-admin" or "edit", which bindings
-	// then refer to. Drover does not create the ClusterRole and does not know its rules, so no other template can
-	// inherit an external template. In a member without this ClusterRole, a binding grants nothing until the
+	// external is the name of an existing ClusterRole in the members, such as "cluster-admin" or "edit". Bindings then
+	// refer to this ClusterRole. Drover does not create the ClusterRole and does not know its rules, so other templates
+	// cannot inherit an external template. In a member without this ClusterRole, a binding grants nothing until the
 	// ClusterRole is created.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -102,13 +102,13 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are created by Drover: refer to the RoleTemplate instead"
 	External string `json:"external,omitempty"`
 
-	// locked prevents new bindings to the template, except by users who can unlock it, which requires the "escalate"
-	// verb. Existing bindings are not affected. It defaults to false.
+	// locked prevents users from creating new bindings to the template, unless they have the "escalate" verb, which
+	// also lets them unlock the template. Existing bindings are not affected. It defaults to false.
 	// +optional
 	Locked bool `json:"locked,omitempty"`
 }
 
-// RoleContext defines in which context a RoleTemplate can be bound.
+// RoleContext is the context in which a RoleTemplate can be bound.
 // +kubebuilder:validation:Enum=Cluster;Project
 type RoleContext string
 
@@ -127,11 +127,11 @@ type RoleTemplateStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled while manual action is required.
+	// conditions contains Ready, and Stalled while manual action is required.
 	//
-	// Ready is True with the reasons Available, Applied and MembersAway. It is False with MembersAway while no member
-	// has ever received the template, and with Delivering, DeliveryFailed, Conflict, Fighting, RoleTemplateNotFound,
-	// InheritanceCycle, ContextMismatch, InheritsExternal and InvalidRules.
+	// Ready is True with reason Available, Applied or MembersAway. It is False with reason MembersAway if no member has
+	// ever received the template. Otherwise it is False with reason Delivering, DeliveryFailed, Conflict, Fighting,
+	// RoleTemplateNotFound, InheritanceCycle, ContextMismatch, InheritsExternal or InvalidRules.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Targeted is an object that targets members. The index by Cluster covers the objects of all kinds that implement it.
+// Targeted is an object that targets members. The index by Cluster covers all kinds that implement this interface.
 // +kubebuilder:object:generate=false
 type Targeted interface {
 	Target() ClusterTarget
@@ -38,7 +38,7 @@ func (t ClusterTarget) Selects(name string, has map[string]string) (bool, error)
 	return t.ClusterName == "" && selector.Matches(labels.Set(has)), nil
 }
 
-// Target returns the members that a Plan applies to. It is empty for a Plan that applies to its own cluster.
+// Target returns the members that a Plan applies to. The target is empty for a Plan that applies to its own cluster.
 func (t PlanTarget) Target() ClusterTarget {
 	return ClusterTarget{ClusterName: t.ClusterName, ClusterSelector: t.ClusterSelector}
 }

@@ -8,11 +8,11 @@ import (
 )
 
 // User is a person who signs in to the hub with a password, as the principal "local:<name>". The password hash is not
-// part of the User: it is in the Secret drover-user-<name> in the manager's namespace, which "kubectl drover user"
-// writes. A User with spec.principal represents a person who signs in through an AuthProvider instead. It can be used
-// to lock that person out.
+// part of the User. It is stored in the Secret drover-user-<name> in the manager's namespace, and "kubectl drover user"
+// writes this Secret. A User with spec.principal represents a person who signs in through an AuthProvider instead. Such
+// a User can be used to lock that person out.
 //
-// Users can sign in only if the manager's configuration sets signIn.issuer. They get their rights from bindings and
+// Users can sign in only if the manager's configuration sets signIn.issuer. Users get their rights from bindings and
 // from the hub's own RBAC.
 //
 // +kubebuilder:object:root=true
@@ -38,7 +38,7 @@ type User struct {
 
 	// status reports whether the user is able to sign in.
 	//
-	// Ready is True with the reasons PasswordSet, SignsInElsewhere and Disabled. It is False with PasswordMissing and
+	// Ready is True with reason PasswordSet, SignsInElsewhere or Disabled, and False with reason PasswordMissing or
 	// PasswordInvalid.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
@@ -56,16 +56,17 @@ type UserList struct {
 
 // UserSpec defines whether a user can sign in.
 type UserSpec struct {
-	// principal refers to a user of an AuthProvider, as "<provider>:<name>". The User then has no password and serves only
-	// to disable that principal. It cannot be changed. By default, the User is the principal "local:<name>".
+	// principal refers to a user of an AuthProvider, as "<provider>:<name>". The User then has no password and serves
+	// only to disable that principal. The field cannot be changed. By default, the User is the principal
+	// "local:<name>".
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
 	// +kubebuilder:validation:XValidation:rule=`self.matches("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$")`,message="must be <provider>:<name>, such as github:alice, in lower case"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('hub:') && !self.startsWith('system:') && !self.startsWith('local:')",message="spec.principal must be a user of an AuthProvider"
 	Principal string `json:"principal,omitempty"`
 
-	// disabled locks the user out immediately: logins and all existing tokens are refused, and open requests end within
-	// 30 seconds. It defaults to false.
+	// disabled locks the user out immediately: logins and all existing tokens are rejected, and requests in progress
+	// end within 30 seconds. It defaults to false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 }
@@ -80,7 +81,7 @@ type UserStatus struct {
 	// +optional
 	Principal string `json:"principal,omitempty"`
 
-	// conditions are Ready, and Stalled while manual action is required.
+	// conditions contains Ready, and Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -102,12 +103,12 @@ const (
 	ReasonPasswordInvalid = "PasswordInvalid"
 )
 
-// PrincipalPrefixLocal is the prefix of Users in principal names. The prefixes "hub" and "system" are reserved too.
+// PrincipalPrefixLocal is the prefix of the principal names of Users. The prefixes "hub" and "system" are reserved too.
 const PrincipalPrefixLocal = "local:"
 
 // UserSecretPrefix, followed by the name of a User, is the name of the Secret with the password hash. UserSecretKey is
-// the key of the hash. UserSecretUID is the key of the User's UID, which prevents a new User with the same name from
-// inheriting the password.
+// the key of the hash in the Secret. UserSecretUID is the key of the User's UID, which is stored so that a new User
+// with the same name does not inherit the password.
 const (
 	UserSecretPrefix = "drover-user-"
 	UserSecretKey    = "hash"

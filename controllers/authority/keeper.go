@@ -24,10 +24,10 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// maxNote is the API server's limit for the text of an event, in bytes.
+// maxNote is the API server's limit on the length of an event's text, in bytes.
 const maxNote = 1024
 
-// Keeper runs on the leader. It decides when the hub's authority changes, and writes the new state into the Secret.
+// Keeper runs on the leader. It decides when to change the hub's authority, and writes the new state to the Secret.
 type Keeper struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -42,7 +42,8 @@ type Keeper struct {
 	lastWait string // the text of the last event of recordWait; used only by the single worker
 }
 
-// Reconcile takes the next step of a rotation, if one is due. It does not create a missing Secret: the loader does.
+// Reconcile takes the next step of a rotation, if one is due. It does not create a missing Secret, because the loader
+// does so.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
@@ -80,7 +81,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	case trust.StepChange:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
 	case trust.StepRevoke:
-		// a request applies to this rotation only, not to a later renewal
+		// a request applies only to this rotation, not to a later renewal
 		delete(secret.Annotations, v1.AnnotationRetireNow)
 	default:
 	}
@@ -95,7 +96,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 // errEmptied reports a Secret that no longer contains the authority.
 var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
-// recordWait emits an event that explains why a step that is due has to wait. Each message is emitted once.
+// recordWait emits an event that explains why a due step has to wait. Each message is emitted once.
 func (k *Keeper) recordWait(secret *corev1.Secret, in trust.Input, decision trust.Decision) {
 	if (in.Requested || in.Revoked) && decision.Why != k.lastWait {
 		k.lastWait = decision.Why
@@ -125,7 +126,7 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input
 }
 
 // missing returns the names of the connected members that have not confirmed the bundle with the current authority.
-// This includes Clusters whose trust is System, because an agent trusts what its manifest specifies, and the manifest
+// Clusters whose trust is System are included, because an agent trusts what its manifest specifies, and the manifest
 // may be older than the spec.
 func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()

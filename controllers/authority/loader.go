@@ -26,8 +26,8 @@ type Loader struct {
 	// Live reads from the API server.
 	Live  client.Reader
 	Trust *trust.Holder
-	// Authority is the Secret with the hub's CA. Given is the Secret with the operator's own certificate. The name of
-	// Given is empty if there is no such Secret.
+	// Authority is the Secret with the hub's CA. Given is the Secret with the operator's own certificate. Given has an
+	// empty name if there is no such Secret.
 	Authority types.NamespacedName
 	Given     types.NamespacedName
 	Now       func() time.Time
@@ -56,7 +56,7 @@ func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{}, l.Trust.LoadAuthority(secret)
 }
 
-// loadGiven keeps the previous certificate if the Secret is gone or invalid.
+// loadGiven loads the operator's own certificate. It keeps the previous certificate if the Secret is gone or invalid.
 func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 	if !exists {
 		l.Trust.GivenAbsent()
@@ -71,8 +71,8 @@ func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
-// identity returns the hub's identity in memory, or the first identity for a hub that has none yet. Agents knew the hub
-// by the first identity before it was stored in the Secret.
+// identity returns the hub's identity from memory or, for a hub that has none yet, the first identity. This is the
+// identity by which agents knew the hub before identities were stored in the Secret.
 func (l *Loader) identity(ctx context.Context) (string, error) {
 	if identity := l.Trust.Identity(); identity != "" {
 		return identity, nil
@@ -84,7 +84,7 @@ func (l *Loader) identity(ctx context.Context) (string, error) {
 	return trust.Identity(string(system.UID)), nil
 }
 
-// update writes the identity into the Secret. Another replica may do so at the same time, with the same value.
+// update writes the identity to the Secret. Another replica may write the same value at the same time.
 func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 	if err := l.Client.Update(ctx, secret); err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("write the hub's identity into Secret %s: %w", l.Authority, err)
@@ -93,8 +93,8 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 }
 
 // make creates the missing Secret with the hub's authority. If the Secret was deleted, make stores the authority that
-// is in memory, because agents would not trust another one. Otherwise it creates a new authority. If several replicas
-// try at the same time, one of them succeeds.
+// is in memory, because agents would not trust any other authority. Otherwise make creates a new authority. If several
+// replicas try this at the same time, one of them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

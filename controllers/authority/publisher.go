@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes the hub's addresses, and the certificates that its clients must trust, into a ConfigMap. As a
+// Publisher writes the hub's addresses, and the certificates that the hub's clients must trust, to a ConfigMap. As a
 // result, Prometheus, the provisioner and other clients do not need access to the Secret with the authority's keys.
 type Publisher struct {
 	Client client.Client

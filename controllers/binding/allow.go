@@ -27,8 +27,8 @@ import (
 // The manager has all rights that it grants here, so it does not need the escalate and bind verbs.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
-// allow lets a principal view the Clusters that it is bound to. It creates one Role and one RoleBinding, which are
-// owned by the binding.
+// allow lets a principal view the Clusters that the principal is bound to. It creates one Role and one RoleBinding,
+// both owned by the binding.
 func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.NamespacedName) error {
 	meta := metav1.ObjectMeta{Namespace: b.GetNamespace(), Name: "drover:" + r.kind + ":" + b.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
@@ -61,8 +61,8 @@ func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep creates an object on the hub or updates it with change. It does not adopt an object created by another user, who
-// could have bound it to anyone while it granted nothing.
+// keep creates an object on the hub or updates it with change. It does not adopt an object that another user created,
+// because that user could have bound the object to anyone while it granted no rights.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	created := apierrors.IsNotFound(err)

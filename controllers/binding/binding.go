@@ -35,7 +35,7 @@ type kind[T any] interface {
 // Reconciler reconciles bindings of one kind. NewCluster and NewProject create Reconcilers.
 type Reconciler[T any, B kind[T]] struct {
 	Options
-	// kind is the kind of the sets, set.ClusterBinding or set.ProjectBinding. It is also part of the names of the
+	// kind is the kind of the sets, set.ClusterBinding or set.ProjectBinding. The kind is also part of the names of the
 	// objects on the hub.
 	kind    string
 	members func(context.Context, client.Reader, B) ([]types.NamespacedName, *index.Problem, error)
@@ -51,7 +51,7 @@ type Deliverer interface {
 
 // Options of a Reconciler.
 type Options struct {
-	// Client writes objects, and reads them from a cache with the indexes of package index.
+	// Client writes objects, and reads them from a cache with the indexes from package index.
 	Client     client.Client
 	Recorder   events.EventRecorder
 	Deliveries Deliverer
@@ -64,7 +64,7 @@ type Options struct {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile delivers one binding to its members, lets its principal see the Clusters of these members, and writes the
-// progress into its status.
+// progress to the binding's status.
 func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: r.kind, Namespace: req.Namespace, Name: req.Name}
 	b := B(new(T))
@@ -90,16 +90,16 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 type decision struct {
 	set     *set.Set // nil if there is none
 	members []types.NamespacedName
-	// problem explains why the binding has no set or no members. It is nil if there is no problem.
+	// problem explains why the binding has no set or applies to no members. It is nil if there is no problem.
 	problem *index.Problem
 	expires time.Duration // time until the binding expires; 0 if it never expires
-	// expired is the message for an expired binding, and former lists the members that had the binding. Both are empty
-	// if the binding has not expired.
+	// expired is the message for an expired binding, and former lists the members to which the binding had been
+	// delivered. Both are empty if the binding has not expired.
 	expired string
 	former  []types.NamespacedName
 }
 
-// sets returns the sets that the delivery store must have.
+// sets returns the sets that the delivery store must contain.
 func (d decision) sets() map[types.NamespacedName]*set.Set {
 	if d.set == nil {
 		return nil
@@ -112,7 +112,7 @@ func (d decision) sets() map[types.NamespacedName]*set.Set {
 }
 
 // decide reads all objects that the binding depends on and makes a decision. It returns an error only if reading fails.
-// A mistake in the binding becomes a problem of the decision, so its objects are removed from members.
+// A mistake in the binding becomes the decision's problem, so the binding's objects are removed from members.
 func (r *Reconciler[T, B]) decide(ctx context.Context, b B) (decision, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {

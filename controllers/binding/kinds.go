@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// NewCluster returns the reconciler of ClusterRoleTemplateBindings.
+// NewCluster returns the reconciler for ClusterRoleTemplateBindings.
 func NewCluster(o Options) *Reconciler[v1.ClusterRoleTemplateBinding, *v1.ClusterRoleTemplateBinding] {
 	return &Reconciler[v1.ClusterRoleTemplateBinding, *v1.ClusterRoleTemplateBinding]{
 		Options: o, kind: set.ClusterBinding, members: clusterMembers, content: clusterContent,
@@ -36,7 +36,7 @@ func clusterContent(templates access.Templates, b *v1.ClusterRoleTemplateBinding
 	return set.Content{Objects: []*unstructured.Unstructured{object}}, err
 }
 
-// NewProject returns the reconciler of ProjectRoleTemplateBindings.
+// NewProject returns the reconciler for ProjectRoleTemplateBindings.
 func NewProject(o Options) *Reconciler[v1.ProjectRoleTemplateBinding, *v1.ProjectRoleTemplateBinding] {
 	return &Reconciler[v1.ProjectRoleTemplateBinding, *v1.ProjectRoleTemplateBinding]{
 		Options: o, kind: set.ProjectBinding, members: index.ProjectMembers, content: projectContent,

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// restoredFor is how long the status shows that a member was restored. The member's audit log contains the lost changes
-// for about as long.
+// restoredFor is how long the status shows that a member was restored. The member's audit log typically contains the
+// lost changes for about the same time.
 const restoredFor = 24 * time.Hour
 
 // clonesMessage explains that two clusters share one identity, and how to fix this.
@@ -30,7 +30,7 @@ func clonesMessage(cluster string, c *members.Clones) string {
 }
 
 // writeMaintained writes the Maintained condition, which reports that no replica of the agent is the leader. The
-// condition is unchanged as long as no agent has reported.
+// condition stays unchanged until an agent has sent a report.
 func writeMaintained(in *input, update *status.Update) {
 	report, conditions := in.member.Report, &in.cluster.Status.Conditions
 	switch {
@@ -53,8 +53,8 @@ func writeMaintained(in *input, update *status.Update) {
 	set(in, v1.ConditionMaintained, vacant)
 }
 
-// restored returns when the member was restored. It returns zero if the member was not restored, or was restored too
-// long ago to report it.
+// restored returns when the member was restored. It returns the zero time if the member was not restored, or if the
+// restore was too long ago to be worth reporting.
 func (in *input) restored() time.Time {
 	if report := in.member.Report; report != nil && in.now.Before(report.Restored.Add(restoredFor)) {
 		return report.Restored
@@ -62,7 +62,8 @@ func (in *input) restored() time.Time {
 	return time.Time{}
 }
 
-// continuousUntil returns when the Continuous condition is removed, or zero if it is not set.
+// continuousUntil returns the time when the Continuous condition will be removed, or the zero time if the condition is
+// not set.
 func (in *input) continuousUntil() time.Time {
 	if c := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionContinuous); c != nil {
 		return c.LastTransitionTime.Add(restoredFor)
@@ -71,7 +72,7 @@ func (in *input) continuousUntil() time.Time {
 }
 
 // writeContinuous reports that the member was restored to an earlier state, and what this means. An agent that has
-// restarted since then no longer knows about this.
+// restarted since the restore no longer knows about it.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()

@@ -17,12 +17,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxCause is the maximum length of an external error's text in a condition, in bytes.
+// maxCause is the maximum length, in bytes, of an external error's text in a condition.
 const maxCause = 1024
 
 // lastChecked tells users where to find the time until which a condition is known to be true. The time is not part of
-// the condition, because this would require writes even for idle members. Instead, the leading manager renews its
-// Lease, which it does anyway.
+// the condition, because updating it would require writes even for idle members. Instead, users can look at the leading
+// manager's Lease, which the manager renews anyway.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
@@ -34,14 +34,15 @@ type conditionValue struct {
 	stalled bool
 }
 
-// writeStatus writes the facts into the status, and emits an event for each change that users need to know about.
+// writeStatus writes the facts to the status, and emits an event for each change that users need to know about.
 func writeStatus(in *input, update *status.Update) {
 	registered := decideRegistered(in)
 	connected := decideConnected(in, registered)
 	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// Three changes cause no event: an awaited report arrives almost immediately, a new Cluster that is waiting for its
-	// agent already has an event about its token, and the replica that refused an agent has already emitted an event.
+	// Three changes cause no event: the wait for a report, because the report arrives almost immediately; the wait of a
+	// new Cluster for its agent, because there is already an event about the token; and the refusal of an agent,
+	// because the replica that refused the agent has already emitted an event.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
@@ -58,7 +59,7 @@ func writeStatus(in *input, update *status.Update) {
 	}
 	in.cluster.Status.ObservedGeneration = in.cluster.Generation
 	if in.member.Clones != nil {
-		return // the reports come alternately from the two clusters
+		return // the two clusters take turns sending reports
 	}
 	writeAgentUpToDate(in, update)
 	writeWithdrawn(in, update)
@@ -67,7 +68,7 @@ func writeStatus(in *input, update *status.Update) {
 	writeFacts(in)
 }
 
-// repeats reports whether a condition only repeats why the hub refused the agent.
+// repeats reports whether a condition only repeats the reason why the hub refused the agent.
 func (in *input) repeats(v conditionValue) bool {
 	r := in.member.Refusal
 	return r != nil && v.message == capitalize(r.Message)
@@ -102,7 +103,7 @@ func decideRegistered(in *input) conditionValue {
 	case in.identity != nil:
 		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
 		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
-			// other refusals matter only while the agent is disconnected, and are reported in Connected
+			// other refusals matter only while the agent is disconnected, and are reported in the Connected condition
 			message += ". Refused since: " + r.Message
 		}
 		if in.chosen.value != "" && in.chosen.value != in.token.Value {
@@ -171,7 +172,7 @@ func decideConnected(in *input, registered conditionValue) conditionValue {
 		protocol.AgentNamespace + " logs deploy/" + protocol.AgentName}
 }
 
-// decideReady returns the first problem, or Ready.
+// decideReady returns the first problem, or the Ready state if there is none.
 func decideReady(in *input, registered, connected conditionValue) conditionValue {
 	report := in.member.Report
 	switch {

@@ -25,12 +25,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// takeoverTime is how long a manager that was already running waits after it has become the leader. In this time, the
-// former leader's agents connect to it.
+// takeoverTime is how long a manager that was already running waits after it has become the leader. During this time,
+// the former leader's agents connect to this manager.
 const takeoverTime = 15 * time.Second
 
-// settleTime is how long a manager waits after its start before agents that have not reconnected count as lost. After
-// an outage of a minute, an agent may have just started its longest wait, and its next attempt also takes a moment.
+// settleTime is how long a manager waits after its start before agents that have not reconnected count as lost. After a
+// one-minute outage, an agent may have just started its longest wait, and its next attempt also takes a moment.
 const settleTime = protocol.LongestWait + 2*time.Second
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
@@ -47,7 +47,7 @@ type Reconciler struct {
 	// Upgrades decides when an agent receives a change that the hub makes for all agents. If it is nil, agents receive
 	// such changes immediately.
 	Upgrades *Upgrades
-	// Places decides which Clusters of a workspace get a join token. If it is nil, all Clusters do.
+	// Places decides which Clusters in a workspace get a join token. If it is nil, all Clusters do.
 	Places *Places
 	Sets
 	// Synced reports whether the members of the other replicas are known. If it is nil, they are always known.
@@ -64,7 +64,8 @@ type Reconciler struct {
 
 // Sets contains functions that return the state of sets in members.
 type Sets struct {
-	// Guards returns the outcome of the guards of projects in a member. If it is nil, the outcome is never known.
+	// Guards returns the outcome of delivering the project guards to a member. If it is nil, the outcome is never
+	// known.
 	Guards func(types.NamespacedName) delivery.Outcome
 	// Direct returns the outcome of delivering the data that a member's agent needs to serve users without the hub. It
 	// is nil if users do not sign in to the hub.
@@ -90,7 +91,7 @@ func (r *Reconciler) Lead(ctx context.Context) error {
 	return err
 }
 
-// settled returns the time from which a missing agent counts as lost.
+// settled returns the time from which on a missing agent counts as lost.
 func (r *Reconciler) settled() time.Time {
 	settled, takenOver := r.Started.Add(settleTime), r.led.Add(takeoverTime)
 	if takenOver.After(settled) {
@@ -105,8 +106,8 @@ func (r *Reconciler) settled() time.Time {
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile creates the join token and manifest of one Cluster, sends the hub's settings to its agent, and writes its
-// status.
+// Reconcile creates the join token and manifest of one Cluster, sends the hub's settings to the Cluster's agent, and
+// writes the Cluster's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
@@ -132,7 +133,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err := r.observeAgent(in); err != nil {
 		return ctrl.Result{}, err
 	}
-	// its labels and finalizer are delayed as well and written together with the labels of its report
+	// the Cluster's labels and finalizer are delayed, too, and are written together with the labels from the agent's
+	// report
 	if !later.IsZero() {
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
@@ -141,8 +143,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }
 
-// handOver sends the settings and the Deployment to the agent if they differ from its own. If two clusters share the
-// member's identity, nothing is sent.
+// handOver sends the settings and the Deployment to the agent if they differ from the agent's own. If two clusters
+// share the member's identity, nothing is sent.
 func (r *Reconciler) handOver(in *input) error {
 	if in.member.Clones != nil {
 		return nil
@@ -151,7 +153,7 @@ func (r *Reconciler) handOver(in *input) error {
 	return r.deploy(in)
 }
 
-// writeStatus writes the results of a reconcile into the status.
+// writeStatus writes the results of a reconcile to the status.
 func (r *Reconciler) writeStatus(in *input, update *status.Update) {
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)

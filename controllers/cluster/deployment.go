@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// deployed is the state of sending an agent its Deployment. It is zero if there is nothing to send.
+// deployed describes how far sending a Deployment to the agent has progressed. It is zero if there is nothing to send.
 type deployed struct {
 	members.Call
 	digest string // of the Deployment that the agent should have now; empty if it is not needed
@@ -32,8 +32,8 @@ type deployed struct {
 	waiting bool
 }
 
-// userAlone is true if the desired Deployment results from a change to the spec alone and keeps the agent's version of
-// the hub's part.
+// userAlone is true if the desired Deployment results only from a change to the spec, and keeps the hub's part in the
+// version that the agent has.
 func (d deployed) userAlone() bool { return d.own != nil && d.own.Digest == d.want.Digest }
 
 // refused is true if the agent has permanently refused this Deployment.
@@ -51,10 +51,10 @@ func (in *input) profileDiffers() bool {
 
 // deploy sends a connected agent the Deployment that results from the spec, unless the agent already has it or has
 // rolled it back before. Settings are sent first, because an agent that cannot store them should not be restarted. An
-// agent with an unsupported protocol version also gets its Deployment, because the Deployment may replace the agent. An
-// agent with another profile gets nothing, because an old agent would accept the Deployment and serve all users with
-// the rights of the wrong profile. Changes that the hub makes for all agents wait for the agent's turn. Changes to the
-// spec do not.
+// agent with an unsupported protocol version also gets its Deployment, because the Deployment may replace it with a
+// compatible agent. An agent with another profile gets nothing, because an old agent would accept the Deployment and
+// serve all users with the rights of the wrong profile. Changes that the hub makes for all agents wait until it is this
+// agent's turn. Changes to the spec do not wait.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -81,7 +81,7 @@ func (r *Reconciler) deploy(in *input) error {
 	return nil
 }
 
-// writeAgentUpToDate writes the AgentUpToDate condition. The condition is unchanged while its value is unknown.
+// writeAgentUpToDate writes the AgentUpToDate condition. The condition stays unchanged while its value is unknown.
 func writeAgentUpToDate(in *input, update *status.Update) {
 	before := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	now, known := decideAgent(in, before)
@@ -98,7 +98,7 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 
-// decideAgent returns the AgentUpToDate condition, and whether it is known. It has no side effects.
+// decideAgent returns the AgentUpToDate condition, and reports whether it is known. It has no side effects.
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
 	if !in.member.Connected() || in.member.ByNodeAgent() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
@@ -142,8 +142,8 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, but not all of its pods are ready")
 }
 
-// otherProfile returns a message about an agent with another profile. The message explains what to do and what applies
-// until then.
+// otherProfile returns a message about an agent whose profile differs from the spec. The message explains what to do,
+// and which profile applies until then.
 func otherProfile(in *input) string {
 	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile, which only its manifest can change. "+
 		"Apply %s in the member", in.cluster.Spec.Agent.Profile, manifestOf(in))
@@ -153,12 +153,13 @@ func otherProfile(in *input) string {
 	return message + ". Until then the agent serves reads only, and the hub delivers nothing there"
 }
 
-// manifestOf names the key of the Secret with the member's manifest.
+// manifestOf returns a phrase that names the Secret, and the key in it, with the member's manifest.
 func manifestOf(in *input) string {
 	return "the manifest in Secret " + registration.RegistrationSecret(in.name).Name + ", key " + registration.KeyManifest + ","
 }
 
-// unmanaged returns a message about an agent that cannot update itself, with advice. Older agents give no reason.
+// unmanaged returns a message about an agent that cannot update itself, with advice. Older agents do not report the
+// reason.
 func unmanaged(in *input, d *protocol.Deployment) string {
 	message := "The agent cannot change its own Deployment"
 	if d != nil && d.Message != "" {

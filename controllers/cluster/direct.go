@@ -35,8 +35,8 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	set(in, v1.ConditionDirectAccess, now) // comes last, because it changes the condition that "before" points to
 }
 
-// decideDirectAccess returns the DirectAccess condition, and whether it is known. The condition is unknown while the
-// member is disconnected or is being sent another list.
+// decideDirectAccess returns the DirectAccess condition, and reports whether it is known. The condition is unknown
+// while the member is disconnected, and while another list is being sent to the member.
 func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
 	cluster := in.cluster
 	switch {

@@ -27,7 +27,7 @@ import (
 // minorVersion matches the "v1.36" in "v1.36.3+k3s1".
 var minorVersion = regexp.MustCompile(`^v\d{1,4}\.\d{1,4}`)
 
-// writeFacts writes the agent's report into the status. The facts about a lost member are kept.
+// writeFacts writes the facts from the agent's report to the status. The facts about a lost member are kept.
 func writeFacts(in *input) {
 	s := &in.cluster.Status
 	if in.identity != nil {
@@ -69,7 +69,7 @@ func writeFacts(in *input) {
 	}
 }
 
-// isAuthority reports whether a text is exactly one CA certificate in PEM.
+// isAuthority reports whether text is exactly one CA certificate in PEM.
 func isAuthority(text string) bool {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 || len(rest) > 0 || string(pem.EncodeToMemory(block)) != text {
@@ -79,7 +79,7 @@ func isAuthority(text string) bool {
 	return err == nil && certificate.IsCA
 }
 
-// factLabels returns labels that users can select Clusters by. Facts that are not valid label values are omitted.
+// factLabels returns labels by which users can select Clusters. Facts that are not valid label values are omitted.
 func factLabels(in *input) map[string]string {
 	labels, report := map[string]string{}, in.member.Report
 	if report == nil {
@@ -99,7 +99,7 @@ func factLabels(in *input) map[string]string {
 	return labels
 }
 
-// applyMetadata applies Drover's labels and finalizers, and does not touch any others.
+// applyMetadata applies Drover's labels and finalizers. Other labels and finalizers stay unchanged.
 func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, labels map[string]string, finalizers []string) error {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))

@@ -26,8 +26,8 @@ import (
 // syncRecheck is the interval at which the links to the other replicas are checked.
 const syncRecheck = time.Second
 
-// chosenTokenRecheck is the interval at which the user's Secret is read again while no agent can join with its token,
-// because such Secrets are not watched.
+// chosenTokenRecheck is the interval at which the user's Secret is read again while no agent can join with the token in
+// it. The Secret has to be read again because such Secrets are not watched.
 const chosenTokenRecheck = 30 * time.Second
 
 // input contains everything that a reconcile has read and decided so far.
@@ -40,15 +40,16 @@ type input struct {
 
 	// secret is the registration Secret, or nil if there is none. Set by gather.
 	secret *corev1.Secret
-	// foreignSecret is true if a Secret that Drover did not create has the name of the registration Secret. Set by
+	// foreignSecret is true if the registration Secret's name is used by a Secret that Drover did not create. Set by
 	// register.
 	foreignSecret bool
-	// chosen is the token in the user's Secret, or the problem with it. Set by gather if the spec names a Secret.
+	// chosen is the token in the user's Secret, or the problem with the Secret. Set by gather if the spec names a
+	// Secret.
 	chosen struct{ value, problem string }
-	// identity is the identity of the agent that joined, or nil if none has. Set by gather.
+	// identity is the identity of the agent that joined, or nil if no agent has joined. Set by gather.
 	identity *registration.AgentIdentity
-	// tooMany is the workspace's limit of Clusters, if this Cluster exceeds it and nothing has been created for it yet.
-	// Otherwise it is 0. Set by gather.
+	// tooMany is the workspace's limit on Clusters, if this Cluster exceeds the limit and nothing has been created for
+	// the Cluster yet. Otherwise it is 0. Set by gather.
 	tooMany int
 	// member is the member's state in the registry. Set by gather.
 	member members.State
@@ -130,8 +131,9 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	return nil
 }
 
-// settling reports whether it is too early to change the status of an agent that joined before this manager started.
-// This is the case if the agent has not reconnected or has not reported yet, and the status is still Ready or empty.
+// settling reports whether it is too early to change the status of a Cluster whose agent joined before this manager
+// started. This is the case if the agent has not reconnected or has not reported yet, and the status is still Ready or
+// empty.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
 	if in.identity == nil || !silent || in.synced && !in.member.LastSeen.IsZero() || !in.now.Before(in.settled) {
@@ -141,16 +143,16 @@ func (in *input) settling() bool {
 	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady)
 }
 
-// movingTime is how long a disconnected agent may take to appear on another replica. Agents open the new tunnel first,
-// but this manager may learn that the old tunnel has closed before it learns about the new one.
+// movingTime is how long a disconnected agent may take to appear on another replica. Agents open the new tunnel before
+// they leave the old one, but this manager may learn that the old tunnel has closed before it learns about the new one.
 const movingTime = time.Second
 
 // arrivalTime is how long an agent that has joined may take to connect, and then to report, before this delay appears
-// in the status. It usually takes milliseconds, so the status is written only once.
+// in the status. These steps usually take milliseconds, so the status is written only once.
 const arrivalTime = 2 * time.Second
 
-// arriving returns the time by which an agent that has just joined or connected has to report, or zero if it has
-// reported.
+// arriving returns the time by which an agent that has just joined or connected must have reported, or the zero time if
+// it has already reported.
 func (in *input) arriving() time.Time {
 	switch {
 	case in.identity == nil || in.member.Report != nil || in.member.ReportErr != nil:
@@ -168,11 +170,11 @@ func (in *input) arriving() time.Time {
 }
 
 // replicaTime is how long a member must be connected only through node agents before the status shows this. When a hub
-// is available again, the node agents of many members may connect some seconds before the replicas.
+// becomes available again, the node agents of many members may connect a few seconds before the replicas.
 const replicaTime = 20 * time.Second
 
-// awaitingReplica returns the time by which a replica of an agent has to connect in addition to a node agent, if the
-// status shows the agent as connected. It returns zero if no replica is awaited.
+// awaitingReplica returns the time by which a replica of the agent must have connected in addition to the node agent,
+// if the status shows the agent as connected. It returns the zero time if no replica is awaited.
 func (in *input) awaitingReplica() time.Time {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
 	if !in.member.ByNodeAgent() || was == nil || was.Status != metav1.ConditionTrue || was.Reason == v1.ReasonConnectedByNodeAgent {
@@ -186,17 +188,18 @@ func (in *input) awaitingReplica() time.Time {
 }
 
 // cloned reports whether, according to the status, two clusters share the Cluster's identity. A manager that has just
-// started has no other way to know this.
+// started cannot know this in any other way.
 func (in *input) cloned() bool {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)
 	return in.member.Connected() && in.member.Clones == nil && was != nil && was.Reason == v1.ReasonIdentityMismatch
 }
 
-// tooEarly returns the time until which the member's status cannot be determined, or zero if it can be determined now.
+// tooEarly returns the time until which the member's status cannot be determined, or the zero time if it can be
+// determined now.
 func (in *input) tooEarly() time.Time {
 	arrived := in.member.LastSeen.Add(movingTime)
 	switch {
-	// its tunnel to this replica has closed, so the member is lost unless another replica has it
+	// the member's tunnel to this replica has closed, so the member is lost unless it is connected to another replica
 	case in.settling() && !in.member.LastSeen.IsZero():
 		return in.now.Add(syncRecheck)
 	case in.settling(), in.cloned() && in.now.Before(in.settled):
@@ -215,7 +218,7 @@ func (in *input) tooEarly() time.Time {
 	return time.Time{}
 }
 
-// awaitingTunnel reports whether the agent has joined so recently that its tunnel cannot count as lost.
+// awaitingTunnel reports whether the agent has joined so recently that a missing tunnel does not count as lost yet.
 func (in *input) awaitingTunnel() bool {
 	return in.member.LastSeen.IsZero() && in.cluster.Status.LastSeen == nil && in.now.Before(in.tunnelExpected())
 }
@@ -227,7 +230,7 @@ func (in *input) tunnelExpected() time.Time {
 	return in.settled
 }
 
-// lookAgain returns the time at which the status will change without any event, or zero if it will not.
+// lookAgain returns the time after which the status will change without any event, or zero if it will not.
 func (in *input) lookAgain() time.Duration {
 	var moments []time.Time
 	switch {

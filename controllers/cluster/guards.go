@@ -17,7 +17,7 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	before := meta.FindStatusCondition(*conditions, v1.ConditionGuardsApplied)
 	now, known := decideGuards(guards)
 	if guards.Stage == delivery.Refused && guards.Reason == v1.ReasonAgentReadOnly {
-		// nothing is delivered there, so there is nothing to guard
+		// nothing is delivered to this member, so there is nothing to guard
 		meta.RemoveStatusCondition(conditions, v1.ConditionGuardsApplied)
 		return
 	}
@@ -30,8 +30,8 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	set(in, v1.ConditionGuardsApplied, now) // comes last, because it changes the condition that "before" points to
 }
 
-// decideGuards returns the GuardsApplied condition, and whether it is known. The condition is unknown while guards are
-// being sent or the member is disconnected.
+// decideGuards returns the GuardsApplied condition, and reports whether it is known. The condition is unknown while
+// guards are being sent or the member is disconnected.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:
@@ -50,7 +50,8 @@ func undelivered(o delivery.Outcome, message string) conditionValue {
 	return conditionValue{reason: o.Reason, message: message}
 }
 
-// guarded returns the outcome of the guards in a member. It is unknown without a delivery store.
+// guarded returns the outcome of delivering the guards to a member. The outcome is unknown if there is no delivery
+// store.
 func (r *Reconciler) guarded(in *input) delivery.Outcome {
 	if r.Guards == nil {
 		return delivery.Outcome{Stage: delivery.Pending}

@@ -18,16 +18,16 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// stop describes where the upgrade of agents has stopped because too many upgrades failed.
+// stop describes where the rollout of agent upgrades has stopped because too many upgrades failed.
 type stop struct {
 	workspace string   // empty if the upgrade has stopped in all workspaces
 	failed    []string // the Clusters whose agents failed there
 	allowed   int      // the number of upgrades that may fail
 }
 
-// holdBack returns the agents in all workspaces except those that are held back by their own failures. It also returns
-// where the upgrade has stopped: either in some workspaces or, as the first stop, in all of them. A member's
-// administrator can make that member's upgrade fail, but must not be able to stop the upgrades of others.
+// holdBack returns the agents in all workspaces that are not held back by failures of their own. It also returns where
+// the rollout has stopped. If it has stopped in all workspaces, the first stop says so. A member's administrator can
+// make the upgrade of that member's agent fail, but must not be able to stop other upgrades.
 func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, stops []stop) {
 	groups, failed := map[string]rollout.Group{}, map[string][]string{}
 	for _, c := range all {
@@ -67,7 +67,7 @@ func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, sto
 	return going, stops
 }
 
-// report reports once where the upgrade has stopped, both in the log and as an event on the first Cluster whose upgrade
+// report reports once where the rollout has stopped, both in the log and as an event on the first Cluster whose upgrade
 // failed there.
 func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []stop) {
 	u.mu.Lock()
@@ -88,7 +88,7 @@ func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []st
 	}
 }
 
-// message describes what happened and what to do. An event in a workspace never names a Cluster of another workspace.
+// message describes what happened and what to do. An event in one workspace never names a Cluster in another workspace.
 func (s stop) message() string {
 	where, named := "of agents has stopped in all workspaces", ""
 	if s.workspace != "" {

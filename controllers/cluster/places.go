@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Places decides which Clusters of a workspace are within its limit. The oldest Clusters have precedence.
+// Places decides which Clusters in a workspace are within the workspace's limit. The oldest Clusters have precedence.
 type Places struct {
 	most int // of one workspace; 0 means no limit
 
@@ -26,7 +26,7 @@ type Places struct {
 	workspaces map[string][]place
 }
 
-// NewPlaces returns the Places for a limit of Clusters in each workspace. Zero means no limit.
+// NewPlaces returns a Places for a limit on the number of Clusters in each workspace. Zero means no limit.
 func NewPlaces(most int) *Places { return &Places{most: most} }
 
 // place is the position of a Cluster in the order of its workspace.
@@ -87,7 +87,7 @@ func (p *Places) remove(object client.Object) (next types.NamespacedName, found 
 	return types.NamespacedName{Namespace: namespace, Name: all[p.most-1].name}, true
 }
 
-// Handler updates the places on events of Clusters, and enqueues the Cluster that gets a place.
+// Handler updates the places when Clusters change, and enqueues each Cluster that gets a place.
 func (p *Places) Handler() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {

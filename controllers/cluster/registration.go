@@ -17,15 +17,15 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register writes the registration Secret with the token in force and its manifest. If an agent is about to reconnect,
-// the manifest is not written until then, because it is not needed earlier, and comparing manifests is half the work of
-// a reconcile.
+// register writes the registration Secret with the token in force and the agent's manifest. If an agent is about to
+// reconnect, the manifest is not written until the agent has reconnected, because it is not needed earlier, and
+// comparing manifests is half the work of a reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
 		return nil // the status reports it
 	}
 	made := false
-	// the cache may not contain a token that was created a moment ago
+	// the cache may not contain a token that was just created
 	if in.token, made = decideToken(in); in.secret == nil || made {
 		var err error
 		if in.secret, in.foreignSecret, err = registration.SecretOf(ctx, r.Live, in.cluster); err != nil || in.foreignSecret {
@@ -55,13 +55,13 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	return nil
 }
 
-// decideToken returns the token in force, and whether it is new. It has no side effects, and is deterministic except
-// for new tokens.
+// decideToken returns the token in force, and reports whether it is new. It has no side effects, and is deterministic
+// except for new tokens.
 //
 // A token stays in force until the user replaces it, either in the Secret that the spec names or by deleting the
 // registration Secret. Once an agent has joined or is joining, only the deletion counts, because an agent that joins
-// with another token replaces the first agent, and users who can change the spec are not necessarily allowed to do
-// that. A token that was used by an agent that has since been revoked is useless, and is therefore replaced.
+// with another token replaces the first agent, and users who can change the spec are not necessarily allowed to replace
+// the agent. A token that was used by an agent that has since been revoked is useless, and is therefore replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: in.cluster.Spec.Registration.TokenTTL.Duration}
@@ -103,7 +103,7 @@ func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
 	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, APIServer: in.cluster.Spec.AuthorizedEndpoint.ByAPIServer(), Token: in.token.Value, Settings: in.settings}
 }
 
-// label sets the finalizer, and the labels with the facts that the agent reported, unless they are already set.
+// label sets the finalizer, and the labels for the facts that the agent has reported, unless they are already set.
 func (r *Reconciler) label(ctx context.Context, in *input) error {
 	facts := factLabels(in)
 	if labels.ValidatedSetSelector(facts).Matches(labels.Set(in.cluster.Labels)) && slices.Contains(in.cluster.Finalizers, v1.FinalizerUninstall) {

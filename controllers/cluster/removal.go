@@ -42,13 +42,13 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	if neverThere(in) || cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
-	// An agent that has removed itself no longer has a tunnel, so its response is checked before its connection.
+	// An agent that has removed itself no longer has a tunnel, so the response is checked before the connection.
 	call := r.Members.StartUninstall(in.name)
 	// a node agent cannot uninstall the agent
 	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent())
 	if undecided && in.now.Before(deadline) {
 		writeRemoving(in, update)
-		// the end of the call or a new tunnel triggers a reconcile before that
+		// a reconcile is triggered earlier if the call ends or a new tunnel opens
 		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil
 	}
 	update.Event(uninstalled(call))
@@ -60,7 +60,8 @@ func neverThere(in *input) bool {
 	return in.identity == nil && !in.member.Connected() && in.synced && in.cluster.Status.ClusterUID == ""
 }
 
-// uninstalled returns an event with the result of the uninstallation. The deletion continues regardless of the result.
+// uninstalled returns an event with the result of the uninstallation. The Cluster's deletion continues regardless of
+// the result.
 func uninstalled(call members.Call) status.Event {
 	switch {
 	case errors.Is(call.Err, members.ErrNotConnected):

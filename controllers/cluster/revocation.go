@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// Revoker closes tunnels to this replica that do not, or no longer, belong to their Cluster's agent. It runs on every
-// replica, including replicas that the others cannot reach.
+// Revoker closes tunnels to this replica if they do not, or no longer, belong to their Cluster's agent. It runs on
+// every replica, even if the other replicas cannot reach it.
 type Revoker struct {
 	// Client reads from the cache and Live from the API server, so no tunnel is closed because of an outdated cache.
 	Client  client.Reader
@@ -44,7 +44,7 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{}, nil
 }
 
-// dismiss closes tunnels of agents that do not belong to the Cluster. If the whole workspace is being deleted, the
+// dismiss closes the tunnels of agents that do not belong to the Cluster. If the whole workspace is being deleted, the
 // agent's Secret may be deleted before the Cluster. In that case, the tunnel is still needed to uninstall the agent.
 func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	name := client.ObjectKeyFromObject(cluster)

@@ -21,7 +21,7 @@ import (
 const upgradeTime = 15 * time.Minute
 
 // hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in the hub's configuration, and
-// everything that the manager's version creates for a Cluster without settings.
+// everything that this manager version creates for a Cluster without settings.
 func (r *Reconciler) hubRevision() (string, error) {
 	nothing := &input{cluster: &v1.Cluster{}, settings: r.Settings()}
 	d, err := (&registration.Manifests{}).Deployment(registration.ManifestInput{Image: r.image(nothing), Agent: registration.WithDefaults(v1.Agent{}, r.Agent), Trust: v1.TrustSystem,
@@ -68,13 +68,13 @@ func (r *Reconciler) observeAgent(in *input) error {
 	return nil
 }
 
-// look builds the Deployments that may be sent to the agent, and writes the agent's report about its own Deployment
-// into the status.
+// look builds the Deployments that may be sent to the agent, and writes the agent's report about its own Deployment to
+// the status.
 func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	agent := in.cluster.Status.Agent
 	said := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	if agent.ObservedGeneration == 0 && said != nil && said.Status == metav1.ConditionTrue {
-		agent.ObservedGeneration = said.ObservedGeneration // the status is from a manager that did not write this field
+		agent.ObservedGeneration = said.ObservedGeneration // an older manager did not write this field
 	}
 	if in.deployed.want, err = r.manifests.Deployment(r.manifestInput(in)); err != nil {
 		return err
@@ -123,8 +123,8 @@ func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	return &d, err
 }
 
-// agent returns the agent's part of the status, and creates it if necessary. The result shares no memory with the
-// Cluster or its former status.
+// agent returns the status field for the agent, and sets it if necessary. The result shares no memory with the Cluster
+// or its former status.
 func (in *input) agent() *v1.AgentStatus {
 	if in.cluster.Status.Agent == nil {
 		in.cluster.Status.Agent = &v1.AgentStatus{}
@@ -150,7 +150,8 @@ func fail(up *v1.AgentUpgrade, now time.Time) {
 // stamp converts a time to the format used in a status.
 func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
 
-// upgradeDue returns when an agent that is being upgraded counts as failed, or zero if it is not being upgraded.
+// upgradeDue returns the time at which the agent's upgrade counts as failed, or the zero time if the agent is not being
+// upgraded.
 func (in *input) upgradeDue() time.Time {
 	if a := in.cluster.Status.Agent; a != nil && a.Upgrade != nil && a.Upgrade.Complete == nil && a.Upgrade.Failed == nil {
 		return a.Upgrade.Since.Add(upgradeTime)
@@ -158,9 +159,9 @@ func (in *input) upgradeDue() time.Time {
 	return time.Time{}
 }
 
-// mayUpgrade reports whether an agent may get the hub's current part of its Deployment. If the agent's turn has come,
-// the function records this in the status. An incompatible agent does not have to wait, because it serves no requests
-// that an upgrade could interrupt.
+// mayUpgrade reports whether the agent may get the current version of the hub's part of its Deployment. If the agent's
+// turn has come, the function records this in the status. An incompatible agent does not have to wait, because it
+// serves no requests that an upgrade could interrupt.
 func (r *Reconciler) mayUpgrade(in *input) bool {
 	agent := in.cluster.Status.Agent
 	if r.Upgrades == nil || versionSkew(in.member.Report) != "" || r.Upgrades.begun(agent) {

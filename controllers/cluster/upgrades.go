@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// lookedAtRecheck is the interval at which to check whether this leader has reconciled all Clusters.
+	// lookedAtRecheck is the interval at which this leader checks whether it has reconciled all Clusters.
 	lookedAtRecheck = time.Second
 	// maxFailedNamed is the maximum number of Clusters that an event names.
 	maxFailedNamed = 5
 )
 
-// Upgrades decides which agent is upgraded next, as package rollout does for Plans. It is a reconciler with a single
-// request for all Clusters. Its state comes from the Clusters: each reconcile of a Cluster reports the state of the
-// Cluster's agent. A new leader collects this state first.
+// Upgrades decides which agent is upgraded next, in the same way as package rollout decides for Plans. It is a
+// reconciler with a single request for all Clusters. Its state comes from the reconciles of Clusters, each of which
+// reports the state of the Cluster's agent. A new leader first collects this state.
 type Upgrades struct {
 	Client   client.Reader
 	Recorder events.EventRecorder
@@ -53,7 +53,7 @@ type Upgrades struct {
 	begin    func(types.NamespacedName)
 }
 
-// agentState contains the facts about an agent that one reconcile of its Cluster collected.
+// agentState contains the facts about an agent that a reconcile of its Cluster has collected.
 type agentState struct {
 	// away explains why the agent cannot be upgraded now. It is empty if the agent can be upgraded.
 	away string
@@ -70,7 +70,7 @@ func (a agentState) pending() bool {
 	return a.waits || a.upgrade != nil && a.upgrade.Complete == nil
 }
 
-// OnChange sets a function that is called when a decision may change.
+// OnChange sets a function that is called whenever a decision may have to change.
 func (u *Upgrades) OnChange(f func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -84,8 +84,8 @@ func (u *Upgrades) OnTurn(f func(types.NamespacedName)) {
 	u.begin = f
 }
 
-// lead is called when this manager becomes the leader. No upgrade starts before settled, because the agents of the
-// former manager may still be reconnecting.
+// lead is called when this manager becomes the leader. No upgrade starts before settled, because the former leader's
+// agents may still be reconnecting.
 func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.mu.Lock()
 	u.revision, u.settled, u.agents, u.turns = revision, settled, map[types.NamespacedName]agentState{}, map[types.NamespacedName]v1.AgentUpgrade{}
@@ -93,7 +93,7 @@ func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.wake()
 }
 
-// begun reports whether an agent has started the current upgrade.
+// begun reports whether an agent's part in the current upgrade has started.
 func (u *Upgrades) begun(agent *v1.AgentStatus) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -138,7 +138,7 @@ func (u *Upgrades) forget(name types.NamespacedName) {
 	}
 }
 
-// turn returns the turn that was assigned to an agent, or nil if it has to wait.
+// turn returns the turn that was assigned to an agent, or nil if the agent has to wait.
 func (u *Upgrades) turn(name types.NamespacedName) *v1.AgentUpgrade {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -177,8 +177,8 @@ func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
 	}
 }
 
-// decide assigns turns to agents. It returns their names, the reason why no other agent gets a turn, and where the
-// upgrade has stopped.
+// decide assigns turns to agents. It returns the names of these agents, the reason why no other agent gets a turn, and
+// where the rollout has stopped.
 func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.NamespacedName, why rollout.Wait, stops []stop) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -212,8 +212,8 @@ func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.N
 	}
 }
 
-// gather returns the agents as package rollout sees them, sorted by name, and whether this leader has reconciled all
-// Clusters.
+// gather returns the agents in the form that package rollout uses, sorted by name, and reports whether this leader has
+// reconciled all Clusters.
 func (u *Upgrades) gather(clusters []v1.Cluster) (all []rollout.Cluster, known bool) {
 	for i := range clusters {
 		c := &clusters[i]

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removeLeft returns the command that removes all delivered objects, but not the agent. Namespaces are kept, and the
-// member does not need to have the Plan kind.
+// removeLeft returns the command that removes all delivered objects, but not the agent. Namespaces are kept. The
+// command also works if the member does not serve the Plan kind.
 func removeLeft() string {
 	var resources []string
 	for _, kind := range protocol.SetKinds() {

@@ -42,19 +42,19 @@ type Deliverer interface {
 	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
 }
 
-// Reconciler gives the members of Clusters with direct access the data that their agents need for it.
+// Reconciler delivers the data for direct access to the members of Clusters that enable direct access.
 type Reconciler struct {
 	// Client reads from a cache.
 	Client     client.Reader
 	Deliveries Deliverer
-	// Issuer is nil if users do not sign in to the hub. Then there is no direct access.
+	// Issuer is nil if users do not sign in to the hub. In that case, there is no direct access.
 	Issuer *signin.Server
 	Now    func() time.Time
 
 	denials denials
 }
 
-// Reconcile delivers the data to one Cluster's member, after each change and before the member's data expires.
+// Reconcile delivers the data to one Cluster's member, after each change, and before the data in the member expires.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Direct, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}
@@ -67,7 +67,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	access, again, err := r.access(ctx, cluster)
-	// without keys, no token is valid, and the creation of the Secret with the keys triggers a reconcile
+	// without keys, no token is valid; the creation of the Secret with the keys triggers a reconcile
 	if errors.Is(err, errNoURL) || apierrors.IsNotFound(err) {
 		r.Deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
@@ -82,8 +82,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
-// errNoURL is returned for a Cluster whose endpoint has a server that is not a valid URL. The schema rejects such
-// values, but the object may be older than the schema.
+// errNoURL is returned for a Cluster if the server of its endpoint is not a valid URL. The schema rejects such values,
+// but the object may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 
 // access returns the data that a member must have now, and the time when it needs newer data.
@@ -119,15 +119,15 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 }
 
 // validity returns the time until which a member may use its current data, and the time when it gets newer data. Data
-// is valid for at least a quarter longer than users should be able to work without the hub. Times are rounded to whole
-// quarters, so a new leader does not deliver the same data again.
+// is valid for at least a quarter longer than the time for which users should be able to work without the hub. Times
+// are rounded to whole quarters of this time, so a new leader does not deliver the same data again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
 	begun := now.UTC().Truncate(quarter)
 	return begun.Add(offline + quarter), begun.Add(quarter)
 }
 
-// content returns the set with a member's data.
+// content returns the set that contains a member's data.
 func content(access protocol.DirectAccess) (*set.Set, error) {
 	raw, err := json.Marshal(access)
 	if err != nil {
@@ -157,7 +157,7 @@ type denials struct {
 	again time.Time // when the first session leaves the list; zero if none does
 }
 
-// denied returns the list. The first call after a change builds it, so the sessions are read only once for all
+// denied returns the list. The first call after a change builds the list, so the sessions are read only once for all
 // Clusters.
 func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	d := &r.denials

@@ -3,7 +3,7 @@
 
 // Package host reconciles Host.
 //
-// A machine joins, gets its instructions, reports its progress, is cleaned and is released.
+// It follows a machine as it joins, gets its instructions, reports its progress, is cleaned and is released.
 package host
 
 import (
@@ -45,20 +45,20 @@ type Reconciler struct {
 	// Trust determines how agents verify the hub.
 	Trust v1.Trust
 	History
-	// Settled reports whether agents have had time to reconnect since this manager started to accept tunnels. Until
-	// then, a missing agent does not count as lost.
+	// Settled reports whether agents have had time to reconnect since this manager started to accept tunnels. Until it
+	// reports true, a missing agent does not count as lost.
 	Settled func() bool
 	Now     func() time.Time
 
 	written status.Written[*v1.Host]
 }
 
-// Member returns the name of a Host among the members.
+// Member returns the name under which a Host is registered as a member.
 func Member(host types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
 }
 
-// OfMembers calls the given function with the names of the Hosts among the members.
+// OfMembers adapts a source of member names. It passes on only the names of Hosts.
 func OfMembers(on func(func(types.NamespacedName))) func(func(types.NamespacedName)) {
 	return func(wake func(types.NamespacedName)) {
 		on(func(member types.NamespacedName) {
@@ -95,15 +95,16 @@ type input struct {
 	state    members.State
 	token    registration.Token
 
-	// version is the version of the instructions that the host must have, or empty if it must have none. invalid
-	// describes the problem with the instructions.
+	// version is the version of the instructions that the host must have, or empty if the host must not have any.
+	// invalid describes the problem with the instructions.
 	version, invalid string
 	// call is the call that sends the instructions. It is zero if the host already has the right instructions.
 	call members.Call
 	err  error // of register
-	// held is the change that is waiting for an administrator, or nil if there is none.
+	// held is the change that is waiting for an administrator's confirmation, or nil if there is none.
 	held *v1.RestoreStatus
-	// owner is the owner of the hub's instructions, if the host is held back. It is nil if the owner is unknown.
+	// owner is the owner of the hub's instructions, if changes to the host are held back. It is nil if the owner is
+	// unknown.
 	owner *string
 }
 
@@ -118,7 +119,8 @@ func (in *input) report() *protocol.HostReport {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/status,verbs=get;update;patch
 
-// Reconcile creates the join token of one Host, sends settings and instructions to its agent, and writes its status.
+// Reconcile creates the join token of one Host, sends settings and instructions to the Host's agent, and writes the
+// Host's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	host := &v1.Host{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
@@ -174,7 +176,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 // register writes the Secret with the join token and the join command.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
 	made := false
-	// the cache may not contain a token that was created a moment ago
+	// the cache may not contain a token that was just created
 	if in.token, made = decideToken(in); in.secret == nil || made {
 		var err error
 		if in.secret, in.foreign, err = registration.SecretOf(ctx, r.Live, in.host); err != nil || in.foreign {
@@ -202,8 +204,8 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	return nil
 }
 
-// decideToken returns the token in force, and whether it is new. A token stays in force until its Secret is deleted. If
-// an agent that used the token has been revoked since, the token is replaced.
+// decideToken returns the token in force, and reports whether it is new. A token stays in force until its Secret is
+// deleted. If an agent has used the token and has since been revoked, the token is replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	token, made := registration.TokenOf(in.secret, in.host), false
 	if !registration.ValidToken(token.Value) || token.Created.IsZero() || token.Used && in.identity == nil {
@@ -217,9 +219,9 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver sends the settings and then the instructions to a connected agent, if they differ from the agent's own. A
-// host whose state is newer than the hub's waits for a confirmation. If such a host nevertheless has the hub's
-// instructions, they are sent again together with the hub's checkpoint.
+// handOver sends the settings and then the instructions to a connected agent, if they differ from the agent's own. If
+// the host's state is newer than the hub's, the instructions wait for a confirmation. If such a host already has the
+// hub's instructions, they are sent again together with the hub's checkpoint.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {
@@ -257,7 +259,7 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	return nil
 }
 
-// holdsInstructions reports whether a Secret, which may be nil, holds the instructions of a Host.
+// holdsInstructions reports whether a Secret holds the instructions of a Host. The Secret may be nil.
 func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
 	return secret != nil && secret.Type == v1.SecretTypeHostPlan && secret.DeletionTimestamp.IsZero() &&
 		secret.Labels[v1.LabelHost] == host.Name
@@ -270,12 +272,12 @@ func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
 }
 
-// setFinalizer patches only the finalizer, because the status of the object is written elsewhere.
+// setFinalizer patches only the finalizer, because the object's status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, change)
 }
 
-// lookAgain returns the time at which the status will change without any event, or zero if it will not.
+// lookAgain returns the time after which the status will change without any event, or zero if it will not.
 func (in *input) lookAgain() time.Duration {
 	switch {
 	case in.identity == nil && in.now.Before(in.token.Expires()):

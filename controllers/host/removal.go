@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// inUse returns the finalizers of other controllers that use the Host. A machine that is part of a cluster is cleaned
-// only after its node has been removed from the cluster.
+// inUse returns the finalizers of other controllers that use the Host. If the machine is part of a cluster, it is
+// cleaned only after its node has been removed from the cluster.
 func (in *input) inUse() (others []string) {
 	for _, f := range in.host.Finalizers {
 		if f != v1.FinalizerUninstall && f != metav1.FinalizerDeleteDependents && f != metav1.FinalizerOrphanDependents {
@@ -35,8 +35,8 @@ func (in *input) inUse() (others []string) {
 	return others
 }
 
-// remove cleans the machine, removes its agent, and removes the Host's finalizer. A machine that is not connected is
-// left unchanged.
+// remove cleans the machine, removes the agent from it, and removes the finalizer from the Host. A machine that is not
+// connected is left unchanged.
 func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Update) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(in.host, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil
@@ -88,7 +88,7 @@ func (r *Reconciler) release(ctx context.Context, in *input) error {
 	return err
 }
 
-// Revoker closes tunnels to this replica that do not, or no longer, belong to their Host's agent. It runs on every
+// Revoker closes tunnels to this replica if they do not, or no longer, belong to their Host's agent. It runs on every
 // replica.
 type Revoker struct {
 	// Client reads from the cache and Live from the API server, so no tunnel is closed because of an outdated cache.

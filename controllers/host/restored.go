@@ -19,8 +19,8 @@ import (
 
 // History detects that the hub's etcd was restored from a backup. HistoryOf creates it.
 type History struct {
-	// Checkpoint returns the checkpoint that is sent with instructions. Forgot reports whether an agent has a
-	// checkpoint that the hub has no record of.
+	// Checkpoint returns the checkpoint that is sent with instructions. Forgot reports whether the hub has no record of
+	// an agent's checkpoint.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
 	// Term returns this manager's leadership term, for the status.
@@ -33,15 +33,15 @@ func HistoryOf(r *checkpoint.Recorder) History {
 }
 
 // give sends the agent a version of the instructions, or removes its instructions if the version is empty. The current
-// checkpoint is sent with it.
+// checkpoint is sent in either case.
 func (r *Reconciler) give(in *input, version string, content []byte) {
 	in.call = r.Members.StartHostInstructions(in.member, members.HostInstructions{
 		Version: version, Content: content, Checkpoint: r.Checkpoint(),
 	})
 }
 
-// holdBack reports whether the host's state is newer than the state of the restored hub. It records the changes that
-// need a confirmation, unless they cannot harm the host.
+// holdBack reports whether the host's state is newer than the state of the restored hub. If so, it records the changes,
+// unless they have been confirmed or cannot harm the host.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
 	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
 	if lost == "" || unharmed || confirmed {
@@ -50,7 +50,7 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (be
 	return true, r.compare(ctx, in, lost)
 }
 
-// compare determines what the restored hub would do on a host whose instructions differ from the hub's.
+// compare determines what the restored hub would change on a host whose instructions differ from the hub's.
 func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
 		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache does not contain the data of the Secret
@@ -67,8 +67,8 @@ func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error 
 	return nil
 }
 
-// heldBack returns the changes that are waiting for a confirmation. It has no side effects. A host would be cleaned
-// first if its instructions have another owner, or if it does not report the owner.
+// heldBack returns the changes that are waiting for a confirmation. It has no side effects. The host would be cleaned
+// first if its instructions have another owner, or if the host does not report the owner.
 func heldBack(in *input, lost string) *v1.RestoreStatus {
 	name, progress := []string{secretName(in.host).Name}, in.report().Progress
 	held, has := &v1.RestoreStatus{Checkpoint: lost}, progress.Version
@@ -89,7 +89,7 @@ func heldBack(in *input, lost string) *v1.RestoreStatus {
 }
 
 // writeHeld writes the changes that are waiting for a confirmation to the status. The status stays unchanged while it
-// is unknown whether a host is waiting.
+// is unknown whether the host is waiting for a confirmation.
 func writeHeld(in *input, update *status.Update) {
 	if in.err != nil || in.report() == nil && in.identity != nil {
 		return

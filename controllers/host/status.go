@@ -16,11 +16,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeStatus writes the facts about the host into its status.
+// writeStatus writes the facts about the host to the Host's status.
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
 	if report != nil && in.state.Clones == nil {
-		// if two machines share the identity, it is not known which of them sent the report
+		// if two machines share the identity, it is unknown which of them sent the report
 		s.Machine, s.Plan = machine(report.Machine), progressStatus(report)
 		s.AgentVersion, s.ReportedTo = in.state.Report.AgentVersion, in.term
 	}
@@ -89,11 +89,12 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	return state, v
 }
 
-// contended reports whether another writer was faster. This is not a problem with the Host, because it is reconciled
-// again.
+// contended reports whether a write failed because another writer was faster. This is not a problem with the Host,
+// because the Host is reconciled again.
 func contended(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// orWaiting returns the former state of a host that does not report one.
+// orWaiting returns the state to use for a host that does not report its state. This is the former state, if there is
+// one.
 func orWaiting(in *input) v1.HostState {
 	if in.identity != nil && in.host.Status.State != "" {
 		return in.host.Status.State

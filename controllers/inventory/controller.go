@@ -23,11 +23,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Reconciler writes the profile of each Cluster. The API server deletes a profile together with its Cluster.
+// Reconciler writes the profile of each Cluster. When a Cluster is deleted, the API server also deletes its profile.
 type Reconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
-	// Settings returns the hub's settings: its addresses and CA.
+	// Settings returns the hub's settings, which include the hub's addresses and CA.
 	Settings func() protocol.Settings
 	// Served reports whether the hub's API server serves the ClusterProfile kind. If it does not, Reconcile does
 	// nothing.
@@ -80,7 +80,7 @@ func (r *Reconciler) write(ctx context.Context, want, found *clusterprofile.Clus
 	return r.applyStatus(ctx, want, found)
 }
 
-// apply writes the labels, the owner and the spec if any of them differs. Labels and owners that others have set are
+// apply writes the labels, the owner and the spec if any of them differs. Labels and owners from other clients are
 // kept.
 func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
 	if sameLabels(want, found) && within(want.OwnerReferences, found.OwnerReferences) && want.Spec == found.Spec {

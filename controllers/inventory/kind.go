@@ -24,12 +24,12 @@ import (
 	"github.com/drover-dev/drover/internal/clusterprofile"
 )
 
-// LookEvery is the interval at which the API server is queried for the kind until the API server serves it.
+// LookEvery is the interval at which the API server is asked whether it serves the kind, until it does.
 const LookEvery = time.Minute
 
-// Kind watches ClusterProfiles once the hub's API server serves their kind, which can be installed at any time. As a
-// source, it wakes the owners of profiles that change, and all Clusters when the watch starts. If the kind is removed,
-// Kind waits until it is installed again.
+// Kind watches ClusterProfiles once the hub's API server serves this kind. The kind can be installed at any time. As a
+// source, Kind triggers a reconcile of a profile's owner when the profile changes, and of all Clusters when the watch
+// starts. If the kind is removed, Kind waits until it is installed again.
 type Kind struct {
 	Mapper meta.RESTMapper
 	Scheme *runtime.Scheme
@@ -45,7 +45,7 @@ type Kind struct {
 // Served reports whether the kind existed at the last check and is being watched.
 func (k *Kind) Served() bool { return k.served.Load() }
 
-// Start implements source.Source. It does not wait until the kind is served.
+// Start implements source.Source. It does not wait for the kind to be served.
 func (k *Kind) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
 		err := wait.PollUntilContextCancel(ctx, k.Every, true, func(ctx context.Context) (bool, error) {
@@ -62,7 +62,7 @@ func (k *Kind) Start(ctx context.Context, queue workqueue.TypedRateLimitingInter
 	return nil
 }
 
-// watch starts if the API server serves the kind.
+// watch starts watching if the API server serves the kind.
 func (k *Kind) watch(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	if _, err := k.Mapper.RESTMapping(clusterprofile.GroupVersion.WithKind("ClusterProfile").GroupKind(), clusterprofile.GroupVersion.Version); err != nil {
 		return err

@@ -24,8 +24,7 @@ const (
 	Manager = "drover"
 	// LabelManager is the label that contains the name of a profile's cluster manager.
 	LabelManager = "x-k8s.io/cluster-manager"
-	// provider is the name of Drover's access provider. Consumers map this name to the command that creates
-	// credentials.
+	// provider is the name of Drover's access provider. Consumers map this name to a command that creates credentials.
 	provider = "drover"
 	// execExtension is the extension that client-go passes to exec plugins as spec.cluster.config.
 	execExtension = "client.authentication.k8s.io/exec"
@@ -67,7 +66,8 @@ func desired(cluster *v1.Cluster, settings protocol.Settings, before []metav1.Co
 	return profile
 }
 
-// labels returns the Cluster's labels, so that tools can select profiles by the same labels as Clusters.
+// labels returns the labels of a profile. They include the Cluster's labels, so that tools can select profiles in the
+// same way as Clusters.
 func labels(cluster *v1.Cluster) map[string]string {
 	all := maps.Clone(cluster.Labels)
 	if all == nil {
@@ -75,14 +75,14 @@ func labels(cluster *v1.Cluster) map[string]string {
 	}
 	for key := range all {
 		if tenancy.ClaimsOwnership(key) && key != v1.LabelDistribution && key != v1.LabelVersion {
-			delete(all, key) // the profile does not belong to the tool that applied the Cluster
+			delete(all, key) // the tool that applied the Cluster does not own the profile
 		}
 	}
 	all[LabelManager], all[v1.LabelManagedBy] = Manager, v1.ManagedBy
 	return all
 }
 
-// translate returns a condition of the Cluster under the name that profiles use for it.
+// translate returns one of the Cluster's conditions under the name that profiles use for it.
 func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: to, Status: metav1.ConditionUnknown, Reason: v1.ReasonPending, LastTransitionTime: cluster.CreationTimestamp}
 	if found := meta.FindStatusCondition(cluster.Status.Conditions, from); found != nil {
@@ -97,8 +97,8 @@ func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) 
 	return c
 }
 
-// properties returns facts that rarely change. They do not include the cluster's usage, or anything else that would
-// change the profile of an idle cluster.
+// properties returns facts that rarely change. The properties do not include the cluster's usage, or anything else that
+// would change while the cluster is idle.
 func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	var known []clusterprofile.Property
 	for _, p := range []clusterprofile.Property{
@@ -113,8 +113,8 @@ func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	return known
 }
 
-// access returns the access provider for the hub's proxy. It contains no credentials: the exec plugin receives the
-// audience for tokens that are valid only for this cluster.
+// access returns the access provider for the hub's proxy. It contains no credentials. The exec plugin receives the
+// audience of the tokens, which are valid only for this cluster.
 func access(cluster *v1.Cluster, settings protocol.Settings) []clusterprofile.AccessProvider {
 	if len(settings.Servers) == 0 {
 		return nil

@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// The functions below compare the hub's version of a profile with the existing one. Additions that others have made do
-// not count as differences. Otherwise each reconcile would write the profile again.
+// The functions below compare the hub's version of a profile with the existing one. Additions by other clients do not
+// count as differences. Otherwise each reconcile would write the profile again.
 
-// sameLabels reports whether a profile has the labels that it should have, and no other labels that Drover has set.
+// sameLabels reports whether a profile has all the desired labels, and no other labels that Drover has set.
 func sameLabels(want, found *clusterprofile.ClusterProfile) bool {
 	for key, value := range want.Labels {
 		if at, there := found.Labels[key]; !there || at != value {
@@ -70,7 +70,7 @@ func sameStatus(want, found clusterprofile.ClusterProfileStatus) bool {
 		within(want.AccessProviders, found.AccessProviders) && count(want.AccessProviders, way) == count(found.AccessProviders, way)
 }
 
-// within reports whether a list contains all elements of another list.
+// within reports whether the list all contains every element of the list some.
 func within[E any](some, all []E) bool {
 	return !slices.ContainsFunc(some, func(one E) bool {
 		return !slices.ContainsFunc(all, func(other E) bool { return equality.Semantic.DeepEqual(one, other) })

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// fieldOwner is the manager's field manager on Clusters.
+	// fieldOwner is the name of the manager's field manager for Clusters.
 	fieldOwner = owned.FieldOwner
 	// conflictPause is how long to wait after a conflict, so that the cache can catch up.
 	conflictPause = 50 * time.Millisecond
@@ -52,13 +52,13 @@ func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	}
 }
 
-// unsettled reports whether some members may not have reconnected yet since the manager started. A wave is not skipped
-// because of such members.
+// unsettled reports whether some members may not have had time to reconnect since the manager started. A wave is not
+// skipped because such members are missing.
 func (r *Reconciler) unsettled(s *scope) bool {
 	return r.Settled != nil && !r.Settled() && s.misses()
 }
 
-// misses reports whether any member is not connected.
+// misses reports whether any member is missing because it is not connected.
 func (s *scope) misses() bool {
 	return slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Connected })
 }
@@ -95,8 +95,8 @@ func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.C
 	return nil
 }
 
-// patch writes a Cluster, and remembers the result until it is in the cache. A Cluster that no longer exists is not an
-// error.
+// patch writes a Cluster, and remembers the result until the cache contains it. It is not an error if the Cluster no
+// longer exists.
 func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v1.Cluster) error) (*v1.Cluster, error) {
 	next := read.DeepCopy()
 	if err := change(next); err != nil {
@@ -110,8 +110,8 @@ func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v
 	return next, nil
 }
 
-// releaseAll removes the claims and labels of a deleted plan from all Clusters. The label with which a user excludes a
-// Cluster from a plan is kept.
+// releaseAll removes the claims and labels of a deleted plan from all Clusters. The label that a user has set to
+// exclude a Cluster from the plan is kept.
 func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -171,9 +171,9 @@ func (s *scope) delivery(i int) rollout.Delivery {
 	return s.observed.Deliver(&s.clusters[i])
 }
 
-// made returns the set of a plan. If the set cannot be built, it returns a placeholder that makes members keep their
-// current set. The store waits for all owners before it removes unwanted objects from members, so each plan must pass a
-// set for each member.
+// made returns the set of a plan. If the set cannot be built, made returns a placeholder that makes members keep their
+// current set. The store removes no unwanted objects from members until it has heard from all owners, so each plan must
+// pass a set for each of its members.
 func (s *scope) made(paused bool) *set.Set {
 	made, err := s.set(paused)
 	if err != nil {

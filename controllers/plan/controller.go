@@ -3,7 +3,8 @@
 
 // Package plan reconciles Plan.
 //
-// Members run a plan in the specified order and number, and the plan's status shows their progress.
+// It lets members run a plan in the specified order, a limited number at a time, and shows their progress in the plan's
+// status.
 package plan
 
 import (
@@ -28,23 +29,23 @@ import (
 type Reconciler struct {
 	// Client writes objects, and reads them from a cache with the indexes of package index.
 	Client client.Client
-	// Secrets reads the Secrets with the label for plans.
+	// Secrets reads the Secrets that are labeled for plans.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
 	Deliveries delivery.Deliverer
-	// State returns the state of a plan in a member, as its agent reported it.
+	// State returns the state of a plan in a member, as reported by the member's agent.
 	State func(plan string, member types.NamespacedName) MemberState
 	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
 	Unconfirmed delivery.Unconfirmed
-	// Channel returns the version that a release channel points to, and queries the channel on behalf of a workspace if
-	// a query is due.
+	// Channel returns the version that a release channel points to. If a query is due, Channel queries the release
+	// channel on behalf of a workspace.
 	Channel func(workspace, url string) release.Result
-	// Settled reports whether agents have had time to reconnect since this manager started. Until then, a missing agent
-	// does not count as disconnected. If Settled is nil, agents have had time.
+	// Settled reports whether agents have had time to reconnect since this manager started. Until it reports true, a
+	// missing agent does not count as disconnected. If Settled is nil, agents count as having had time.
 	Settled func() bool
-	// Returned is like Settled, but counts from the time when the first agent was connected, because the hub may not
-	// have been reachable before. It is used where an agent may have newer information about a plan than the hub. If it
-	// is nil, agents have had time.
+	// Returned is like Settled, but counts from the time when the first agent connected, because the hub may not have
+	// been reachable before that. It is used where an agent may have newer information about a plan than the hub. If
+	// Returned is nil, agents count as having had time.
 	Returned func() bool
 	Now      func() time.Time
 
@@ -58,7 +59,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile advances one plan as far as possible. Claims on Clusters mark the members in progress.
+// Reconcile advances one plan as far as possible. The plan's claims on Clusters mark the members that are in progress.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	plan := &v1.Plan{}
 	if err := r.Client.Get(ctx, req.NamespacedName, plan); client.IgnoreNotFound(err) != nil {
@@ -85,8 +86,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, s)
 }
 
-// wait makes members keep their set for a plan whose channel has not responded yet. The store waits for all owners
-// before it removes superfluous objects from members, and there may be many slow channels.
+// wait makes members keep their current set while the plan's channel has not responded yet. Otherwise many slow
+// channels could delay the store, which waits for all owners before it removes superfluous objects from members.
 func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {

@@ -34,18 +34,20 @@ const silence = 15 * time.Second
 type scope struct {
 	plan    *v1.Plan
 	release resolved
-	// spec is the spec that members receive, and secrets are the copies that they receive with it.
+	// spec is the spec that members receive, and secrets are the copies of Secrets that they receive along with the
+	// spec.
 	spec    *v1.PlanSpec
 	secrets []*corev1.Secret
 	fleet   rollout.FleetPlan
-	// clusters are the Clusters that the plan applies to or has a claim on, by name. members holds more information
-	// about the same Clusters, in the same order.
+	// clusters are the Clusters that the plan applies to or has a claim on, sorted by name. members holds more
+	// information about the same Clusters, in the same order.
 	clusters []rollout.Cluster
 	members  []observedMember
-	// problem prevents the plan from continuing: nothing new starts, and everything that has started is paused.
+	// problem is the problem that prevents the plan from continuing. Nothing new starts, and everything that has
+	// started is paused.
 	problem *index.Problem
 
-	// observed and decision are the planner's result after all steps have been taken.
+	// observed and decision are the planner's results after all steps have been taken.
 	observed *rollout.Fleet
 	decision rollout.FleetDecision
 }
@@ -56,7 +58,7 @@ type observedMember struct {
 	state  MemberState
 }
 
-// resolved is the version, if it is known.
+// resolved is the result of resolving a plan's version.
 type resolved struct {
 	version string // empty if none is known
 	reason  string // the reason of the LatestResolved condition
@@ -64,8 +66,8 @@ type resolved struct {
 	next    time.Time // when to query the channel again
 }
 
-// gather reads everything that a plan depends on. It returns nil while the channel is being queried, because it is too
-// early to decide anything.
+// gather reads everything that a plan depends on. It returns nil while the channel is being queried for the first time,
+// because it is too early to decide anything.
 func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) {
 	s := &scope{plan: plan}
 	var known bool
@@ -90,7 +92,7 @@ func (s *scope) fail(reason, message string, stalled bool) {
 }
 
 // resolve determines the version, which is unknown while a channel is being queried for the first time. The plan's
-// status remembers the version of its channel, and a new leader uses that while the channel is down.
+// status contains the last version from the channel. A new leader uses this version while the channel is unavailable.
 func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
@@ -188,7 +190,7 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// observe returns a Cluster as the planner sees it.
+// observe returns a Cluster in the form that the planner uses.
 func observe(plan string, m observedMember, selected bool, now time.Time) rollout.Cluster {
 	c := rollout.Cluster{
 		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan), Hold: m.state.Hold, Status: rollout.StatusOf(m.state.Status),
@@ -196,7 +198,7 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 	}
 	switch {
 	case !m.state.Connected:
-		c.Away, c.AwaySince = "it is not connected", now // its status will soon say since when
+		c.Away, c.AwaySince = "it is not connected", now // the Cluster's status will soon say since when
 		if said := meta.FindStatusCondition(m.object.Status.Conditions, v1.ConditionConnected); said != nil && said.Status == metav1.ConditionFalse {
 			c.AwaySince = said.LastTransitionTime.Time
 			c.Away += " since " + c.AwaySince.UTC().Format(time.RFC3339)
@@ -218,12 +220,12 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 	return c
 }
 
-// unreported reports whether it is unknown if a plan is in a member.
+// unreported reports whether it is unknown if a member has a plan.
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
-// readClaim returns the claim of a plan on a Cluster, or nil if there is none. A claim that cannot be read, or whose
-// times do not fit into a status, is returned without a revision. It is unknown what is running there, and that work
-// can finish before the member starts again.
+// readClaim returns the claim of a plan on a Cluster, or nil if there is none. If a claim cannot be read, or its times
+// do not fit into a status, it is returned without a revision. In that case, it is unknown what is running in the
+// member, and that work can finish before the member starts again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {

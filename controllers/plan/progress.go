@@ -18,22 +18,23 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxPlans is the maximum number of plans whose status is kept for one member, because its agent may be malicious.
+// maxPlans is the maximum number of plans whose status is kept for one member. There is a limit because the member's
+// agent may be malicious.
 const maxPlans = 128
 
 // MemberState contains what the hub knows about a plan in a member.
 type MemberState struct {
-	// Connected reports whether the member is connected.
+	// Connected is true if the member is connected.
 	Connected bool
-	// Refuses is the reason why the member's agent runs no plans: ReasonAgentTooOld, ReasonAgentReadOnly, or
+	// Refuses is the reason why the member's agent runs no plans. It is ReasonAgentTooOld, ReasonAgentReadOnly, or
 	// ReasonIdentityMismatch if two clusters share the identity. It is empty if the agent runs plans or is not
 	// connected.
 	Refuses string
-	// Reported reports whether the agent has reported all its plans and is reporting each change. Otherwise Hold and
-	// Status may be old or empty.
+	// Reported is true if the agent has reported all its plans and is reporting each change. Otherwise Hold and Status
+	// may be outdated or empty.
 	Reported bool
-	// Silent is the time since which an agent that runs plans has not reported all of them. It is zero if the agent has
-	// reported them or is not connected.
+	// Silent is the time since which an agent that runs plans has not reported all of its plans. It is zero if the
+	// agent has reported them or is not connected.
 	Silent time.Time
 	// Hold explains why the member currently does not take part. It is empty if the member takes part.
 	Hold string
@@ -43,7 +44,7 @@ type MemberState struct {
 }
 
 // Progress keeps the members' reports about plans. While a member is disconnected, its last status is kept. A new
-// leader knows nothing until the agents have reported. It is a members.Follower. All methods may be called
+// leader knows nothing until the agents have reported. Progress is a members.Follower. All methods may be called
 // concurrently.
 type Progress struct {
 	state func(types.NamespacedName) members.State
@@ -104,7 +105,7 @@ func (p *Progress) State(plan string, member types.NamespacedName) MemberState {
 	return state
 }
 
-// Start begins to measure how long agents are silent, and returns when ctx ends.
+// Start starts measuring how long agents have been silent, and returns when ctx ends.
 func (p *Progress) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.leads = true
@@ -116,7 +117,7 @@ func (p *Progress) Start(ctx context.Context) error {
 	return nil
 }
 
-// Changed checks a member's connection. It is a callback for members.Registry.OnChange.
+// Changed checks a member's connection. It is the callback for members.Registry.OnChange.
 func (p *Progress) Changed(member types.NamespacedName) {
 	state := p.state(member)
 	runs, refuses := state.Connected() && state.Report != nil, ""
@@ -139,7 +140,7 @@ func (p *Progress) Changed(member types.NamespacedName) {
 	}
 }
 
-// lookLocked records since when an agent has been silent.
+// lookLocked records since when an agent has been silent. The caller must hold mu.
 func (p *Progress) lookLocked(m *progress) {
 	switch {
 	case !m.runs || m.refuses != "" || m.synced:
@@ -201,7 +202,7 @@ func (p *Progress) Event(member types.NamespacedName, event *protocol.PlanEvent)
 	}
 }
 
-// Stopped records that a member's state may change without a report from now on. Earlier reports are kept.
+// Stopped records that, from now on, a member's state may change without a report. Earlier reports are kept.
 func (p *Progress) Stopped(member types.NamespacedName) {
 	p.mu.Lock()
 	m := p.memberLocked(member)
@@ -235,7 +236,7 @@ func (m *progress) takeLocked(event *protocol.PlanEvent) (plan string, all bool)
 	return "", false
 }
 
-// keepLocked stores a status, and reports whether it changed.
+// keepLocked stores a status, and reports whether the status changed.
 func (m *progress) keepLocked(state *protocol.PlanState) bool {
 	was := m.states[state.Name]
 	if was == nil && len(m.states) >= maxPlans {

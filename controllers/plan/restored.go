@@ -12,11 +12,12 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// awaitConfirmation returns the reason why a plan does not start in a member: another member of the plan is waiting, or
-// may be waiting, for confirmation after the hub was restored. A plan from a backup refers to all its members as they
-// were at that time. While it is unknown whether the plan should run at all, it does not start even in members that
-// lost nothing. The zero value means that it can start. It can also start in a member that is itself waiting, because
-// nothing is sent to that member, and the plan is one of the changes to confirm.
+// awaitConfirmation returns the reason why a plan does not start in a member. The reason is that another of the plan's
+// members is waiting, or may be waiting, for confirmation after the hub was restored. A plan from a backup refers to
+// all its members as they were at that time. While it is unknown whether the plan should run at all, the plan does not
+// start, even in members for which the hub lost nothing. The zero value means that the plan can start. The plan can
+// also start in a member that is itself waiting, because nothing is sent to that member until the changes, including
+// the plan, have been confirmed.
 func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	if r.Unconfirmed == nil {
 		return rollout.Wait{}
@@ -45,5 +46,5 @@ func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	return rollout.Wait{}
 }
 
-// maxWaiting is the number of members that a message names.
+// maxWaiting is the maximum number of members that a message names.
 const maxWaiting = 5

@@ -26,14 +26,15 @@ import (
 )
 
 const (
-	// listenAgain is when to check again for reports that agents have not sent yet. A report wakes the plan anyway.
+	// listenAgain is when to check again for reports that agents have not sent yet. A report triggers a reconcile
+	// anyway.
 	listenAgain = time.Second
-	// maxMessage is the limit for the message of a member, in bytes.
+	// maxMessage is the maximum size of a member's message, in bytes.
 	maxMessage = 512
 	// statusPause is the minimum time between two status writes if only counts have changed.
 	statusPause = time.Second
-	// reasonPause is how long no event is emitted when a plan returns to an earlier reason. A member's state may change
-	// back and forth constantly.
+	// reasonPause is how long no event is emitted if a plan returns to an earlier reason, because a member's state may
+	// change back and forth constantly.
 	reasonPause = time.Minute
 )
 
@@ -41,7 +42,7 @@ const (
 type conclusion struct {
 	reason, message   string
 	complete, stalled bool
-	// ready reports whether every member that can be reached is complete.
+	// ready is true if every member that can be reached is complete.
 	ready bool
 }
 
@@ -83,7 +84,7 @@ func (r *Reconciler) again(s *scope) time.Duration {
 	return max(next.Sub(r.Now()), time.Millisecond)
 }
 
-// unreported reports whether members that have the plan are about to report its progress.
+// unreported reports whether any members that have the plan have yet to report its progress.
 func (r *Reconciler) unreported(s *scope) bool {
 	for i, m := range s.members {
 		if s.clusters[i].Claim == nil || m.state.Status != nil || m.state.Reported {
@@ -103,7 +104,7 @@ func (s *scope) conclusion() conclusion {
 	wait := s.decision.Wait
 	v := conclusion{reason: wait.Reason, message: wait.Message}
 	switch v.reason {
-	case "": // a step that could not be taken yet
+	case "": // for a step that could not be taken yet
 		v.reason, v.message = v1.ReasonApplying, "it goes on"
 	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
 		v.complete, v.ready = true, true
@@ -118,13 +119,13 @@ func (s *scope) conclusion() conclusion {
 	return v
 }
 
-// completeSomewhere reports whether a member has completed the plan, in this revision or an earlier one. A plan that no
+// completeSomewhere reports whether any member has completed this or an earlier revision of the plan. A plan that no
 // member has ever carried out is not Ready, no matter how many members are disconnected.
 func (s *scope) completeSomewhere() bool {
 	return slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Complete != nil })
 }
 
-// warning reports whether the event is a warning.
+// warning reports whether the conclusion's event is a warning.
 func (v conclusion) warning() bool {
 	return v.stalled || v.reason == v1.ReasonChannelFailed || v.reason == v1.ReasonMemberLost
 }
@@ -198,7 +199,7 @@ func (s *scope) fill(outcomes []delivery.Outcome) {
 	st.Nodes.LeftOut = s.leftOut()
 }
 
-// current returns a member's status for its current revision, or nil if the member reports none.
+// current returns a member's status for the member's current revision, or nil if the member has not reported one.
 func (s *scope) current(i int) *v1.PlanStatus {
 	if said := s.members[i].state.Status; s.clusters[i].Claim != nil && said != nil && said.Revision == s.fleet.Revision {
 		return said
@@ -226,7 +227,7 @@ func sum(all *[5]int, c *v1.PlanCount) {
 	}
 }
 
-// nodes adds the nodes of a member that are in progress or failed, as far as there is room.
+// nodes adds a member's nodes that are in progress or have failed, as long as there is room.
 func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	st := &s.plan.Status
 	for _, a := range said.Applying {

@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// decideProject builds the set of a project for each member. The sets differ only if another project owns a namespace
-// that both projects list.
+// decideProject builds the project's set for each member. The sets differ only if another project owns a namespace that
+// both projects list.
 func (r *Reconciler) decideProject(ctx context.Context, project *v1.Project, d *decision) error {
 	rivals, err := r.rivals(ctx, project)
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *Reconciler) decideProject(ctx context.Context, project *v1.Project, d *
 	return nil
 }
 
-// rivals returns the other projects of the workspace that list one of this project's namespaces.
+// rivals returns the other projects in the workspace that list one of this project's namespaces.
 func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Project, error) {
 	listing, err := index.ProjectsListing(ctx, r.Client, project.Namespace, project.Spec.Namespaces)
 	return slices.DeleteFunc(listing, func(other *v1.Project) bool {
@@ -66,7 +66,8 @@ func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Pro
 	}), err
 }
 
-// taken returns the namespaces of a project that belong to another project in a member, with the name of that project.
+// taken returns the project's namespaces that belong to another project in a member, with the name of that other
+// project.
 func (r *Reconciler) taken(ctx context.Context, project *v1.Project, rivals []*v1.Project, member types.NamespacedName) (map[string]string, error) {
 	if len(rivals) == 0 {
 		return nil, nil

@@ -36,9 +36,9 @@ type Deliverer interface {
 
 // Reconciler reconciles Projects.
 type Reconciler struct {
-	// Client writes objects, and reads them from a cache with the indexes of package index.
+	// Client writes objects, and reads them from a cache with the indexes from package index.
 	Client client.Client
-	// Secrets reads the Secrets with the label for a project. index.SecretReader is an implementation.
+	// Secrets reads the Secrets that are labeled for a project. index.SecretReader is an implementation.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
 	Deliveries Deliverer
@@ -52,7 +52,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one project to its members, and writes the progress into its status.
+// Reconcile delivers one project to its members, and writes the progress to the project's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	project := &v1.Project{}
 	key, secretsKey := keys(req.NamespacedName)
@@ -87,8 +87,8 @@ type decision struct {
 	members  []types.NamespacedName
 	projects map[types.NamespacedName]*set.Set
 	secrets  map[types.NamespacedName]*set.Set
-	// held maps Cluster names to the outcome of the guards, for members that get no copies of Secrets until the guards
-	// are applied.
+	// held contains the members that get no copies of Secrets until the guards are applied. It maps the names of their
+	// Clusters to the outcome of delivering the guards.
 	held map[string]delivery.Outcome
 	// problems keep the project, or part of it, from being delivered. The most important one is first.
 	problems []index.Problem
@@ -100,7 +100,7 @@ func (d *decision) fail(reason, message string) {
 }
 
 // decide reads everything that the project depends on and makes a decision. It returns an error only if reading fails.
-// A mistake in the project becomes a problem of the decision, so the project's objects are removed from members.
+// A mistake in the project becomes one of the decision's problems, so the project's objects are removed from members.
 func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision, error) {
 	d := decision{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
@@ -142,7 +142,7 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 			continue
 		}
 		kept, err := keep(r.Deliveries.Kept(copies.ID, member), copies, content)
-		if err != nil { // even without the namespaces that have been removed since, the copies are too large
+		if err != nil { // even without the namespaces that have since been removed, the copies are too large
 			d.fail(v1.ReasonDeliveryFailed, fmt.Sprintf("The copies in cluster %s are taken away: %v", member.Name, err))
 			kept = delivery.Absent(copies.ID)
 		}
@@ -152,7 +152,7 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 }
 
 // keep returns the copies for a member in which projects are not guarded. These are the copies that the member should
-// already have, except in namespaces that have left the project since. Nothing is added or changed in the member.
+// already have, except in namespaces that have since left the project. No copies are added or changed in the member.
 func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	switch {
 	case kept == nil:
@@ -186,8 +186,8 @@ func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	return set.New(copies.ID, nil, rest)
 }
 
-// unguarded returns the members in which the guards of projects are not in force, with the reason. In these members,
-// anyone who can label a namespace could obtain the Secrets of a project.
+// unguarded returns the members in which the project guards are not in force, with the reason. In these members, anyone
+// who can label a namespace could obtain the Secrets of a project.
 func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delivery.Outcome {
 	held := map[string]delivery.Outcome{}
 	for _, guards := range r.Deliveries.Outcomes(set.Guards, members) {
@@ -203,7 +203,7 @@ func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delive
 	return held
 }
 
-// sources returns the Secrets that are labeled for a project. Secrets that are copied include their content.
+// sources returns the Secrets that are labeled for a project. The content is included only for Secrets that are copied.
 func (r *Reconciler) sources(ctx context.Context, project *v1.Project, d *decision) ([]corev1.Secret, error) {
 	var labelled corev1.SecretList
 	if err := r.Secrets.List(ctx, &labelled, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {
@@ -222,7 +222,7 @@ func (r *Reconciler) sources(ctx context.Context, project *v1.Project, d *decisi
 			d.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %v", secret.Name, tooLarge))
 		case err == nil:
 			sources = append(sources, secret)
-		case !apierrors.IsNotFound(err): // the removal of the Secret wakes this controller
+		case !apierrors.IsNotFound(err): // the removal of the Secret triggers a reconcile
 			return nil, fmt.Errorf("read secret %s/%s: %w", project.Namespace, secret.Name, err)
 		}
 	}

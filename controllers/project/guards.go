@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// MemberDeliverer delivers sets to members, and is told when members change or are removed. The delivery store
+// MemberDeliverer delivers sets to members, and is notified when members change or are removed. The delivery store
 // implements it.
 type MemberDeliverer interface {
 	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
@@ -46,7 +46,7 @@ func NewGuards(clusters client.Reader, deliveries MemberDeliverer) (*Guards, err
 	return &Guards{clusters: clusters, deliveries: deliveries, set: set}, nil
 }
 
-// Reconcile hands over the guards of one member, or does nothing if its Cluster is being deleted.
+// Reconcile delivers the guards to one member, or does nothing if the member's Cluster is being deleted.
 func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Guards, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}
@@ -59,7 +59,7 @@ func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		g.deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
 	}
-	g.deliveries.Changed(req.NamespacedName) // its profile, which decides whether anything is delivered, may have changed
+	g.deliveries.Changed(req.NamespacedName) // the profile, which decides about deliveries, may have changed
 	g.deliveries.Replace(key, map[types.NamespacedName]*set.Set{req.NamespacedName: g.set})
 	return ctrl.Result{}, nil
 }

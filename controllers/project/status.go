@@ -44,8 +44,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d dec
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, project, change)
 }
 
-// outcomes returns the worse of two outcomes for each member: the project's and its secrets'. Secrets that are waiting
-// for the guards have the guards' outcome.
+// outcomes returns, for each member, the worse of two outcomes: for delivering the project, and for delivering its
+// secrets. If secrets are waiting for the guards, the guards' outcome counts for them.
 func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcome {
 	if len(d.projects) == 0 {
 		return nil
@@ -85,8 +85,8 @@ func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Out
 	return &status.Event{Warning: !fits, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
 }
 
-// quotaFits returns the QuotaFits condition, which reports whether any namespace has less than its default share or,
-// even worse, nothing. It has no side effects.
+// quotaFits returns the QuotaFits condition, which is False if any namespace has less than its default share, or no
+// share at all. It has no side effects.
 func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	var short, spent []string
 	for _, o := range outcomes {
@@ -126,7 +126,7 @@ func messages(problems []index.Problem) []string {
 	return texts
 }
 
-// named joins the first texts. If there are more, it says so, but it does not say how many, because an agent names only
+// named joins the first few texts. If there are more, the result says so, but not how many, because an agent names only
 // the first few.
 func named(texts []string, separator string) string {
 	if len(texts) < maxNamed {

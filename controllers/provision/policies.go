@@ -16,7 +16,7 @@ import (
 
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=list
 
-// watchPolicies makes every replica watch for the admission policies that limit the provisioner's account.
+// watchPolicies makes every replica watch the admission policies that restrict the provisioner's account.
 func watchPolicies(mgr ctrl.Manager, cfg config.Config, clients kubernetes.Interface) error {
 	log := mgr.GetLogger().WithName("policies")
 	watch, err := policies.New(limits(cfg), clients.AdmissionregistrationV1(), log)
@@ -29,7 +29,7 @@ func watchPolicies(mgr ctrl.Manager, cfg config.Config, clients kubernetes.Inter
 	return mgr.Add(watch)
 }
 
-// limits returns the manifests with the policies for a configuration.
+// limits returns the manifests of the policies for a configuration.
 func limits(cfg config.Config) policies.Manifests {
 	files, folder := []string{"provision/policy.yaml"}, "config/provision"
 	if cfg.ClusterAPI.Enabled {

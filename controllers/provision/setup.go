@@ -40,9 +40,9 @@ import (
 )
 
 // Every provisioner has the rights in config/provision/role.yaml. The rights for Cluster API are defined next to its
-// controllers. Instructions of Hosts run as root on the machines. In workspaces where an administrator has bound
+// controllers. Hosts' instructions run as root on the machines. In workspaces where an administrator has bound
 // drover-provisioner-workspace, the provisioner can get Secrets whose names it knows, but cannot list Secrets. The
-// policies in config/provision/policy.yaml limit its writes.
+// policies in config/provision/policy.yaml restrict its writes.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get
@@ -60,7 +60,7 @@ import (
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots/status,verbs=patch
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores/status,verbs=patch
 
-// Setup adds every controller to a manager, and the hooks that Cluster API calls.
+// Setup adds every controller, and the hooks that Cluster API calls, to a manager.
 func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	s := shared{
 		mgr: mgr, client: mgr.GetClient(), live: mgr.GetAPIReader(),
@@ -95,7 +95,7 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	return wiring.Add(mgr, all)
 }
 
-// watch adds everything other than controllers that runs on every replica.
+// watch adds everything that runs on every replica, apart from controllers.
 func watch(mgr ctrl.Manager, cfg config.Config) error {
 	clients, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -126,7 +126,7 @@ func (s shared) served(install string, version schema.GroupVersion, kinds ...str
 	return nil
 }
 
-// installations lists the controllers of k3s and RKE2 clusters and of their etcd.
+// installations lists the controllers for k3s and RKE2 clusters and for their etcd.
 func (s shared) installations() []wiring.Controller {
 	clusters := &installation.Reconciler{
 		Client: s.client, Live: s.live, Recorder: s.recorder("drover-installation"), Now: time.Now,
@@ -159,7 +159,8 @@ func (s shared) etcd(name string, backend etcd.Backend, objects ...client.Object
 	return c
 }
 
-// clusterAPI lists the controllers of the kinds that Cluster API uses to create clusters, and of their etcd.
+// clusterAPI lists the controllers for the kinds that Cluster API uses to create clusters, and for the etcd of these
+// clusters.
 func (s shared) clusterAPI() []wiring.Controller {
 	return []wiring.Controller{
 		s.etcd("etcd", etcd.Kubeadm{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Now: time.Now},
@@ -170,7 +171,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 			},
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&infrav1.DroverCluster{}),
-				// All kubeconfigs contain the hub's addresses and CA.
+				// All kubeconfigs contain the hub's addresses and CA, which are in this ConfigMap.
 				wiring.OnOtherChange(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(s.everyDroverCluster),
 					builder.WithPredicates(wiring.Named(s.hub.ConfigMap()))),
 			},

@@ -64,11 +64,11 @@ func (b BuiltIn) Start(ctx context.Context) error {
 			b.Log.Error(errors.Join(failed...), "cannot apply built-in role templates, trying again")
 		}
 		return len(failed) == 0, nil
-	}) // it ends early only when ctx ends
+	}) // this returns early only when ctx ends
 	return nil
 }
 
-// apply replaces the spec as a whole. A server-side apply would keep templates that another client has added to
+// apply replaces the spec as a whole. Server-side apply would keep templates that another client has added to
 // spec.inherits.
 func (b BuiltIn) apply(ctx context.Context, template *unstructured.Unstructured) error {
 	found := &unstructured.Unstructured{}

@@ -27,7 +27,7 @@ import (
 
 // Reconciler reconciles RoleTemplates.
 type Reconciler struct {
-	// Client writes objects, and reads them from a cache with the indexes of package index.
+	// Client writes objects, and reads them from a cache with the indexes from package index.
 	Client     client.Client
 	Recorder   events.EventRecorder
 	Deliveries delivery.Deliverer
@@ -40,7 +40,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one template to the members in which it is bound, and writes the progress into its status.
+// Reconcile delivers one template to the members in which it is bound, and writes the progress to the template's
+// status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Role, Name: req.Name}
 	template := &v1.RoleTemplate{}
@@ -64,7 +65,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, template, used, given, refused)
 }
 
-// setsOf returns the same set for each member, or nil if there is no set.
+// setsOf returns a map that assigns the same set to each member, or an empty map if there is no set.
 func setsOf(members []types.NamespacedName, given *set.Set) map[types.NamespacedName]*set.Set {
 	sets := make(map[types.NamespacedName]*set.Set, len(members))
 	if given != nil {
@@ -86,7 +87,7 @@ func (r *Reconciler) writeStatus(
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, template, change)
 }
 
-// compute builds the set of a template, or nil if the template is external or refused.
+// compute builds the set of a template. It returns nil if the template is external or rejected.
 func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*set.Set, *access.Error, error) {
 	var templates v1.RoleTemplateList
 	if err := r.Client.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {

@@ -17,12 +17,12 @@ import (
 // uses describes the members in which a template is bound.
 type uses struct {
 	members []types.NamespacedName
-	// until is the time until one of the bindings expires, or 0 for never.
+	// until is the time until the first of the bindings expires, or 0 if none of them expires.
 	until time.Duration
 }
 
-// uses finds the members in which a template is bound. It considers only bindings that are allowed to bind the template
-// and that have not expired.
+// uses finds the members in which a template is bound. It considers only bindings that have not expired and are allowed
+// to bind the template.
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {
@@ -67,7 +67,8 @@ type finding struct {
 	uses
 	now   time.Time
 	known map[types.NamespacedName]struct{}
-	// targets by name that have already been looked up, so that a thousand bindings for one member need only one lookup
+	// targets with a name that have already been looked up, so that a thousand bindings for one member require only one
+	// lookup
 	targets map[string]struct{}
 }
 
@@ -84,7 +85,7 @@ func (f *finding) expired(end *metav1.Time) bool {
 	return false
 }
 
-// same reports whether a target by name has already been looked up.
+// same reports whether a target with a name has already been looked up.
 func (f *finding) same(namespace string, t v1.ClusterTarget) bool {
 	if t.ClusterSelector != nil {
 		return false

@@ -34,7 +34,7 @@ func (k *Keys) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, erro
 		return ctrl.Result{}, fmt.Errorf("read the keys that sign tokens: %w", err)
 	}
 	set, err := keys.Decode(secret.Data[signin.KeyOfKeys])
-	if err != nil { // new keys would invalidate all tokens, so an administrator must decide
+	if err != nil { // new keys would invalidate all tokens, so an administrator has to decide
 		return ctrl.Result{}, fmt.Errorf("read Secret %s: %w; delete it to have new keys made, which ends all tokens", k.Secret, err)
 	}
 	now := k.Now()

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Limits for the interval between requests that check whether a provider responds. Within these limits, the interval is
-// as long as the time for which the provider has not responded.
+// Limits on the interval between checks whether a provider responds. Within these limits, the interval is as long as
+// the time for which the provider has not responded.
 const (
 	checkEvery = 5 * time.Minute
 	checkSoon  = 10 * time.Second
@@ -58,7 +58,7 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	update := status.Begin(p)
 	condition := ready(p, failed)
 	setReady(&p.Status.Conditions, condition, r.Now())
-	kind, _ := r.Connectors.TypeOf(p) // the result of check describes the error
+	kind, _ := r.Connectors.TypeOf(p) // check returns the same error
 	p.Status.ObservedGeneration, p.Status.Type = p.Generation, kind.Name
 	return ctrl.Result{RequeueAfter: checkAgain(p, failed, r.Now())}, update.Commit(ctx, r.Client, r.Recorder)
 }
@@ -68,18 +68,18 @@ func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 	switch {
 	case p.Spec.Disabled:
 		return 0
-	case failed != nil: // the waits double, and a new leader continues with them
+	case failed != nil: // the waits double, even across changes of the leader
 		since := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).LastTransitionTime.Time
 		return min(max(now.Sub(since), checkSoon), checkEvery)
 	}
 	return checkEvery
 }
 
-// Handler wakes the controller for the AuthProviders that a Secret belongs to.
+// Handler enqueues the AuthProviders that refer to a Secret.
 func (r *Providers) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) (requests []reconcile.Request) {
 		var all v1.AuthProviderList
-		// this reads from a cache; the provider is checked again anyway
+		// this reads from a cache; on an error, the provider is checked again anyway
 		if secret.GetNamespace() != r.Connectors.Namespace || secret.GetLabels()[v1.LabelSecretKind] != v1.SecretKindProvider || r.Client.List(ctx, &all) != nil {
 			return nil
 		}
@@ -125,7 +125,7 @@ func ready(p *v1.AuthProvider, failed error) metav1.Condition {
 	default:
 		c.Reason = v1.ReasonUnreachable
 	}
-	// A provider can send any text, and kubectl writes it to the user's terminal.
+	// A provider can send any text, and kubectl prints the text on the user's terminal.
 	c.Message = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '.'

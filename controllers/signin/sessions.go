@@ -30,7 +30,7 @@ type Sessions struct {
 	Now       func() time.Time
 }
 
-// Ends reports whether an object really is the Secret of a session or token, as opposed to only having its label.
+// Ends reports whether an object really is the Secret of a session or token, and does not merely have the label.
 func (s *Sessions) Ends(o client.Object) bool {
 	prefixes := map[string]string{v1.SecretKindSession: session.Prefix, v1.SecretKindToken: scripttoken.Prefix}
 	prefix, known := prefixes[o.GetLabels()[v1.LabelSecretKind]]

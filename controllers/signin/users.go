@@ -36,7 +36,7 @@ type Users struct {
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=users/status,verbs=get;update;patch
 
-// Handler wakes the controller for the User that a password Secret belongs to.
+// Handler enqueues the User that a password Secret belongs to.
 func (u *Users) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		name := o.GetName()
@@ -64,8 +64,8 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
 }
 
-// setReady sets the Ready condition, and Stalled while Ready is False for a reason that only a user can fix. This does
-// not include a missing object, which may be created soon.
+// setReady sets the Ready condition, and Stalled while Ready is False for a reason that only a user can fix. A missing
+// object is not such a reason, because the object may be created soon.
 func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.Time) {
 	ready.LastTransitionTime = metav1.NewTime(now)
 	meta.SetStatusCondition(conditions, ready)
@@ -77,8 +77,8 @@ func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.T
 	meta.SetStatusCondition(conditions, ready)
 }
 
-// decide returns the Ready condition of a User. The given Secret contains the user's password hash. It is nil if there
-// is none.
+// decide returns the Ready condition of a User. The given Secret contains the user's password hash. The Secret is nil
+// if there is none.
 func decide(user *v1.User, secret *corev1.Secret) metav1.Condition {
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: user.Generation}
 	switch {

@@ -30,8 +30,8 @@ func (r *Runner) readCheckpoint() error {
 	return nil
 }
 
-// reach stores the checkpoint that came with instructions. It does so before the instructions themselves are stored, so
-// that a host never has instructions with an earlier checkpoint.
+// reach stores the checkpoint that came with instructions. The checkpoint is stored before the instructions themselves,
+// so that a host never has instructions with an earlier checkpoint.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint

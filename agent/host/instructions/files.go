@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultMode is the mode of files that do not specify one.
+// defaultMode is the mode of files whose mode is not specified.
 const defaultMode = "0600"
 
 // modeOf returns the mode of a file in instructions. The mode has already been checked.
@@ -57,8 +57,9 @@ func writeFile(root string, file protocol.HostFile) error {
 	return nil
 }
 
-// folderMode returns the mode for missing directories. Other programs write files that all users can read, such as a
-// kubeconfig, below /etc. The mode of each file decides who can read it.
+// folderMode returns the mode for missing directories. Below /etc, other programs write files that all users can read,
+// such as a kubeconfig, so other users must be able to enter the directories. The mode of each file determines who can
+// read the file.
 func folderMode(path string) fs.FileMode {
 	if strings.HasPrefix(filepath.Clean(path), "/etc/") {
 		return 0o755

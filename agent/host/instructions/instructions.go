@@ -95,7 +95,7 @@ func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction
 	}
 }
 
-// settle removes the command and the variables of an instruction that is no longer running.
+// settle removes an instruction's command and variables once the instruction is no longer running.
 func (r *Runner) settle(instruction protocol.HostInstruction) {
 	if err := r.journal.settle(instruction.ID); err != nil {
 		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction",
@@ -135,8 +135,8 @@ func (r *Runner) keep(ctx context.Context, o *order, running *sync.WaitGroup) {
 	}
 }
 
-// repeat runs a periodic instruction repeatedly. It does not remember the last run, so after a restart of the agent,
-// the instruction runs immediately.
+// repeat runs a periodic instruction repeatedly. The last run is not remembered, so after a restart of the agent, the
+// instruction runs immediately.
 func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.HostInstruction) {
 	for {
 		result := execute(ctx, instruction)

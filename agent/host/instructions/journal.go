@@ -71,7 +71,7 @@ func (j journal) look(id string) (state, Result, string, error) {
 	} else if err != nil {
 		return unknown, Result{}, "", fmt.Errorf("journal: %w", err)
 	}
-	// the lock is checked before the result is read, because the result is written before the lock is released
+	// the lock must be checked before the result is read, because the result is written before the lock is released
 	held, err := isLocked(filepath.Join(entry, fileLock))
 	if err != nil {
 		return unknown, Result{}, "", err
@@ -92,9 +92,9 @@ func (j journal) look(id string) (state, Result, string, error) {
 	return ended, result, string(digest), nil
 }
 
-// busy reports whether any other instruction is running.
+// busy reports whether any instruction other than the given ones is running.
 func (j journal) busy(but []protocol.HostInstruction) bool {
-	known, _ := os.ReadDir(j.folder) // a caller that runs one finds out why it cannot be read
+	known, _ := os.ReadDir(j.folder) // a caller that runs an instruction finds out why the folder cannot be read
 	for _, entry := range known {
 		if slices.ContainsFunc(but, func(i protocol.HostInstruction) bool { return i.ID == entry.Name() }) {
 			continue
@@ -106,8 +106,8 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts finds instructions that start a service, and makes their supervisors end them if the next instructions
-// start by stopping that service.
+// stopStarts finds running instructions that start a service. If the next instructions begin by stopping that service,
+// stopStarts makes the supervisors end these instructions.
 func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
@@ -130,8 +130,9 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// prepare writes the instruction for a supervisor. It writes nothing if a supervisor has started: an agent that has
-// been killed may have started one a moment before, and the result uses the space that is reserved here.
+// prepare writes the instruction for a supervisor. It writes nothing if a supervisor has already started. An agent that
+// was killed may have started a supervisor a moment earlier, and the supervisor writes the result to the space that is
+// reserved here.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +165,7 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	return WriteDurably(filepath.Join(entry, fileInstruction), raw)
 }
 
-// reservedSize exceeds the size of any result. Each byte of output can take up to six bytes in JSON.
+// reservedSize exceeds the size of any result. A byte of output can take up to six bytes in JSON.
 const reservedSize = 8 * outputTail
 
 // reserve reserves disk space for the result of an instruction, so the result can be written even if the instruction
@@ -223,8 +224,8 @@ func writeResult(entry string, result Result) error {
 }
 
 // prune forgets instructions that can run again without harm, are not running, and no longer belong to the host's
-// instructions. It never forgets that any other instruction has started, because a restored hub may send old
-// instructions.
+// instructions. It never forgets that another instruction has started, because a restored hub may send old instructions
+// again.
 func (j journal) prune(present []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil {
@@ -257,8 +258,8 @@ func (j journal) settle(id string) error {
 	return errors.Join(errs...)
 }
 
-// begin records that an instruction is starting. It returns fs.ErrExist if the instruction has already been started by
-// any process. The file system detects this.
+// begin records that an instruction is starting. It returns fs.ErrExist if any process has already started the
+// instruction. The file system detects this.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -305,7 +306,7 @@ func isLocked(path string) (bool, error) {
 	return false, nil
 }
 
-// makeFolder durably creates a directory that only its owner can enter, and its parents.
+// makeFolder durably creates a directory that only its owner can enter, along with missing parent directories.
 func makeFolder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err

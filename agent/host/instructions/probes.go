@@ -81,7 +81,8 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 }
 
 // dialLoopback dials an address. On a machine that has only IPv6 or only IPv4, services listen only on that family's
-// loopback address. If nothing is listening on the loopback address that a probe specifies, the other one is tried.
+// loopback address. If nothing is listening on the loopback address that a probe specifies, dialLoopback tries the
+// other family's loopback address.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{}
 	conn, err := dialer.DialContext(ctx, network, address)

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// withGroup puts a command into a new process group. The group is killed as a whole, and ends when its supervisor ends.
-// The caller must call the returned function when the command has ended.
+// withGroup puts a command into a new process group. The group is killed as a whole. The command is also killed if its
+// supervisor ends. The caller must call the returned function when the command has ended.
 func withGroup(command *exec.Cmd) func() {
 	runtime.LockOSThread() // the signal is sent when the thread that started the command ends
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

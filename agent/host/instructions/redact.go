@@ -18,8 +18,8 @@ import (
 
 const (
 	redacted = "<secret>"
-	// shortestVariable and shortestWord are the minimum lengths of values of variables, and of words of files, that
-	// count as secrets. Shorter values would occur in any text.
+	// shortestVariable and shortestWord are the minimum lengths of variables' values and of words in files for which
+	// they count as secrets. Shorter values would occur in any text.
 	shortestVariable = 4
 	shortestWord     = 12
 	// longestName is the length from which a word in a command no longer counts as the name of a secret. Such words may
@@ -31,8 +31,8 @@ const (
 )
 
 // secretsOf returns the strings that must not appear in reports about instructions: the values of their variables,
-// secrets named in their commands, words of files that not all users can read, both plain and encoded, and passwords of
-// proxies. The longest secrets come first, so that a longer secret is replaced before a secret that is part of it.
+// named secrets in their commands, words in files that not all users can read, both plain and encoded, and proxy
+// passwords. The longest secrets come first, so that a longer secret is replaced before a secret that is part of it.
 func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
@@ -79,8 +79,8 @@ func add(secrets []string, secret string, shortest int) []string {
 	return append(secrets, encoded(secret)...)
 }
 
-// encoded returns the parts of a text's base64 encoding that do not depend on the text before or after it, for each
-// possible position in the encoded data.
+// encoded returns, for each possible position of text in encoded data, the part of its base64 encoding that does not
+// depend on the surrounding data.
 func encoded(text string) []string {
 	var forms []string
 	for before := range 3 {
@@ -96,7 +96,7 @@ func encoded(text string) []string {
 
 var (
 	secretName = regexp.MustCompile(`(?i)(token|passw|passphrase|secret|credential|api-?_?key|access-?_?key|private-?_?key|auth|^bearer$|^basic$)`)
-	// pathName matches the end of a flag's name whose value is the path of a secret.
+	// pathName matches the end of a flag's name if the flag's value is the path of a secret.
 	pathName = regexp.MustCompile(`(?i)(file|dir|path)$`)
 	userInfo = regexp.MustCompile(`[a-z]://([^/@\s]+)@`)
 )
@@ -138,8 +138,8 @@ func random(word string) bool {
 	return len(word) >= longestName && strings.ContainsFunc(word, unicode.IsDigit) && strings.ContainsFunc(word, unicode.IsLetter) && !strings.ContainsAny(word, "/$")
 }
 
-// plain removes terminal control sequences from a text, so that a secret is recognized even if such sequences occur
-// within it.
+// plain removes terminal control sequences from text, so that a secret is recognized even if such sequences occur
+// within the secret.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Cf, r) {
@@ -149,7 +149,7 @@ func plain(text string) string {
 	}, strings.ToValidUTF8(text, ""))
 }
 
-// report returns the last lines of an output, without secrets and terminal control sequences.
+// report returns the last lines of output, without secrets or terminal control sequences.
 func report(output string, secrets []string) string {
 	output = plain(output)
 	for _, secret := range secrets {

@@ -68,7 +68,7 @@ type Runner struct {
 	journal journal
 	wake    chan struct{} // has room for one element; signals that the instructions have changed
 
-	// held while instructions are stored and replaced, so that the stored instructions are carried out
+	// held while instructions are stored and replaced, so that the instructions in force are always the stored ones
 	setting sync.Mutex
 
 	mu       sync.Mutex // guards the fields below
@@ -83,7 +83,7 @@ type Runner struct {
 type order struct {
 	// Version is the hub's version of the instructions.
 	Version string `json:"version"`
-	// Taken is true if the instructions were removed, so only cleaning remains to be done.
+	// Taken is true if the instructions were removed, so that only cleaning remains to be done.
 	Taken bool `json:"taken,omitempty"`
 	// Cleaned is true if everything except the journal and this file has been cleaned.
 	Cleaned bool `json:"cleaned,omitempty"`
@@ -130,8 +130,8 @@ func (r *Runner) stored() string { return filepath.Join(r.options.State, fileSto
 
 // Set durably stores instructions, which are then carried out instead of the former ones. It does not end a running
 // instruction. Nil removes the instructions: their Clean instructions run, their files are removed, and the journal is
-// emptied. Instructions from another owner have the same effect but are not stored, and Set returns ErrCleaning until
-// the machine is clean. The checkpoint that came with the instructions is stored before them; it is empty if there is
+// emptied. Instructions from another owner have the same effect, but are not stored, and Set returns ErrCleaning until
+// the machine is clean. The checkpoint that came with the instructions is stored before them. It is empty if there is
 // none.
 func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInstructions) error {
 	r.setting.Lock()
@@ -269,7 +269,7 @@ func (r *Runner) follow(ctx context.Context, o *order) {
 	defer running.Wait()
 	defer end()
 	r.stopStarts(o)
-	for o != nil && r.journal.busy(o.next()) { // a former instruction that has outlived its agent
+	for o != nil && r.journal.busy(o.next()) { // a former instruction has outlived its agent
 		if !r.await(ctx, o, lockPoll) {
 			return
 		}
@@ -313,7 +313,7 @@ func (r *Runner) await(ctx context.Context, o *order, d time.Duration) bool {
 	return false
 }
 
-// apply writes the files and runs the one-time instructions that have not run yet. It returns false if this should be
+// apply writes the files and runs the one-time instructions that have not run yet. It returns false if this must be
 // retried.
 func (r *Runner) apply(ctx context.Context, o *order) bool {
 	for _, file := range o.Files {
@@ -365,8 +365,8 @@ func (r *Runner) clean(ctx context.Context, o *order) bool {
 }
 
 // forget removes the journal, then the instructions, so that the same instructions can be carried out again. It first
-// records that it is doing this. Otherwise an agent that is killed in between would find no journal and clean the
-// machine again.
+// records that cleaning has finished. Otherwise, if the agent were killed in between, the next agent would find no
+// journal and clean the machine again.
 func (r *Runner) forget(o order) error {
 	o.Cleaned = true
 	if err := r.store(&o); err != nil {

@@ -35,8 +35,8 @@ const (
 )
 
 // Supervise runs the instruction in a directory of the journal, if it has never started, and writes its result. It runs
-// in a separate process that outlives the agent. If the agent is restarted, or upgraded by the instruction itself, it
-// therefore finds the instruction running or finds its result.
+// in a separate process that outlives the agent. After the agent was restarted, or upgraded by the instruction itself,
+// it therefore finds either the running instruction or its result.
 func Supervise(ctx context.Context, entry string) error {
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -69,10 +69,10 @@ func Supervise(ctx context.Context, entry string) error {
 	return nil
 }
 
-// endPoll is the interval between checks whether an instruction must be ended.
+// endPoll is the interval at which a supervisor checks whether to end its instruction.
 const endPoll = 500 * time.Millisecond
 
-// awaitEnd calls end when the agent requests the end of the instruction. It returns after that, or when ctx ends.
+// awaitEnd calls end when the agent requests the end of the instruction. It returns after the call, or when ctx ends.
 func awaitEnd(ctx context.Context, entry string, end func()) {
 	for pause(ctx, endPoll) {
 		if _, err := os.Stat(filepath.Join(entry, fileEnd)); err == nil {
@@ -157,8 +157,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the complete lines that have been kept. A partial line might contain part of a secret, which would not
-// be recognized.
+// String returns the complete lines that have been kept. A partial line is left out, because it might contain part of a
+// secret that would not be recognized.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

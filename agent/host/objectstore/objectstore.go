@@ -34,11 +34,11 @@ const (
 	// defaultEndpoint and defaultRegion are the values for AWS. A private store accepts any region.
 	defaultEndpoint = "s3.amazonaws.com"
 	defaultRegion   = "us-east-1"
-	// partSize is the amount of a large file that is sent in one request. If a part fails, it is sent again.
+	// partSize is the size, in bytes, of the parts in which a large file is sent. If a part fails, it is sent again.
 	partSize = 16 << 20
-	// tries is the number of times that a request is tried.
+	// tries is the maximum number of times that a request is attempted.
 	tries = 5
-	// stall is how long a store can send nothing before a copy fails.
+	// stall is how long a store may send nothing before the copy fails.
 	stall = time.Minute
 	// sumKey is the key in an object's metadata that holds the SHA-256 of the file.
 	sumKey = "Sha256"
@@ -61,7 +61,7 @@ const (
 	LookupPath = "Path"
 )
 
-// lookup returns how requests address the bucket.
+// lookup returns the method by which requests address the bucket.
 func (o Object) lookup() (minio.BucketLookupType, error) {
 	switch o.BucketLookup {
 	case "":
@@ -131,7 +131,7 @@ func Put(ctx context.Context, o Object, c Credentials, file string, patience tim
 	}
 }
 
-// passes reports whether an error is temporary, because a store is unavailable or overloaded.
+// passes reports whether an error is temporary because the store is unavailable or overloaded.
 func passes(err error) bool {
 	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		return false
@@ -167,7 +167,8 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// This sends a single GET. The client's own GetObject sends HEAD first, and errors from HEAD contain no reason.
+	// This sends a single GET. The client's own GetObject sends a HEAD request first, and an error response to HEAD
+	// contains no reason.
 	object, info, _, err := (minio.Core{Client: store}).GetObject(ctx, o.Bucket, o.Key, minio.GetObjectOptions{})
 	if err != nil {
 		return explained(err)
@@ -197,8 +198,8 @@ func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, st
 	return nil
 }
 
-// fits refuses an object that would fill the disk, which also holds the etcd data of the control plane. The disk must
-// have room for the copy and for the data that is made from it.
+// fits returns an error if an object would fill the disk, because the disk also holds the control plane's etcd data.
+// The disk must have room for the copy and for the data that is created from it.
 func fits(size int64, file *os.File) error {
 	if size < 0 {
 		return errors.New("the store does not say how large it is")

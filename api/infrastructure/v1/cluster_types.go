@@ -9,9 +9,9 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverCluster is the infrastructure of a Cluster API Cluster whose machines are Hosts. It creates no infrastructure.
-// It provides the kubeconfig that Cluster API uses to reach the cluster through the hub's proxy, and lists the failure
-// domains of the Hosts.
+// DroverCluster is the infrastructure of a Cluster API Cluster whose machines are Hosts. No infrastructure is created
+// for it. Drover provides the kubeconfig that Cluster API uses to reach the cluster through the hub's proxy, and lists
+// the Hosts' failure domains in the status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -71,8 +71,8 @@ type DroverClusterSpec struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type Etcd struct {
-	// schedule is the cron schedule of snapshots in UTC, with five fields or a shorthand such as @daily: "0 */6 * * *".
-	// Snapshots must be at least five minutes apart. By default no snapshots are scheduled.
+	// schedule is the cron schedule for snapshots, in UTC: either five fields, such as "0 */6 * * *", or a shorthand
+	// such as @daily. Snapshots must be at least five minutes apart. By default no snapshots are scheduled.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
@@ -83,7 +83,7 @@ type Etcd struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Retention int32 `json:"retention,omitempty"`
-	// s3 is the bucket that each snapshot is copied to, including manual snapshots. The snapshot also remains on the
+	// s3 is the bucket to which all snapshots, including manual ones, are copied. Each snapshot also remains on the
 	// control plane node.
 	// +optional
 	S3 *provisionv1.EtcdS3 `json:"s3,omitempty"`
@@ -115,14 +115,16 @@ type DroverClusterStatus struct {
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// failureDomains are the values of spec.failureDomainLabel on the Hosts of the workspace. At most 100 are listed.
+	// failureDomains are the values of the spec.failureDomainLabel label on the Hosts in the workspace. At most 100 are
+	// listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
 
-	// conditions are Ready, EtcdScheduled while there is a schedule, and Paused while Cluster API requests it.
+	// conditions contains Ready, EtcdScheduled if there is a schedule, and Paused while Cluster API has paused the
+	// cluster.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -133,7 +135,7 @@ type DroverClusterStatus struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type Initialization struct {
-	// provisioned becomes true when the infrastructure is ready, and never changes back to false.
+	// provisioned becomes true when the infrastructure is ready, and is never set back to false.
 	// +optional
 	Provisioned *bool `json:"provisioned,omitempty"`
 }

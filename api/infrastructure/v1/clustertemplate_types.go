@@ -35,7 +35,7 @@ type DroverClusterTemplateList struct {
 
 // DroverClusterTemplateSpec contains the template for clusters.
 type DroverClusterTemplateSpec struct {
-	// template describes the DroverClusters to create. Cluster API applies changes to the template to existing
+	// template describes the DroverClusters to create. When the template changes, Cluster API updates the existing
 	// DroverClusters.
 	// +required
 	Template DroverClusterTemplateResource `json:"template"`

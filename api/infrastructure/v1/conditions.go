@@ -12,8 +12,8 @@ const (
 	// ConditionTasksSucceeded of a DroverMachine is present while the machine has tasks. It is False while a task is
 	// running or waiting, and when a task has failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
-	// ConditionEtcdScheduled of a DroverCluster is present while it has a snapshot schedule. It is False if the
-	// schedule is invalid or the provisioner takes no snapshots. The message says what to do.
+	// ConditionEtcdScheduled of a DroverCluster is present while the DroverCluster has a snapshot schedule. It is False
+	// if the schedule is invalid or the provisioner takes no snapshots. The message says what to do.
 	ConditionEtcdScheduled = "EtcdScheduled"
 	// ConditionPaused is True while Cluster API has paused the object.
 	ConditionPaused = "Paused"
@@ -21,14 +21,14 @@ const (
 
 // Reasons of the Ready condition.
 const (
-	// ReasonHubUnknown means that the manager has not published the hub's address and CA, because it is older
-	// than the provisioner or is not running.
+	// ReasonHubUnknown means that the hub's address and CA have not been published, because the manager is not running
+	// or its version is older than the provisioner's.
 	ReasonHubUnknown = "HubUnknown"
 	// ReasonProvisioned means that the infrastructure is complete.
 	ReasonProvisioned = "Provisioned"
 	// ReasonWaitingForOwner means that Cluster API has not set the owner reference yet.
 	ReasonWaitingForOwner = "WaitingForOwner"
-	// ReasonPaused means that Cluster API has paused the cluster or the object.
+	// ReasonPaused means that Cluster API has paused the object or its cluster.
 	ReasonPaused = "Paused"
 	// ReasonClusterMissing means that no Drover Cluster has the same name as the Cluster API Cluster.
 	ReasonClusterMissing = "ClusterMissing"
@@ -45,13 +45,13 @@ const (
 	// ReasonBootstrapRefused means that the bootstrap data requests something that Drover does not support on Hosts.
 	// The message says what.
 	ReasonBootstrapRefused = "BootstrapRefused"
-	// ReasonNoHost means that the workspace has no available Host that the machine can take. For each reason, the
-	// message gives the number of Hosts.
+	// ReasonNoHost means that the workspace has no available Host that the machine can take. The message says how many
+	// Hosts are unavailable for each reason.
 	ReasonNoHost = "NoHost"
 	// ReasonBootstrapping means that the Host is running the bootstrap.
 	ReasonBootstrapping = "Bootstrapping"
-	// ReasonBootstrapFailed means that the bootstrap failed on the Host. The Host's status has the last lines of
-	// output. The bootstrap is not retried; let Cluster API replace the machine.
+	// ReasonBootstrapFailed means that the bootstrap failed on the Host. The Host's status contains the last lines of
+	// the output. The bootstrap is not retried. Let Cluster API replace the machine.
 	ReasonBootstrapFailed = "BootstrapFailed"
 	// ReasonHostLost means that the Host's agent is not connected.
 	ReasonHostLost = "HostLost"
@@ -67,7 +67,8 @@ const (
 	ReasonTasksSucceeded = "Succeeded"
 	// ReasonTaskRunning means that a task is running or is waiting for the Host.
 	ReasonTaskRunning = "TaskRunning"
-	// ReasonTaskFailed means that a task failed. The message has the last lines of its output. The task is not retried.
+	// ReasonTaskFailed means that a task failed. The message contains the last lines of the task's output. The task is
+	// not retried.
 	ReasonTaskFailed = "TaskFailed"
 )
 
@@ -82,11 +83,12 @@ const (
 
 // Names that the provisioner uses.
 const (
-	// ProviderIDPrefix is the prefix of a provider ID. "<workspace>/<host>" follows it.
+	// ProviderIDPrefix is the prefix of a provider ID. It is followed by "<workspace>/<host>".
 	ProviderIDPrefix = "drover://"
 	// FinalizerHost keeps a DroverMachine until its Host has been cleaned and released.
 	FinalizerHost = Group + "/host"
-	// AnnotationUpdateAttempt on a DroverMachine retries a failed in-place update whenever its value changes.
+	// AnnotationUpdateAttempt on a DroverMachine triggers a retry of a failed in-place update whenever the annotation's
+	// value changes.
 	AnnotationUpdateAttempt = Group + "/update-attempt"
 	// KubeconfigSecretSuffix is appended to the name of the Cluster to form the name of the kubeconfig Secret that Cluster
 	// API reads.

@@ -9,8 +9,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverMachine is the infrastructure of a Cluster API Machine. It takes one Host of the workspace when the Machine is
-// created. After the Machine is deleted, the Host is cleaned and becomes available again.
+// DroverMachine is the infrastructure of a Cluster API Machine. It takes one Host from the workspace when the Machine
+// is created. After the Machine is deleted, the Host is cleaned and becomes available again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,7 +29,7 @@ type DroverMachine struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines which Host the machine can take and which tasks it carries out.
+	// spec defines which Hosts the machine can take and which tasks it carries out.
 	// +optional
 	Spec DroverMachineSpec `json:"spec,omitempty"`
 
@@ -55,8 +55,8 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects the Hosts in the workspace that the machine can take, by label. By default it can take any
-	// available Host.
+	// hostSelector selects the Hosts in the workspace that the machine can take, by label. By default the machine can
+	// take any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
@@ -71,8 +71,9 @@ type DroverMachineSpec struct {
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 
 	// tasks are up to 16 one-time tasks that the machine carries out in order after its bootstrap. Drover's own
-	// controllers add and remove them, so a template must not contain any. Each task runs exactly once, even if the hub
-	// or the machine restarts meanwhile. To run something again, add another task. Removing a task does not stop it.
+	// controllers add and remove them, so a template must not contain any. Each task runs at most once, even if the hub
+	// or the machine restarts in the meantime. To repeat a task, add another one with a new id. Removing a task does
+	// not stop it.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -93,7 +94,8 @@ type InPlaceUpdate struct {
 // +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path is the absolute path of a script on the machine. Use it if the machine has no access to other servers.
+	// path is the absolute path of a script on the machine. Use this field if the machine has no access to other
+	// servers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
@@ -103,8 +105,8 @@ type Installer struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 is the SHA-256 of the script at url, in hexadecimal. The script is not run if its digest differs. By
-	// default the digest is not verified.
+	// sha256 is the SHA-256 of the script at url, in hexadecimal. If the digest differs, the script is not run. By
+	// default the script's digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
@@ -117,8 +119,8 @@ type Installer struct {
 // +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="set etcd if, and only if, the action begins with Etcd"
 // +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="the EtcdUpload action requires etcd.s3"
 type MachineTask struct {
-	// id identifies the task. It must differ from the id of every other current or past task of this machine. It has 1
-	// to 58 characters.
+	// id identifies the task. It must be unique among all current and past tasks of this machine, and must be 1 to 58
+	// characters long.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=58
@@ -148,11 +150,11 @@ type TaskAction string
 const (
 	// TaskUpdate updates the machine in place.
 	TaskUpdate TaskAction = "Update"
-	// TaskEtcdSnapshot takes a snapshot of etcdand then removes the files of earlier snapshots.
+	// TaskEtcdSnapshot takes a snapshot of etcd and then removes the files of earlier snapshots.
 	TaskEtcdSnapshot TaskAction = "EtcdSnapshot"
 	// TaskEtcdUpload copies a snapshot to an S3-compatible store.
 	TaskEtcdUpload TaskAction = "EtcdUpload"
-	// TaskEtcdPrepare creates the data directory for a new etcd from a snapshot, next to the one in use.
+	// TaskEtcdPrepare creates a data directory for a new etcd from a snapshot, next to the data directory in use.
 	TaskEtcdPrepare TaskAction = "EtcdPrepare"
 	// TaskEtcdStop stops the control plane and its etcd.
 	TaskEtcdStop TaskAction = "EtcdStop"
@@ -166,7 +168,7 @@ const (
 
 // EtcdTask contains the parameters of actions whose names start with Etcd.
 type EtcdTask struct {
-	// of is the UID of the EtcdSnapshot or EtcdRestore to which the task belongs.
+	// of is the UID of the EtcdSnapshot or EtcdRestore that the task belongs to.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -200,8 +202,8 @@ type EtcdTask struct {
 // EtcdTaskS3 identifies an object in a bucket and the Secret with the credentials to access it.
 type EtcdTaskS3 struct {
 	provisionv1.EtcdS3Object `json:",inline"`
-	// credentialsSecretName is the name of a Secret in the same namespace, with the same keys and label as
-	// credentialsSecretName of a DroverCluster.
+	// credentialsSecretName is the name of a Secret in the same namespace, with the same keys and label as the Secret
+	// in a DroverCluster's spec.etcd.s3.credentialsSecretName.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -222,7 +224,7 @@ type UpdateTask struct {
 	// +kubebuilder:validation:MaxLength=63
 	Attempt string `json:"attempt,omitempty"`
 
-	// patches is the directory on the machine with the patches that its KubeadmConfig refers to. kubeadm needs these
+	// patches is the directory on the machine that contains the patches from the KubeadmConfig. kubeadm needs these
 	// patches to write the same manifests and kubelet configuration as during the bootstrap.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
@@ -238,8 +240,8 @@ type UpdateTask struct {
 
 // AntiAffinity defines which hardware the machines of a group must not share.
 type AntiAffinity struct {
-	// topologyKey is a label key on Hosts. No two machines of the group take Hosts with the same value of the label,
-	// and no machine takes a Host without the label.
+	// topologyKey is a label key on Hosts. Two machines in the group never take Hosts with the same value for this
+	// label, and no machine takes a Host without the label.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
@@ -280,7 +282,8 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Tasks []MachineTaskStatus `json:"tasks,omitempty"`
 
-	// conditions are Ready, TasksSucceeded while there are tasks, and Paused while Cluster API requests it.
+	// conditions contains Ready, TasksSucceeded while there are tasks, and Paused while Cluster API has paused the
+	// machine.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -299,7 +302,7 @@ type MachineTaskStatus struct {
 	// +required
 	State TaskState `json:"state"`
 
-	// message says why the task failed, with the last lines of its output, or why it has not finished yet.
+	// message says why the task has not finished yet or, with the last lines of its output, why it failed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
@@ -366,8 +369,8 @@ type DroverMachineTemplateList struct {
 
 // DroverMachineTemplateSpec contains the template for machines.
 type DroverMachineTemplateSpec struct {
-	// template describes the DroverMachines to create. A change does not affect existing machines; to replace them, let
-	// Cluster API roll out another template.
+	// template describes the DroverMachines to create. Changes do not affect existing machines. To replace these
+	// machines, let Cluster API roll out another template.
 	// +required
 	Template DroverMachineTemplateResource `json:"template"`
 }

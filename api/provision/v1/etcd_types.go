@@ -10,8 +10,8 @@ import (
 
 // Etcd configures when etcd snapshots are taken and where they are stored. The distribution takes the snapshots.
 type Etcd struct {
-	// schedule is the cron schedule of snapshots, with five fields or a shorthand such as @daily: "0 */12 * * *". It
-	// defaults to the distribution's own schedule.
+	// schedule is the cron schedule for snapshots: either five fields, such as "0 */12 * * *", or a shorthand such as
+	// @daily. It defaults to the distribution's own schedule.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
@@ -22,7 +22,7 @@ type Etcd struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Retention int32 `json:"retention,omitempty"`
-	// s3 is the bucket that snapshots are copied to. The snapshots also remain on the servers.
+	// s3 is the bucket to which snapshots are copied. The snapshots also remain on the servers.
 	// +optional
 	S3 *EtcdS3 `json:"s3,omitempty"`
 }
@@ -67,8 +67,8 @@ type EtcdS3 struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder must consist of names separated by single slashes, such as backups/prod; the names . and .. are refused"
 	Folder string `json:"folder,omitempty"`
 	// credentialsSecretName is the name of a Secret in the same namespace with the keys accessKey and secretKey, and
-	// ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use: "true".
-	// By default the servers use the permissions of their machines.
+	// ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use:
+	// "true". By default each server uses its machine's own permissions.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -150,7 +150,7 @@ type EtcdSnapshotSpec struct {
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 }
 
-// EtcdClusterKind is the kind of an object that defines a cluster whose etcd can be backed up and restored.
+// EtcdClusterKind is a kind of object that defines a cluster whose etcd can be backed up and restored.
 //
 // +kubebuilder:validation:Enum=ClusterInstallation;DroverCluster
 type EtcdClusterKind string
@@ -194,8 +194,8 @@ type EtcdSnapshotStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled if the snapshot failed, because it is not retried. For a DroverCluster, Saved
-	// is True once the file is on the host.
+	// conditions contains Ready, and Stalled if the snapshot failed, because a failed snapshot is not retried. For a
+	// DroverCluster, Saved is True once the file is on the host.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -203,19 +203,19 @@ type EtcdSnapshotStatus struct {
 	// phase is the phase of the snapshot.
 	// +optional
 	Phase EtcdSnapshotPhase `json:"phase,omitempty"`
-	// host is the name of the Host that takes the snapshot.
+	// host is the name of the Host that takes or has taken the snapshot.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is the start of the file name. The distribution appends the node's name and the time. The file is in
-	// server/db/snapshots below the data directory on the host, and in the bucket that spec.etcd.s3 names. For a
-	// DroverCluster, it is the full name of the file, which is in /var/lib/drover/etcd/snapshots on the host.
+	// snapshot is the start of the file name. The distribution appends the node's name and the time. The file is stored
+	// on the host, in server/db/snapshots below the data directory, and in the bucket specified in spec.etcd.s3. For a
+	// DroverCluster, snapshot is the full file name, and the file is in /var/lib/drover/etcd/snapshots on the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
-	// s3 is the location of the copy in a bucket. It is set only for a DroverCluster with spec.etcd.s3.
+	// s3 is the location of the snapshot's copy in a bucket. It is set only for a DroverCluster that sets spec.etcd.s3.
 	// +optional
 	S3 *EtcdS3Object `json:"s3,omitempty"`
-	// configuration is the spec of the ClusterInstallation at the time of the snapshot. It is used by an EtcdRestore
-	// whose configuration field is Restore.
+	// configuration is the spec of the ClusterInstallation at the time of the snapshot. An EtcdRestore uses it if its
+	// configuration field is Restore.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object

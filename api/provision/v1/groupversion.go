@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1 contains the kinds that install clusters on Hosts with k3s and RKE2, and the kinds that back up and
-// restore their etcd.
+// restore etcd.
 //
 // +kubebuilder:object:generate=true
 // +groupName=provision.cluster.drover.dev

@@ -9,8 +9,8 @@ import (
 )
 
 // ClusterInstallation installs a cluster with k3s or RKE2 on Hosts in its namespace, keeps the cluster in the desired
-// state, and installs the agent of a Cluster in it. Anyone who can write a ClusterInstallation has root access to the
-// Hosts.
+// state, and connects it to the hub by installing the agent of a Cluster. Anyone who can write a ClusterInstallation
+// has root access to the Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -26,7 +26,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type ClusterInstallation struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name has at most 63 characters.
+	// metadata is the standard object's metadata. The name must be at most 63 characters long.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -69,8 +69,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.distribution != 'k3s' || self.version.contains('+k3s')",message="version must be a release of k3s, for example v1.35.3+k3s1"
 // +kubebuilder:validation:XValidation:rule="self.distribution != 'rke2' || self.version.contains('+rke2r')",message="version must be a release of rke2, for example v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
-	// clusterName is the name of the Cluster in the same namespace whose agent is installed in the cluster. Create the
-	// Cluster along with this object.
+	// clusterName is the name of the Cluster, in the same namespace, whose agent is installed. Create the Cluster along
+	// with this object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -80,22 +80,22 @@ type ClusterInstallationSpec struct {
 	Distribution Distribution `json:"distribution"`
 
 	// version is the release to install on all hosts, for example "v1.35.3+k3s1". A change updates the servers one at a
-	// time and then the workers. The new version must be another patch release or the next minor version of Kubernetes.
-	// A running host is never downgraded to an older minor version.
+	// time and then the workers. The new version must be another patch release of the same Kubernetes minor version, or
+	// a release of the next minor version. A running host is never downgraded to an older minor version.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+[.][0-9]+[.][0-9]+[+](k3s|rke2r)[0-9]+$`
 	Version string `json:"version"`
 
-	// config is the distribution's configuration for all hosts, with the keys of its config.yaml. Keys that Drover manages
-	// are refused: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the options that
-	// assign roles. A change restarts the hosts one after another.
+	// config is the distribution's configuration for all hosts, with the keys of its config.yaml. Keys that Drover
+	// manages are rejected: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the
+	// options that assign roles. A change restarts the hosts one after another.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
-	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use it
-	// for options that only servers accept: a k3s worker does not start if they are set.
+	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use this
+	// field for options that only servers accept: a k3s worker does not start with such an option.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -135,8 +135,8 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
 
-	// certificateRotation makes the servers renew the control plane certificates, one server at a time, whenever the
-	// number is raised. It defaults to 0.
+	// certificateRotation is a counter. Whenever it is increased, the servers renew the control plane certificates, one
+	// server at a time. It defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
@@ -145,9 +145,9 @@ type ClusterInstallationSpec struct {
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 
-	// encryptionKeyRotation makes one server rotate the keys that encrypt Secrets whenever the number is raised. The
-	// servers are then restarted one at a time. With k3s, this requires serverConfig {secrets-encryption: true} from
-	// the start; RKE2 always encrypts. It defaults to 0.
+	// encryptionKeyRotation is a counter. Whenever it is increased, one server rotates the keys that encrypt Secrets.
+	// The servers are then restarted one at a time. With k3s, serverConfig must contain {secrets-encryption: true} from
+	// the start. RKE2 always encrypts Secrets. It defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	EncryptionKeyRotation int64 `json:"encryptionKeyRotation,omitempty"`
@@ -159,7 +159,8 @@ type ClusterInstallationSpec struct {
 // +kubebuilder:validation:XValidation:rule="!(has(self.path) && has(self.url))",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path is the absolute path of a script on the machine. Use it if the machine has no access to other servers.
+	// path is the absolute path of a script on the machine. Use this field if the machine has no access to other
+	// servers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
@@ -169,8 +170,8 @@ type Installer struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 is the SHA-256 of the script at url, in hexadecimal. The script is not run if its digest differs. By
-	// default the digest is not verified.
+	// sha256 is the SHA-256 of the script at url, in hexadecimal. If the digest differs, the script is not run. By
+	// default the script's digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
@@ -190,7 +191,7 @@ const (
 
 // HostPool is a group of Hosts with the same roles in a cluster.
 type HostPool struct {
-	// name is the name of the pool. It has 1 to 63 characters.
+	// name is the name of the pool. It must be 1 to 63 characters long.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -203,7 +204,7 @@ type HostPool struct {
 	Roles []HostRole `json:"roles"`
 	// selector selects Hosts by their labels. The empty selector selects all Hosts in the namespace.
 	Selector metav1.LabelSelector `json:"selector"`
-	// replicas is the number of Hosts in the pool. By default all selected Hosts belong to it.
+	// replicas is the number of Hosts in the pool. By default all selected Hosts belong to the pool.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -216,13 +217,13 @@ type ClusterInstallationStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled while manual action is required.
+	// conditions contains Ready, and Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// summary is the number of hosts that are ready and the total, for example "3/4".
+	// summary is the number of ready hosts and the total number of hosts, for example "3/4".
 	// +optional
 	Summary string `json:"summary,omitempty"`
 
@@ -233,7 +234,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	Ready int32 `json:"ready,omitempty"`
 
-	// waiting lists the hosts that are not ready and the reasons. At most 16 are listed.
+	// waiting lists the hosts that are not ready, with the reasons. At most 16 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=host
@@ -251,15 +252,16 @@ type WaitingHost struct {
 
 // Names that the provisioner uses.
 const (
-	// FinalizerHosts keeps a deleted ClusterInstallation until its Hosts have been cleaned and released.
+	// FinalizerHosts prevents the removal of a deleted ClusterInstallation until its Hosts have been cleaned and
+	// released.
 	FinalizerHosts = Group + "/hosts"
-	// FinalizerNode keeps a deleted Host until its node has been removed from the cluster.
+	// FinalizerNode prevents the removal of a deleted Host until its node has been removed from the cluster.
 	FinalizerNode = Group + "/node"
 	// LabelUse with the value "true" allows the installations in a namespace to use a Secret. Without this requirement,
 	// anyone who can write an installation could read every Secret in the namespace.
 	LabelUse = Group + "/use"
 	// SecretSuffix is appended to the name of an installation to form the name of its Secret. The Secret contains the
-	// tokens that hosts join with and decisions that must not change later.
+	// tokens that hosts use to join, and decisions that must not change later.
 	SecretSuffix = "-provision"
 )
 
@@ -285,9 +287,10 @@ const (
 	ReasonInstalled = "Installed"
 	// ReasonHostsWaiting means that some hosts are not ready. status.waiting lists them with the reasons.
 	ReasonHostsWaiting = "HostsWaiting"
-	// ReasonTooFewHosts means that a pool has fewer Hosts than replicas, and its selector matches no free Host.
+	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requests, and that its selector
+	// matches no free Host.
 	ReasonTooFewHosts = "TooFewHosts"
-	// ReasonClusterMissing means that the Cluster in clusterName does not exist.
+	// ReasonClusterMissing means that the Cluster that clusterName refers to does not exist.
 	ReasonClusterMissing = "ClusterMissing"
 	// ReasonSpecInvalid means that the spec cannot be installed. The message says why. The object becomes Stalled.
 	ReasonSpecInvalid = "SpecInvalid"
@@ -297,14 +300,14 @@ const (
 	// ReasonEtcdUnselected means that no pool selects any of the hosts that have the cluster's data. Nothing is
 	// changed. The object becomes Stalled.
 	ReasonEtcdUnselected = "EtcdUnselected"
-	// ReasonKeysNotRotated means that the rotation of the encryption keys failed. Raise encryptionKeyRotation to try
+	// ReasonKeysNotRotated means that the rotation of the encryption keys failed. Increase encryptionKeyRotation to try
 	// again. The object becomes Stalled.
 	ReasonKeysNotRotated = "KeysNotRotated"
 	// ReasonClusterTaken means that the Cluster belongs to another installation or already has an agent. The object
 	// becomes Stalled.
 	ReasonClusterTaken = "ClusterTaken"
-	// ReasonDeletionProtected means that the Cluster has deletionProtection, and deleting the installation would
-	// destroy it. The object becomes Stalled.
+	// ReasonDeletionProtected means that the Cluster has deletionProtection, and that deleting the installation would
+	// destroy the cluster. The object becomes Stalled.
 	ReasonDeletionProtected = "DeletionProtected"
 	// ReasonGivingBack means that the installation is being deleted and its hosts are being cleaned.
 	ReasonGivingBack = "GivingBack"

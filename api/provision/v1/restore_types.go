@@ -8,9 +8,9 @@ import (
 )
 
 // EtcdRestore restores the etcd of a ClusterInstallation, or of a cluster that kubeadm created on Hosts, from a
-// snapshot. It stops all servers, restores the snapshot on one of them and makes the others join that server with empty
+// snapshot. All servers are stopped. One of them restores the snapshot, and the others then join that server with empty
 // data directories. All changes to the cluster since the snapshot was taken are lost. Deleting the EtcdRestore before
-// data is replaced cancels it.
+// any data is replaced cancels the restore.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -61,39 +61,40 @@ type EtcdRestoreSpec struct {
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
 	// snapshotName is the name of a successful EtcdSnapshot in the same namespace. The host that took the snapshot
-	// restores it from its disk. If that host or the file is gone, another host of a DroverCluster downloads it from the
-	// bucket.
+	// restores it from its disk. If that host or the file is gone, another host downloads the snapshot from the bucket.
+	// This is possible only for a DroverCluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	SnapshotName string `json:"snapshotName,omitempty"`
 
-	// file is the file name of a snapshot, for example of a scheduled snapshot. The file is in server/db/snapshots
-	// below the data directory on the host, or in /var/lib/drover/etcd/snapshots for a DroverCluster. If host is not
-	// set, it is in the bucket that spec.etcd.s3 names in the ClusterInstallation or DroverCluster.
+	// file is the file name of a snapshot, such as a scheduled snapshot. If host is set, the file is in
+	// server/db/snapshots below that host's data directory or, for a DroverCluster, in /var/lib/drover/etcd/snapshots.
+	// If host is not set, the file is in the bucket specified in spec.etcd.s3 of the ClusterInstallation or
+	// DroverCluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	File string `json:"file,omitempty"`
-	// host is the name of the Host that has the file on its disk. That Host restores the snapshot.
+	// host is the name of the Host that has the file on its disk and restores the snapshot.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	Host string `json:"host,omitempty"`
 
-	// configuration defines whether the spec of the ClusterInstallation is restored too. With Keep, the default, it is not
-	// changed. With Restore, it is set to the spec at the time of the snapshot, including the version. Pools and rotation
-	// counters are never restored.
+	// configuration defines whether the spec of the ClusterInstallation is restored too. With Keep, the default, the
+	// spec is not changed. With Restore, the spec, including the version, is set to its state at the time of the
+	// snapshot. Pools and rotation counters are never restored.
 	// +optional
 	// +kubebuilder:default=Keep
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	Configuration RestoredConfiguration `json:"configuration,omitempty"`
 
-	// cancel stops the restore if no data has been replaced yet. Otherwise it has no effect, and the status says so. It
-	// cannot be set back to false.
+	// cancel stops the restore if no data has been replaced yet. Otherwise cancel has no effect, and the status says
+	// so. The field cannot be set back to false.
 	// +optional
 	Cancel bool `json:"cancel,omitempty"`
 }
@@ -141,8 +142,8 @@ type EtcdRestoreStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled while manual action is required or if the restore failed or was canceled,
-	// because it is not retried.
+	// conditions contains Ready, and Stalled while manual action is required. A restore that has failed or was canceled
+	// is also Stalled, because it is not retried.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -153,23 +154,23 @@ type EtcdRestoreStatus struct {
 	// host is the name of the Host that restores the snapshot.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is the file name of the snapshot, or the start of it.
+	// snapshot is the file name of the snapshot, or the start of the file name.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
-// Reasons of the Ready condition of an EtcdRestore, in addition to Pending, Waiting, Succeeded and Failed, which an
-// EtcdSnapshot also uses.
+// Reasons of an EtcdRestore's Ready condition. The reasons Pending, Waiting, Succeeded and Failed are used too. They
+// are shared with other kinds.
 const (
 	// ReasonSourceInvalid means that the snapshot does not exist or cannot be restored. The message says why. The
 	// object becomes Stalled.
 	ReasonSourceInvalid = "SourceInvalid"
-	// ReasonHostAway means that a host is not connected. The message names it. No server has been stopped yet.
+	// ReasonHostAway means that a host is not connected. The message names the host. No server has been stopped yet.
 	ReasonHostAway = "HostAway"
 	// ReasonStopping means that the servers are being stopped.
 	ReasonStopping = "Stopping"
 	// ReasonRestoring means that a host is replacing its data. On a ClusterInstallation, it means that an EtcdRestore
-	// is in progress and that nothing else is changed meanwhile.
+	// is in progress, and that nothing else is changed in the meantime.
 	ReasonRestoring = "Restoring"
 	// ReasonJoining means that the servers are being started one after another.
 	ReasonJoining = "Joining"
@@ -177,6 +178,6 @@ const (
 	ReasonCanceled = "Canceled"
 )
 
-// FinalizerRestore keeps an EtcdRestore of a DroverCluster until the restore has ended. Deleting the EtcdRestore before
-// data is replaced cancels it.
+// FinalizerRestore prevents the removal of a DroverCluster's EtcdRestore until the restore has ended. Deleting the
+// EtcdRestore before any data is replaced cancels the restore.
 const FinalizerRestore = "provision.cluster.drover.dev/restore"

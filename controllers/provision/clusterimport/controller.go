@@ -37,7 +37,7 @@ const (
 )
 
 // Workers is the number of reconciles that run in parallel, and maxInstalls is how many of them can install agents in
-// clusters of one workspace. The API servers belong to the tenant, and may respond slowly.
+// one workspace's clusters at the same time. The API servers belong to the tenant and may respond slowly.
 const (
 	Workers     = 16
 	maxInstalls = 2
@@ -49,7 +49,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	// Reach defines the addresses at which API servers are allowed.
+	// Reach defines the addresses that API servers may have.
 	Reach release.Reach
 
 	once  sync.Once
@@ -62,8 +62,9 @@ type input struct {
 	source  *metav1.PartialObjectMetadata // the Cluster API Cluster, or nil if there is none
 	cluster *v1.Cluster                   // nil if there is none
 	joined  bool
-	foreign bool // whether another Secret has the name of the agent's Secret
-	// manifest is the agent's manifest, and kubeconfig the cluster's kubeconfig. They are nil if they do not exist.
+	foreign bool // whether the name of the agent's Secret is used by another Secret
+	// manifest is the agent's manifest, and kubeconfig is the cluster's kubeconfig. Each of them is nil if it does not
+	// exist.
 	manifest, kubeconfig []byte
 }
 
@@ -79,7 +80,7 @@ const (
 	install
 )
 
-// Outline is a Cluster API Cluster, but only its metadata is read.
+// Outline returns an empty Cluster API Cluster of which only the metadata is read.
 func Outline() *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(clusterapi.GroupVersion.WithKind("Cluster"))
@@ -87,8 +88,8 @@ func Outline() *metav1.PartialObjectMetadata {
 }
 
 // The drover-provisioner-clusters policy allows only Clusters that belong to a Cluster API Cluster. Setting the import
-// label requires the "delete" verb on clusters/agent. The drover-provisioner-secrets policy keeps the provisioner from
-// using that right otherwise.
+// label requires the "delete" verb on clusters/agent. The drover-provisioner-secrets policy prevents the provisioner
+// from using that right for anything else.
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=create
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/agent,verbs=delete
@@ -137,14 +138,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// enter reserves a seat for an installation in a cluster of a workspace, or an error if too many are in progress there.
+// enter reserves a seat for an installation in one of a workspace's clusters. It returns an error if too many
+// installations are in progress in that workspace.
 func (r *Reconciler) enter(ctx context.Context, workspace string) (*limit.Seat, error) {
 	r.once.Do(func() { r.seats = limit.NewGate(limit.Bounds{User: maxInstalls}, limit.Observer{}) })
 	return r.seats.Enter(ctx, limit.Requester{User: workspace})
 }
 
 // gather reads everything that a step depends on. If it returns an error, the input contains everything that was read
-// until then.
+// before the error.
 func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*input, error) {
 	in := &input{name: name, source: Outline()}
 	if err := r.Client.Get(ctx, name, in.source); apierrors.IsNotFound(err) {
@@ -165,7 +167,7 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	if !agreed(in) {
 		return in, nil
 	}
-	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may not reflect a very recent join
+	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may not reflect a join from a moment ago
 		agent := &corev1.Secret{}
 		if err := reader.Get(ctx, registration.AgentSecret(name), agent); err == nil {
 			in.joined = registration.Ours(agent, name.Name, v1.SecretKindAgent)
@@ -187,13 +189,13 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	return in, err
 }
 
-// wanted reports whether a cluster must be imported.
+// wanted reports whether a cluster should be imported.
 func wanted(in *input) bool {
 	return in.source != nil && in.source.DeletionTimestamp.IsZero() && in.source.Labels[v1.LabelImport] == "true"
 }
 
-// agreed reports whether a Cluster may be used for the imported cluster. An existing Cluster has the label only if its
-// owner has set it.
+// agreed reports whether a Cluster may be used for the imported cluster. An existing Cluster has the import label only
+// if the Cluster's owner has set the label.
 func agreed(in *input) bool {
 	return in.cluster.DeletionTimestamp.IsZero() && in.cluster.Labels[v1.LabelImport] == "true"
 }
@@ -217,8 +219,8 @@ func decide(in *input) step {
 	return install
 }
 
-// clusterOf returns the Cluster to create. It is deleted together with the Cluster API Cluster, but last: Cluster API
-// may need the connection through the hub until everything else is gone.
+// clusterOf returns the Cluster to create. It is deleted along with the Cluster API Cluster, but after everything else,
+// because Cluster API may need the connection through the hub until then.
 func clusterOf(source *metav1.PartialObjectMetadata) *v1.Cluster {
 	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: source.Namespace, Name: source.Name, Labels: map[string]string{v1.LabelImport: "true"},

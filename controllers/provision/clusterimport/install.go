@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// installTime limits the duration of an installation, so that a server that does not respond cannot block other
-// installations for longer.
+// installTime limits the duration of an installation, so that a server that does not respond blocks other installations
+// for no longer than this.
 const installTime = time.Minute
 
 // fieldOwner is the field manager of everything that is applied in the cluster.
@@ -37,8 +37,8 @@ const maxAnswer = 1 << 20
 
 // install applies the agent's manifest in the cluster. Its errors contain no text from the other server.
 //
-// The other server belongs to whoever wrote the kubeconfig. Therefore none of its responses are decoded. The URL paths
-// of the manifest's kinds are built in, and only the status code of a response counts.
+// The author of the kubeconfig controls the other server. Therefore none of its responses are decoded. The URL paths of
+// the manifest's kinds are built in, and only the status code of a response counts.
 func (r *Reconciler) install(ctx context.Context, in *input) error {
 	config, err := remote.Config(in.kubeconfig, r.Reach)
 	if err != nil {
@@ -107,8 +107,8 @@ func apply(ctx context.Context, there *http.Client, server *url.URL, content []b
 	return nil
 }
 
-// address returns the URL at which an object is applied. The URL does not depend on the kinds that the other server
-// offers, because the manifest contains only known kinds.
+// address returns the URL at which an object is applied. The URL does not depend on which kinds the other server
+// serves, because the manifest contains only known kinds.
 func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, error) {
 	kinds := append(protocol.ManifestKinds(), protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"})
 	i := slices.IndexFunc(kinds, func(k protocol.ObjectKind) bool { return k.Name == object.Kind && k.APIVersion == object.APIVersion })
@@ -127,8 +127,8 @@ func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, err
 	return to.String(), nil
 }
 
-// problem describes the kind of an error without repeating the server's text, which the author of the kubeconfig can
-// choose.
+// problem describes what kind of error occurred. It does not repeat any text from the server, because the author of the
+// kubeconfig can choose that text.
 func problem(err error) string {
 	switch {
 	case errors.Is(err, remote.ErrRedirect):

@@ -24,11 +24,12 @@ import (
 // maxEndpoints is the maximum number of endpoints in a task, as defined in the schema.
 const maxEndpoints = 32
 
-// fieldOwner is the field manager of the tasks that this controller gives machines. Tasks that others added are kept.
+// fieldOwner is the field manager of the tasks that this controller gives to machines. Tasks from other field managers
+// are kept.
 const fieldOwner = client.FieldOwner("drover-etcd")
 
-// pause pauses the Cluster API Cluster, or ends a pause that a restore has set. A Cluster that a user has paused stays
-// paused.
+// pause pauses the Cluster API Cluster, or resumes it if a restore has paused it. A Cluster that a user has paused
+// stays paused.
 func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
 		return nil
@@ -62,7 +63,7 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	return errors.Join(errs...)
 }
 
-// tasks returns the object to apply to the machine. It has no side effects.
+// tasks returns the object that gives the machine its tasks when it is applied. It has no side effects.
 func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {

@@ -3,11 +3,11 @@
 
 // Package etcd carries out EtcdSnapshots and EtcdRestores.
 //
-// It is the only writer of their statuses.
+// No other controller writes their statuses.
 //
-// Each reconcile request is the name of one cluster. There is one Reconciler for each kind of cluster, with a Backend
+// Each reconcile request is the name of one cluster. For each kind of cluster, there is one Reconciler with a Backend
 // for that kind. The Kubeadm backend gives the machines of a DroverCluster their tasks. The Installations backend
-// relies on the controller of ClusterInstallations, which does the work itself.
+// relies on the controller for ClusterInstallations, which does the work itself.
 package etcd
 
 import (
@@ -31,11 +31,12 @@ import (
 type Backend interface {
 	// Kind is the kind that EtcdSnapshots and EtcdRestores use to refer to such a cluster.
 	Kind() provisionv1.EtcdClusterKind
-	// Read reads a cluster before the objects that refer to it are read. A cluster discards an outcome only after the
-	// status of the object contains it, so an object that has ended is never mistaken for a new one.
+	// Read reads a cluster. It is called before the objects that refer to the cluster are read. A cluster discards an
+	// outcome only after the object's status contains the outcome, so an object that has ended is never mistaken for a
+	// new one.
 	Read(ctx context.Context, name types.NamespacedName) (Cluster, error)
-	// Wakes reports whether a change to an object wakes the cluster of the same name, even if no snapshot or restore
-	// refers to it. The object is not an EtcdSnapshot or EtcdRestore.
+	// Wakes reports whether a change to an object triggers a reconcile of the cluster with the same name, even if no
+	// snapshot or restore refers to the cluster. The object is never an EtcdSnapshot or EtcdRestore.
 	Wakes(object client.Object) bool
 }
 
@@ -43,8 +44,8 @@ type Backend interface {
 type Cluster interface {
 	// Advance takes the next steps of all snapshots and restores, and returns their progress.
 	Advance(ctx context.Context, w *Wanted) (progress.All, error)
-	// Settle does the remaining work after the progress from Advance has been written to the statuses. It returns the
-	// time after which to check again, or 0 to wait for a change.
+	// Settle does the remaining work after the progress from Advance has been written to the statuses. Settle returns
+	// the time after which to check again, or 0 to wait for a change.
 	Settle(ctx context.Context, w *Wanted) (time.Duration, error)
 }
 
@@ -54,7 +55,7 @@ type Wanted struct {
 	// first.
 	Snapshots []*provisionv1.EtcdSnapshot
 	Restores  []*provisionv1.EtcdRestore
-	// All contains all snapshots, including those that have ended.
+	// All contains all snapshots, including snapshots that have ended.
 	All []*provisionv1.EtcdSnapshot
 }
 
@@ -77,8 +78,8 @@ type Reconciler struct {
 
 // Reconcile takes the next step for all snapshots and restores of one cluster.
 //
-// It acts before it writes the statuses, and discards an outcome only after the status contains it. If the hub is
-// killed in between, it therefore makes the same decisions again.
+// It acts before it writes the statuses, and discards an outcome only after the status contains the outcome. If the
+// provisioner is killed in between, Reconcile therefore makes the same decisions again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster, err := r.Backend.Read(ctx, req.NamespacedName)
 	if err != nil {
@@ -136,8 +137,8 @@ func (r *Reconciler) wanted(ctx context.Context, name types.NamespacedName) (*Wa
 	return w, nil
 }
 
-// Handler wakes the cluster of an EtcdSnapshot or EtcdRestore. When a machine or host changes, it wakes the clusters of
-// its namespace that have a snapshot or restore in progress.
+// Handler enqueues the cluster that an EtcdSnapshot or EtcdRestore refers to. When a machine or host changes, it
+// enqueues the clusters in the same namespace that have a snapshot or restore in progress.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch o := object.(type) {

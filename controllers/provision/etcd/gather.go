@@ -41,7 +41,7 @@ func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 	}
 	holding := w.Restores
 	if w.Active() != nil && in.decide.Restore.Problem != "" {
-		// the restore is refused, and the objects that it refers to no longer exist
+		// the restore is rejected, and the objects that it refers to no longer exist
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
@@ -53,7 +53,7 @@ func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 	return err
 }
 
-// gatherMachines reads the cluster and the machines of its control plane.
+// gatherMachines reads the cluster and its control plane machines.
 func (in *kubeadmCluster) gatherMachines(ctx context.Context) error {
 	cluster := &infrav1.DroverCluster{}
 	if err := in.Client.Get(ctx, in.name, cluster); apierrors.IsNotFound(err) {
@@ -103,7 +103,7 @@ func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) 
 	return host, nil
 }
 
-// machine returns the facts about a machine that a decision takes into account. It has no side effects.
+// machine returns the facts about a machine that decisions depend on. It has no side effects.
 func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Machine {
 	provisioned := m.Status.Initialization.Provisioned
 	out := kubeadm.Machine{
@@ -129,9 +129,9 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 	return out
 }
 
-// lost reports whether a Host has been disconnected for lostTime. A hub that started after the agent's last connection
-// does not know lastSeen. In that case the time of the last change to Ready counts, which is not later. The function
-// has no side effects.
+// lost reports whether a Host has been disconnected for lostTime. The status has no lastSeen if the hub started after
+// the agent's last connection. In that case, the time of the last change to the Ready condition counts. This time is
+// not later than the disconnection. The function has no side effects.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false
@@ -157,8 +157,8 @@ func (in *kubeadmCluster) gatherWishes(w *Wanted) {
 	}
 }
 
-// fileOf returns the name of a snapshot's file. It is unique, even if a snapshot is deleted and created again with the
-// same name.
+// fileOf returns the name of a snapshot's file. The file name is unique, even if a snapshot is deleted and created
+// again with the same name.
 func fileOf(o *provisionv1.EtcdSnapshot) string {
 	return o.Name[:min(len(o.Name), 200)] + "-" + string(o.UID)[:8] + ".db"
 }
@@ -177,8 +177,8 @@ func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	}
 }
 
-// copyOf returns the copy of a snapshot that the cluster's credentials can access, which is the copy at the endpoint
-// and in the bucket that the cluster specifies. It has no side effects.
+// copyOf returns the copy of a snapshot that can be accessed with the cluster's credentials. This is the copy at the
+// endpoint and in the bucket that the cluster specifies. It has no side effects.
 func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadm.Object {
 	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
 	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {

@@ -14,9 +14,9 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Installations is the Backend of ClusterInstallations. The controller of ClusterInstallations takes the steps itself,
-// because a restore stops everything else that it does. That controller reads the same objects, so this backend only
-// reports their progress.
+// Installations is the Backend of ClusterInstallations. The controller for ClusterInstallations takes the steps itself,
+// because everything else that it does must stop during a restore. That controller reads the same snapshots and
+// restores, so this backend only reports their progress.
 type Installations struct {
 	// Progress reads an installation, makes a decision without carrying it out, and returns the progress of all
 	// snapshots and restores that refer to the installation.

@@ -23,8 +23,8 @@ import (
 // lookAgain is the interval at which work in progress is checked. No Cluster API objects are watched.
 const lookAgain = 3 * time.Second
 
-// Kubeadm is the Backend of DroverClusters. It gets its decisions from internal/provision/kubeadm, gives DroverMachines
-// their tasks, pauses Cluster API, and follows a cluster's schedule.
+// Kubeadm is the Backend of DroverClusters. It gets decisions from internal/provision/kubeadm, gives DroverMachines
+// their tasks, pauses Cluster API, and takes snapshots according to a cluster's schedule.
 type Kubeadm struct {
 	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
@@ -37,16 +37,16 @@ type Kubeadm struct {
 type kubeadmCluster struct {
 	Kubeadm
 	name types.NamespacedName
-	// scheduled are the snapshots that the schedule has created, with the newest first.
+	// scheduled contains the snapshots that the schedule has created, with the newest first.
 	scheduled []*provisionv1.EtcdSnapshot
 	// cluster is nil if it does not exist.
 	cluster *infrav1.DroverCluster
-	// machines are the control plane machines.
+	// machines contains the control plane machines.
 	machines []infrav1.DroverMachine
-	// owner is the Cluster API Cluster. It is nil if it does not exist; problem then says so.
+	// owner is the Cluster API Cluster. If there is none, owner is nil and problem says so.
 	owner   *clusterapi.Cluster
 	problem string
-	// hopeless reports whether the problem is permanent.
+	// hopeless is true if the problem is permanent.
 	hopeless bool
 	decide   kubeadm.Input
 	decided  kubeadm.Decision
@@ -100,8 +100,8 @@ func (in *kubeadmCluster) Advance(ctx context.Context, w *Wanted) (progress.All,
 	return how, errors.Join(in.pause(ctx, active, in.decided), in.give(ctx, in.decided))
 }
 
-// refuse returns the progress of all snapshots and restores of a cluster that does not exist. In this case, no machine
-// has a task for them, or the machines are gone.
+// refuse returns the progress of all snapshots and restores of a cluster that does not exist. For such a cluster, no
+// machine has a task, or the machines are gone.
 func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	how := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
 	for _, o := range w.Snapshots {

@@ -30,16 +30,16 @@ import (
 )
 
 const (
-	// firstWindow is how far in the past a scheduled time may be while there is no earlier scheduled snapshot. A
-	// schedule that has just been set has not missed the hours before.
+	// firstWindow is how far in the past a scheduled time may be if there is no earlier scheduled snapshot. A new
+	// schedule must not be treated as if it had missed earlier times.
 	firstWindow = 10 * time.Minute
-	// maxName is the maximum length of the cluster's name in a snapshot's name.
+	// maxName is the maximum length of the part of a snapshot's name that comes from the cluster's name.
 	maxName = 200
 )
 
 // scheduledBy reports whether a snapshot was created by a cluster's schedule. A label alone is not enough, because any
 // user can set it. The function makes the same checks as the drover-provisioner-etcdsnapshots policy: if the policy
-// prevents the provisioner from deleting a snapshot, the snapshot does not belong to a schedule.
+// would prevent the provisioner from deleting a snapshot, the snapshot does not count as scheduled.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
 	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {
@@ -56,8 +56,8 @@ func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 	return o.CreationTimestamp.Time
 }
 
-// sortScheduled sorts scheduled snapshots with the newest first. A snapshot for a time in the future comes from a clock
-// that was wrong. It counts as the oldest, because otherwise it would be kept forever. It has no side effects.
+// sortScheduled sorts scheduled snapshots with the newest first. A snapshot with a scheduled time in the future was
+// created while a clock was wrong. It counts as the oldest snapshot, because otherwise it would be kept forever.
 func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	ahead := func(o *provisionv1.EtcdSnapshot) int {
 		if scheduledFor(o).After(now) {
@@ -104,9 +104,9 @@ type timing struct {
 	again time.Time
 }
 
-// timed returns the scheduled time for which a snapshot must be created now. It has no side effects, and the snapshots
-// that the schedule has created are its only state. If several times were missed, only one snapshot is created, for the
-// latest of them. No snapshot is created while another one has not ended or a restore is in progress.
+// timed returns the scheduled time for which a snapshot must be created now. It has no side effects. Its only state is
+// the snapshots that the schedule has created. If several times were missed, only one snapshot is created, for the
+// latest of them. No snapshot is created while another snapshot or a restore is in progress.
 func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring bool, now time.Time) timing {
 	t := timing{again: s.Next(now)}
 	last := now.Add(-firstWindow)
@@ -114,7 +114,7 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 		if !progress.SnapshotEnded(o.Status.Phase) {
 			return t
 		}
-		if at := scheduledFor(o); !at.After(now) { // a time in the future comes from a clock that was wrong
+		if at := scheduledFor(o); !at.After(now) { // a time in the future was set by a wrong clock
 			last = at
 		}
 	}
@@ -153,8 +153,8 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 	return t.again, nil
 }
 
-// inTheWay reports an object that has the name of a due snapshot, unless the schedule has created that object, for
-// example before the manager was killed.
+// inTheWay returns an error if another object has the name of a due snapshot. It does not count an object that the
+// schedule itself has created, for example just before the provisioner was killed.
 func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
 	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {

@@ -33,10 +33,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// lookAgain is the interval at which the progress of Cluster API is checked. None of its objects are watched.
+// lookAgain is the interval at which Cluster API's progress is checked. Cluster API's own objects are not watched.
 const lookAgain = 5 * time.Second
 
-// maxDomains is the number of failure domains that the schema allows.
+// maxDomains is the maximum number of failure domains that the schema allows.
 const maxDomains = 100
 
 // Reconciler reconciles DroverClusters.
@@ -53,7 +53,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/finalizers,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
-// The drover-secrets policy requires the next right for writing a Secret that Cluster API reads.
+// The drover-secrets policy requires the following right for writing a Secret that Cluster API reads.
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/credentials,verbs=update
 
 // Reconcile writes the kubeconfig of one cluster and its status.
@@ -63,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !object.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, nil // its Secret is garbage collected with it
+		return ctrl.Result{}, nil // the Secret is garbage collected along with the object
 	}
 	update := status.Begin(object)
 	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()

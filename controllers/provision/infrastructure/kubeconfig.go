@@ -16,9 +16,9 @@ import (
 // kubeconfigKey is the key that Cluster API reads.
 const kubeconfigKey = "value"
 
-// tokenFile is the file in which Cluster API's controllers find a token of their ServiceAccount for the hub's URL
-// (config/clusterapi/samples/token-patch.yaml). These controllers are pods on the hub. The Secret therefore holds no
-// credential. A server that receives the token can use it only with the hub's proxy, not with the hub's API server. A
+// tokenFile is the file in which Cluster API's controllers find their ServiceAccount token for the hub's URL
+// (config/clusterapi/samples/token-patch.yaml). These controllers are pods on the hub. The Secret therefore contains no
+// credentials. A server that receives the token can use it only with the hub's proxy, not with the hub's API server. A
 // pod's default token would be valid for the API server.
 const tokenFile = "/var/run/secrets/drover/token"
 

@@ -14,7 +14,7 @@ import (
 )
 
 // setScheduled sets a condition that is True if the snapshot schedule can be parsed. The EtcdSnapshots show whether
-// snapshots succeed. The condition affects nothing else in the cluster, because a cluster without snapshots still
+// snapshots succeed. The condition does not affect the cluster's readiness, because a cluster without snapshots still
 // works.
 func setScheduled(object *infrav1.DroverCluster, update *status.Update) {
 	text, conditions := object.Spec.Etcd.Schedule, &object.Status.Conditions

@@ -35,14 +35,14 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind of these objects, as used in spec.consumerRef of Hosts.
+// Kind is the kind of these objects in spec.consumerRef of Hosts.
 const Kind = "ClusterInstallation"
 
-// lookAgain is the interval at which an installation is checked without any event, because users' Secrets are not
-// watched.
+// lookAgain is the interval at which an installation is checked even if there is no event, because users' Secrets are
+// not watched.
 const lookAgain = 5 * time.Minute
 
-// soon is when an installation is checked again after a write that may not be in the cache yet.
+// soon is how soon an installation is checked again after a write that may not be in the cache yet.
 const soon = time.Second
 
 // lostTime is how long a one-time task, such as a snapshot, may wait for a Host that is not connected before the
@@ -136,7 +136,7 @@ func (r *Reconciler) hub() hosts.Hub {
 	return hosts.Hub{Client: r.Client, Live: r.Live, NotCurrent: r.NotCurrent, Finalizer: provisionv1.FinalizerNode}
 }
 
-// advance makes a decision and carries it out. It stores decisions before it writes anything that depends on them.
+// advance makes a decision and carries it out. The decision is stored before anything that depends on it is written.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	why, err := r.gather(ctx, in)
 	if err != nil || why != nil {
@@ -174,8 +174,8 @@ func orNothing(v *status.Readiness) status.Readiness {
 	return *v
 }
 
-// act carries out a decision. A host that cannot be changed does not delay the others. act returns the errors by host
-// name.
+// act carries out a decision. A host that cannot be changed does not delay the others. act returns the errors, keyed by
+// host name.
 func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
 	if err := r.save(ctx, in, d.Stored); err != nil {
 		return nil, err
@@ -227,8 +227,8 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 	return err
 }
 
-// remove releases the Hosts, and removes the finalizer from the installation. A Host that is not connected stays taken
-// until its agent has reconnected and cleaned it.
+// remove releases the Hosts, and then removes the finalizer from the installation. A Host that is not connected stays
+// taken until its agent has reconnected and cleaned it.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
 		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, nil
@@ -268,10 +268,10 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }
 
-// releaseFormer releases Hosts that a former installation with this name had taken. They were not connected when it was
-// deleted.
+// releaseFormer releases Hosts that a former installation with this name had taken. These Hosts were not connected when
+// that installation was deleted.
 func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
-	present := &provisionv1.ClusterInstallation{} // the cache may lack an installation that was just created
+	present := &provisionv1.ClusterInstallation{} // the cache may not contain an installation that was just created
 	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -301,8 +301,8 @@ func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterIns
 	return owned.SetFinalizer(ctx, r.Client, i, provisionv1.FinalizerHosts, change)
 }
 
-// Handler wakes the installations that a change to a Host, a Cluster, a snapshot or a restore may concern. A free Host
-// concerns all installations in its namespace.
+// Handler wakes the installations that may be affected by a change to a Host, Cluster, snapshot or restore. A change to
+// a free Host may affect every installation in its namespace.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch of := object.(type) {

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, with the oldest first. It includes objects
-// that have ended, because an outcome is discarded when its object is gone.
+// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, with the oldest first. Objects that have
+// ended are included, because an outcome is discarded when its object is gone.
 func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 	for _, list := range []client.ObjectList{snapshots, restores} {
@@ -55,13 +55,13 @@ func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	return nil
 }
 
-// fileOf returns the start of the file name of a snapshot. It is unique, even if a snapshot is deleted and created
+// fileOf returns the start of a snapshot's file name. This start is unique, even if a snapshot is deleted and created
 // again with the same name.
 func fileOf(snap *provisionv1.EtcdSnapshot) string {
 	return snap.Name + "-" + string(snap.UID)[:8]
 }
 
-// wantedOf converts a restore into an input for a decision.
+// wantedOf converts a restore to the input for a decision.
 func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	spec := restore.Spec
 	wanted := k3s.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
@@ -90,8 +90,8 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	return wanted
 }
 
-// configure sets the spec to the one from the snapshot, once, before data is replaced. Pools and rotation counters keep
-// their values, because the machines do not change.
+// configure sets the spec to the spec from the snapshot. This is done only once, before data is replaced. Pools and
+// rotation counters keep their values, because the machines do not change.
 func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) error {
 	if d.Configure == nil {
 		return nil
@@ -161,7 +161,7 @@ func (in *input) progress(d k3s.Decision) (progress.All, error) {
 			continue
 		}
 		if p.Phase == provisionv1.SnapshotRunning || p.Phase == provisionv1.SnapshotSucceeded {
-			p.Configuration = spec // the first value stays
+			p.Configuration = spec // the first value is kept
 		}
 		all.Snapshots[snap.UID] = p
 	}
@@ -176,8 +176,8 @@ func (in *input) progress(d k3s.Decision) (progress.All, error) {
 	return all, nil
 }
 
-// waits reports that all snapshots and restores are waiting for the installation, because nothing can be decided about
-// it.
+// waits returns the progress of snapshots and restores that are all waiting, because no decision about the installation
+// is possible.
 func (in *input) waits(why string) progress.All {
 	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}, Again: lookAgain}
 	why = "waits for its ClusterInstallation: " + why

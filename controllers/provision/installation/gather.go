@@ -47,7 +47,7 @@ const (
 // labelInstallation is a label on the Secret of an installation. Its value is the name of the installation.
 const labelInstallation = provisionv1.Group + "/installation"
 
-// store is the Secret with the decisions that must not be made twice.
+// store holds the Secret with the decisions that must not be made twice.
 type store struct {
 	secret *corev1.Secret // nil if there is none
 	stored k3s.Stored
@@ -96,8 +96,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 	return nil, nil
 }
 
-// checkSchedule refuses a schedule that cannot be parsed. With such a schedule, the distributions would take no
-// snapshots and report this only in their logs.
+// checkSchedule rejects a schedule that cannot be parsed. With such a schedule, the distributions would take no
+// snapshots, and would report this only in their logs.
 func checkSchedule(spec *provisionv1.ClusterInstallationSpec) error {
 	if spec.Etcd.Schedule == "" {
 		return nil
@@ -160,7 +160,7 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 	return nil, err
 }
 
-// olderOf returns the name of an older installation for the same Cluster, or "" if there is none.
+// olderOf returns the name of an older installation that refers to the same Cluster, or "" if there is none.
 func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
 	list := &provisionv1.ClusterInstallationList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
@@ -195,7 +195,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 		if ca := data[keyCA]; len(ca) > 0 && !x509.NewCertPool().AppendCertsFromPEM(ca) {
 			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the CA of the object store as PEM", keyCA, s3.CredentialsSecretName)), nil
 		}
-		// Values in a Secret that was created from files end with a line feed.
+		// If a Secret was created from files, its values end with a line feed.
 		in.decide.S3 = k3s.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
 	}
 	return nil, nil
@@ -246,12 +246,13 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 
 // ofInstallation returns the labels that identify the Secret with the stored decisions of an installation. The
 // drover-installation-secret policy protects Secrets of this kind. Without the policy, any user could create such a
-// Secret. The owner is not compared, because the installation has another UID on a hub whose objects were restored.
+// Secret. The owner is not compared, because the installation has a different UID if the hub's objects were restored
+// from a backup.
 func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name}}
 }
 
-// save stores the decisions if they have changed. If two managers do this at the same time, one of them fails.
+// save stores the decisions if they have changed. If two provisioners do this at the same time, one of them fails.
 func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) error {
 	if in.store.secret != nil && reflect.DeepEqual(stored, in.store.stored) {
 		return nil
@@ -323,7 +324,7 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 }
 
 // gatherHeld reads the note in a Host's instructions, and the Host's progress. If the note cannot be read, the Host is
-// left unchanged and does not delay others.
+// left unchanged, and other Hosts are not delayed.
 func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
 	given, err := r.hub().Given(ctx, host)
 	in.given[host.Name] = given
@@ -342,13 +343,13 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 	return nil
 }
 
-// connected reports whether a Host's agent is connected, according to the status.
+// connected reports whether a Host's agent is connected, according to the Host's status.
 func connected(host *v1.Host) bool {
 	return hosts.Connected(host)
 }
 
-// address returns the first address at which other machines can reach a host, or "" if there is none. A machine can
-// report anything.
+// address returns the first address at which other machines can reach a host, or "" if there is none. Anything else is
+// skipped, because a machine can report anything.
 func address(all []string) string {
 	for _, text := range all {
 		if a, err := netip.ParseAddr(text); err == nil && a.IsGlobalUnicast() {
@@ -358,8 +359,8 @@ func address(all []string) string {
 	return ""
 }
 
-// nodeIPs returns an address, and the first address of the other IP family that a machine reports. It returns nothing
-// if there is no address.
+// nodeIPs returns the given address, followed by the first reported address from the other IP family. It returns nil if
+// the given address is not valid.
 func nodeIPs(own string, m *v1.HostMachine) []string {
 	of, err := netip.ParseAddr(own)
 	if err != nil {

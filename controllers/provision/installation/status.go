@@ -62,9 +62,9 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 	return v
 }
 
-// strangers returns a remark if the cluster has nodes that are not its hosts, or "" if it has no such nodes. If a
-// server's Host was deleted while the agent was not connected, the server joins etcd again as long as its machine is
-// running.
+// strangers returns a remark if the cluster has nodes that do not belong to its hosts, or "" if there are no such
+// nodes. If a server's Host is deleted while its agent is not connected, the server joins etcd again as long as the
+// machine is running.
 func strangers(in *input, d k3s.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""
@@ -73,7 +73,7 @@ func strangers(in *input, d k3s.Decision) string {
 		in.cluster.Name, in.cluster.Status.Nodes.Total, len(d.Stored.Nodes))
 }
 
-// writeStatus writes a decision into the status.
+// writeStatus writes the result of a decision to the status.
 func writeStatus(in *input, v status.Readiness) {
 	s := &in.installation.Status
 	if in.decision.Instructions != nil { // a decision has been made

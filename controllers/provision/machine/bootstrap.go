@@ -21,29 +21,30 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// Timeouts of the parts of a bootstrap, in seconds. kubeadm pulls images.
+// Timeouts for the parts of a bootstrap, in seconds. They are long because kubeadm pulls images.
 const (
 	bootstrapTimeout = 3600
 	installTimeout   = 600
 	removeTimeout    = 1800
 )
 
-// folder is the directory for a machine's script and manifest, next to the agent's directory.
+// folder is the directory for a machine's script and manifest. It is next to the agent's directory.
 const folder = "/var/lib/drover/machine/"
 
 // sentinel is the file that marks a successful bootstrap, according to the bootstrap provider contract.
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
-// begins is the start of a bootstrap script. It removes the sentinel file of a former bootstrap, which must not count.
+// begins is the start of a bootstrap script. It removes the sentinel file from a former bootstrap, because that file
+// must not count.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
-// bootstrap runs a script in the same way as cloud-init: a failing command does not end the script. It fails if the
-// sentinel file is missing afterward.
+// bootstrap runs a script in the same way as cloud-init, so a failing command does not end the script. The bootstrap
+// fails if the sentinel file is missing afterward.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// installScript applies the agent's manifest from the machine itself, which has just become a control plane node, so no
-// access from outside is needed. The script retries until the instruction times out. Each distribution stores the
-// administrator's kubeconfig in a different place, and some have kubectl in a directory of their own.
+// installScript applies the agent's manifest from the machine itself, which has just become a control plane node.
+// Therefore no access from outside is needed. The script retries until the instruction times out. Each distribution
+// stores the administrator's kubeconfig in a different place, and some have kubectl in a directory of their own.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
 	for _, d := range k3s.Kubeconfigs() {
@@ -60,8 +61,8 @@ echo "no kubeconfig of ` + strings.Join(names, ", ") + ` is on this machine, so 
 exit 1`
 }
 
-// clean returns the instructions that clean a Host before it is released. They first remove any distribution that the
-// bootstrap has installed.
+// clean returns the instructions that clean a Host before it is released. These instructions first remove any
+// distribution that the bootstrap has installed.
 func clean(uid string) []protocol.HostInstruction {
 	var all []protocol.HostInstruction
 	removals := k3s.Removals()
@@ -73,14 +74,14 @@ func clean(uid string) []protocol.HostInstruction {
 	return append(all, reset)
 }
 
-// ProviderID returns the provider ID of the node on a Host.
+// ProviderID returns the provider ID for a Host's node.
 func ProviderID(host *v1.Host) string {
 	return infrav1.ProviderIDPrefix + host.Namespace + "/" + host.Name
 }
 
 // bootstrapInput holds everything that a machine's first instructions depend on.
 type bootstrapInput struct {
-	// uid is the UID of the DroverMachine: instructions run only once for each UID.
+	// uid is the UID of the DroverMachine. Instructions run only once for each UID.
 	uid  string
 	host *v1.Host
 	// data is the bootstrap provider's data.
@@ -92,7 +93,7 @@ type bootstrapInput struct {
 	manifest []byte
 }
 
-// makeInstructions returns the instructions that turn a Host into a node. It has no side effects. Its error contains
+// makeInstructions returns the instructions that turn a Host into a node. It has no side effects. Its errors contain
 // none of the bootstrap data.
 func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
@@ -124,8 +125,9 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	return made, refused(made)
 }
 
-// exported returns the line that passes the version to commands. This way, a command that installs Kubernetes can stay
-// the same when the version changes. This is important because changes to the KubeadmConfig are not applied in place.
+// exported returns the line that passes the version to commands. As a result, a command that installs Kubernetes can
+// stay the same when the version changes. This is important because changes to the KubeadmConfig are not applied in
+// place.
 func exported(of string) string {
 	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
 		return ""
@@ -133,7 +135,7 @@ func exported(of string) string {
 	return "export " + kubeadm.VersionVariable + "=" + of + "\n"
 }
 
-// refused returns the reason why no host accepts the instructions, for example because a file has no path.
+// refused returns the reason why no host would accept the instructions, for example because a file has no path.
 func refused(made *protocol.HostInstructions) error {
 	raw, err := json.Marshal(made)
 	if err != nil {
@@ -145,7 +147,7 @@ func refused(made *protocol.HostInstructions) error {
 	return nil
 }
 
-// named reports whether a file or command has the provider ID as a separate word.
+// named reports whether a file or command contains the provider ID as a separate word.
 func named(config *cloudconfig.Config, id string) bool {
 	texts := []string{strings.Join(config.Commands, "\n")}
 	for _, f := range config.Files {

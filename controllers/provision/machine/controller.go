@@ -3,8 +3,8 @@
 
 // Package machine reconciles DroverMachine.
 //
-// It takes a Host for a Cluster API Machine, gives the Host the bootstrap as its instructions, and finally releases the
-// Host.
+// It takes a Host for a Cluster API Machine, gives the Host instructions to bootstrap the node, and finally releases
+// the Host.
 package machine
 
 import (
@@ -31,11 +31,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind of these objects, as used in spec.consumerRef of Hosts.
+// Kind is the kind of these objects in spec.consumerRef of Hosts.
 const Kind = "DroverMachine"
 
-// Intervals between checks. No Cluster API objects are watched, so a provisioner can start on a hub without these
-// kinds.
+// Intervals between checks. Cluster API objects are not watched, so that a provisioner can start on a hub without
+// Cluster API's kinds.
 const (
 	lookAgain = 5 * time.Second
 	// leaveTime is how long a machine that is being deleted waits for a Host whose agent is not connected.
@@ -59,18 +59,18 @@ type Reconciler struct {
 // input holds everything that a reconcile has read.
 type input struct {
 	machine *infrav1.DroverMachine
-	// owner is the Machine, and cluster is its Cluster API Cluster. They are nil if they do not exist.
+	// owner is the Machine, and cluster is its Cluster API Cluster. Each of them is nil if it does not exist.
 	owner   *clusterapi.Machine
 	cluster *clusterapi.Cluster
-	// domainLabel is the label on Hosts that contains their failure domain, or "" if there is none.
+	// domainLabel is the label on Hosts whose value is the failure domain, or "" if there is none.
 	domainLabel string
-	// host is the Host that the machine has, or is about to take. It is nil if there is none.
+	// host is the Host that the machine has taken or is about to take. It is nil if there is none.
 	host   *v1.Host
 	update *status.Update
 	now    time.Time
 }
 
-// Cluster API Machines are listed, because a Host is not given to a machine while the Node of another machine on it
+// Cluster API Machines are listed, because a machine does not get a Host while the Node of the Host's former machine
 // still exists.
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=patch
@@ -172,8 +172,8 @@ func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine)
 	return nil, nil
 }
 
-// releaseOrphans releases Hosts that a former machine with this name had taken. They were not connected when that
-// machine was deleted.
+// releaseOrphans releases Hosts that a former machine with this name had taken. These Hosts were not connected when
+// that machine was deleted.
 func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedName, uid types.UID) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
@@ -186,7 +186,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 		if ref == nil || ref.Kind != Kind || ref.APIVersion != infrav1.GroupVersion.String() || ref.Name != name.Name || ref.UID == uid {
 			continue
 		}
-		present := &infrav1.DroverMachine{} // the cache may lack a machine that was just created
+		present := &infrav1.DroverMachine{} // the cache may not contain a machine that was just created
 		if err := r.Live.Get(ctx, name, present); client.IgnoreNotFound(err) != nil || err == nil && present.UID == ref.UID {
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue

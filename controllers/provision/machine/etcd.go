@@ -24,8 +24,8 @@ func etcd(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, err
 	return kubeadm.Instruction(task, in.buckets[task.ID])
 }
 
-// buckets reads the Secrets that a machine's tasks refer to, by task ID. Only a task that has not ended needs a Secret,
-// and only a Secret with the label is used.
+// buckets reads the Secrets that a machine's tasks refer to, by task ID. Only tasks that have not ended need a Secret,
+// and only Secrets with the required label are used.
 func (r *Reconciler) buckets(ctx context.Context, machine *infrav1.DroverMachine) (map[string]kubeadm.Bucket, error) {
 	all := map[string]kubeadm.Bucket{}
 	for _, task := range machine.Spec.Tasks {
@@ -47,8 +47,8 @@ func (r *Reconciler) buckets(ctx context.Context, machine *infrav1.DroverMachine
 	return all, nil
 }
 
-// bucketOf returns the credentials in a Secret. It has no side effects. The problem that it returns does not contain
-// them.
+// bucketOf returns the credentials in a Secret, or the problem with the Secret. The problem never contains the
+// credentials. bucketOf has no side effects.
 func bucketOf(secret *corev1.Secret) kubeadm.Bucket {
 	if secret.Labels[provisionv1.LabelUse] != "true" {
 		return kubeadm.Bucket{Problem: fmt.Errorf(

@@ -62,14 +62,14 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	case errors.Is(err, hosts.ErrNotFree):
 		in.host = nil
 		return status.Readiness{Reason: infrav1.ReasonNoHost, Message: "the Host that was chosen is no longer free", Again: lookAgain}, r.setProviderID(ctx, in, "")
-	case err != nil: // the Host is read again even if it has changed in the meantime
+	case err != nil: // the Host is read again, even if it has changed in the meantime
 		return status.Readiness{}, err
 	}
 	in.update.Event(status.Event{Reason: "HostTaken", Action: "Take", Message: "Took Host " + in.host.Name})
 	return r.bootstrap(ctx, in)
 }
 
-// waits describes the step that Cluster API has not completed yet. It has no side effects.
+// waits returns a readiness that describes the step that Cluster API has not completed yet. It has no side effects.
 func waits(in *input) status.Readiness {
 	switch {
 	case in.owner == nil || in.cluster == nil:
@@ -82,7 +82,7 @@ func waits(in *input) status.Readiness {
 	return status.Readiness{}
 }
 
-// content reads the bootstrap data, and for the first control plane machine, the agent's manifest.
+// content reads the bootstrap data and, for the first control plane machine, the agent's manifest.
 func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []byte, v status.Readiness, err error) {
 	data, err = clusterapi.GetBootstrap(ctx, r.Live, in.owner)
 	var refusal interface{ Refused() bool }
@@ -124,12 +124,12 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	if err := r.Client.List(ctx, all, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// The cache may not contain the Host of the previous machine yet.
+	// The cache may not yet show which Host the previous machine has taken.
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// Cluster API deletes the Node of a machine after the machine. It deletes the Node by name, and the Node of the
-	// next machine on that Host has the same name.
+	// Cluster API deletes a machine's Node after the machine itself. It deletes the Node by name, and the Node of the
+	// next machine on the same Host has the same name.
 	leaving, err := clusterapi.ProviderIDs(ctx, r.Live, in.machine.Namespace)
 	if err != nil {
 		return nil, status.Readiness{}, err
@@ -149,13 +149,13 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 // wanted describes a machine's requirements for a Host.
 type wanted struct {
 	machine *infrav1.DroverMachine
-	// domainLabel is the label that contains the failure domain, and domain is the failure domain that the Machine
-	// needs, or empty if any will do.
+	// domainLabel is the label whose value is the failure domain. domain is the failure domain that the Machine
+	// requires, or empty if any failure domain will do.
 	domainLabel, domain string
 }
 
-// pick returns the first free Host, by name, that meets a machine's requirements, or the reason why there is none. It
-// has no side effects.
+// pick returns the first free Host, in order of name, that meets a machine's requirements, or the reason why there is
+// no such Host. It has no side effects.
 func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Host, string) {
 	selector, err := metav1.LabelSelectorAsSelector(want.machine.Spec.HostSelector)
 	if err != nil {
@@ -202,14 +202,15 @@ func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Hos
 	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's, and %d are too close to other machines of its group", len(all), selected, free, elsewhere, apart)
 }
 
-// group returns the group of machines that must be on different hardware. It consists of the cluster, and either the
-// control plane or a MachineDeployment.
+// group returns an identifier of the group of machines that must be on different hardware. It consists of the cluster,
+// and either the control plane or a MachineDeployment.
 func group(machine *infrav1.DroverMachine) string {
 	_, controlPlane := machine.Labels[clusterapi.LabelControlPlane]
 	return strings.Join([]string{machine.Labels[clusterapi.LabelCluster], machine.Labels[clusterapi.LabelDeployment], fmt.Sprint(controlPlane)}, "/")
 }
 
-// setProviderID writes the Host that the machine is about to take, unless the machine has changed since it was read.
+// setProviderID writes the provider ID of the Host that the machine is about to take, unless the machine has changed
+// since it was read.
 func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) error {
 	if in.machine.Spec.ProviderID == id {
 		return nil
@@ -260,8 +261,8 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
 }
 
-// foreignInstructions reports that a foreign Secret has the name of the Host's instructions. The machine does not use
-// anything in it.
+// foreignInstructions returns the readiness of a machine if the Secret with the name of the Host's instructions is
+// foreign. The machine uses nothing from such a Secret.
 func foreignInstructions(err error) status.Readiness {
 	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
 }

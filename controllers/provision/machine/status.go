@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxAddresses is the maximum number of a machine's addresses, as defined in the schema.
+// maxAddresses is the maximum number of addresses in a machine's status, as defined in the schema.
 const maxAddresses = 32
 
 func provisioned(machine *infrav1.DroverMachine) bool {
@@ -62,7 +62,7 @@ func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	return say(infrav1.ReasonBootstrapping, "Host %s: %s")
 }
 
-// writeStatus writes the readiness, and the Host's report, into the status.
+// writeStatus writes the readiness, and facts from the Host's report, to the status.
 func writeStatus(in *input, v status.Readiness) {
 	machine := in.machine
 	if v.Reason == infrav1.ReasonProvisioned && !provisioned(machine) {
@@ -88,8 +88,9 @@ func setPaused(machine *infrav1.DroverMachine, paused bool) {
 	})
 }
 
-// addresses returns the addresses of a Host in the format of the contract. The address in the spec comes first,
-// followed by the reported addresses. Invalid addresses are left out, because a machine can report anything.
+// addresses returns the addresses of a Host in the format that the Cluster API contract requires. The address in the
+// spec comes first, followed by the reported addresses. Invalid addresses are omitted, because a machine can report
+// anything.
 func addresses(host *v1.Host) []infrav1.MachineAddress {
 	if host.Status.Machine == nil {
 		return nil

@@ -25,13 +25,13 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// soon is when a machine is checked again after its status has been written.
+// soon is how soon a machine is checked again after its status has been written.
 const soon = 100 * time.Millisecond
 
 // maxTaskMessage limits the length of a failed task's message in the status, in bytes.
 const maxTaskMessage = 2048
 
-// taskInput holds everything, apart from the task, that the instruction of a task depends on.
+// taskInput holds everything, apart from the task itself, that a task's instruction depends on.
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host
@@ -39,7 +39,8 @@ type taskInput struct {
 	buckets map[string]kubeadm.Bucket
 }
 
-// actions translate tasks into instructions. They have no side effects, and set no ID. An error makes the task fail.
+// actions contains, for each action, a function that translates a task into an instruction. The functions have no side
+// effects and do not set the instruction's ID. If a function returns an error, the task fails.
 var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error){
 	infrav1.TaskUpdate: update,
 
@@ -55,7 +56,7 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 // work gives the Host the tasks of a machine after its bootstrap, and reports their progress.
 //
 // A task is written to the status before its instruction is given to the Host, and its outcome is written to the status
-// before the instruction is removed. If the provisioner is killed in between, it therefore leaves no instruction
+// before the instruction is removed. Even if the provisioner is killed in between, it therefore leaves no instruction
 // behind, and does not repeat a task that has ended. In any case, the Host's journal ensures that an instruction runs
 // only once.
 func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
@@ -93,8 +94,8 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	return v, nil
 }
 
-// workOn continues with tasks while Cluster API has paused the machine, because an etcd restore pauses the cluster but
-// consists of tasks. It returns the time after which to check again.
+// workOn continues with tasks while Cluster API has paused the machine. This is necessary because an etcd restore
+// pauses the cluster, but is carried out as tasks. It returns the time after which to check again.
 func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
 	v := status.Readiness{Again: lookAgain}
 	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
@@ -165,7 +166,7 @@ func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav
 	return after
 }
 
-// lastLines returns the last lines of a text, limited to n bytes.
+// lastLines returns the last lines of text, limited to n bytes.
 func lastLines(text string, n int) string {
 	for text = strings.TrimSpace(text); len(text) > n; {
 		_, rest, more := strings.Cut(text, "\n")
@@ -177,7 +178,7 @@ func lastLines(text string, n int) string {
 	return text
 }
 
-// isAtWork reports whether a Host is carrying out its instructions, or has failed only in a task.
+// isAtWork reports whether a Host is carrying out its instructions. A Host on which only a task has failed also counts.
 func isAtWork(host *v1.Host) bool {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
