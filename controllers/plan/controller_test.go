@@ -116,6 +116,12 @@ func TestReconcile(t *testing.T) {
 			if claim := s.claim("a"); claim.Failed == nil || s.claim("b") != nil || !meta.IsStatusConditionTrue(s.read().Status.Conditions, v1.ConditionStalled) {
 				t.Errorf("claims %+v, %+v, want the first failed, no second, and Stalled", claim, s.claim("b"))
 			}
+			before := s.read()
+			s.clock.Advance(time.Hour)
+			s.reconcile()
+			if after := s.read(); after.ResourceVersion != before.ResourceVersion {
+				t.Errorf("a stalled plan was written again: %+v, want %+v", after.Status, before.Status)
+			}
 			if got := s.events(); !slices.Equal(got, []string{"Normal Applying", "Warning TooManyFailures"}) {
 				t.Errorf("events %q, want Applying and then a warning TooManyFailures", got)
 			}

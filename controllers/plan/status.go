@@ -150,8 +150,10 @@ func (r *Reconciler) conclude(plan *v1.Plan, release resolved, v conclusion) boo
 	}
 	set(v1.ConditionComplete, v.complete, v.reason, v.message)
 	set(v1.ConditionReady, v.ready, v.reason, v.message)
-	if meta.RemoveStatusCondition(conditions, v1.ConditionStalled); v.stalled {
+	if v.stalled {
 		set(v1.ConditionStalled, true, v.reason, v.message)
+	} else {
+		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
 	}
 	plan.Status.ObservedGeneration = plan.Generation
 	return changed

@@ -174,8 +174,10 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	} else {
 		set(v1.ConditionComplete, v.Ready, v.Reason, v.Message)
 	}
-	if meta.RemoveStatusCondition(conditions, v1.ConditionStalled); v.Stalled {
+	if v.Stalled {
 		set(v1.ConditionStalled, true, v.Reason, v.Message)
+	} else {
+		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
 	}
 	return news
 }

@@ -6,6 +6,7 @@ package delivery_test
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -153,6 +154,21 @@ func TestSummary(t *testing.T) {
 		}
 		if v.Refuse(1, v1.ReasonConflict, "m", true); !v.Urgent(true, &v1.ClusterCount{Desired: 1}) {
 			t.Errorf("%+v: want a refusal to be urgent", v)
+		}
+	})
+	t.Run("conditions that are written again stay the same", func(t *testing.T) {
+		v := delivery.Summarize(nil)
+		v.Refuse(3, v1.ReasonConflict, "m", true)
+		var conditions []metav1.Condition
+		v.Write(&conditions, 1, now)
+		before := slices.Clone(conditions)
+		if v.Write(&conditions, 1, now.Add(time.Hour)); !meta.IsStatusConditionTrue(before, v1.ConditionStalled) ||
+			!slices.Equal(conditions, before) {
+			t.Errorf("got %+v, want %+v with Stalled", conditions, before)
+		}
+		v.Stalled = false
+		if v.Write(&conditions, 1, now); meta.FindStatusCondition(conditions, v1.ConditionStalled) != nil {
+			t.Errorf("got %+v, want no Stalled", conditions)
 		}
 	})
 	t.Run("a refusal counts the members that do not have the object", func(t *testing.T) {
