@@ -120,8 +120,11 @@ func (s *hubStatus) text() string {
 		url = ", proxy " + s.Hub.URL
 	}
 	cli.Say(&b, "hub            %s, Kubernetes %s%s\n", s.Hub.Server, cmp.Or(s.Hub.Kubernetes, "unknown"), url)
-	cli.Say(&b, "manager        %d of %d replicas ready, image %s\n", s.Hub.Ready, s.Hub.Replicas,
-		cmp.Or(s.Hub.Image, "unknown"))
+	if s.Hub.Image == "" { // there is no Deployment, or it cannot be read
+		cli.Say(&b, "manager        unknown\n")
+	} else {
+		cli.Say(&b, "manager        %d of %d replicas ready, image %s\n", s.Hub.Ready, s.Hub.Replicas, s.Hub.Image)
+	}
 	switch {
 	case s.Leader.Alive:
 		cli.Say(&b, "leader         %s, seen %s\n", s.Leader.Holder, s.Leader.Renewed.Local().Format(time.RFC3339))

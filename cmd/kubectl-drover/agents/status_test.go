@@ -125,6 +125,9 @@ func TestStatusTellsADeadManagerWithinItsLease(t *testing.T) {
 	if _, out := r.run(t, "agents"); strings.Contains(out, "Warning") {
 		t.Errorf("agents warns while a manager leads: %s", out)
 	}
+	if _, out := r.run(t, "status", "--manager-namespace", "default"); !strings.Contains(out, "manager        unknown\n") {
+		t.Errorf("without a Deployment the status is %s, want an unknown manager", out)
+	}
 	code, out = r.run(t, "status", "--as", "stranger")
 	if code != cli.ExitError || !strings.Contains(out, "found in the parts that were read") ||
 		!strings.Contains(out, "it is not known whether a manager leads") {

@@ -10,6 +10,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
@@ -310,7 +311,31 @@ func (f findings) noBinding() string {
 	if f.who.Kind == v1.SubjectUser {
 		said += fmt.Sprintf(", or a known group of the user (%s; add more with --group)", strings.Join(f.who.Groups, ", "))
 	}
+	if likely := f.fullNames(); len(likely) > 0 {
+		return said + ". Did you mean " + strings.Join(likely, " or ") + "?"
+	}
 	return said + ": create a ClusterRoleTemplateBinding, or a ProjectRoleTemplateBinding for the namespaces of a project"
+}
+
+// fullNames returns the bound principals that have the name in question after the prefix of their provider. The name in
+// question has none: "grant" accepts alice for local:alice, but a member may have a user alice of its own.
+func (f findings) fullNames() []string {
+	if strings.Contains(f.who.Name, ":") {
+		return nil
+	}
+	found := sets.New[string]()
+	note := func(s v1.Subject) {
+		if _, name, _ := strings.Cut(s.Name, ":"); s.Kind == f.who.Kind && name == f.who.Name {
+			found.Insert(s.Name)
+		}
+	}
+	for i := range f.hub.ClusterBindings {
+		note(f.hub.ClusterBindings[i].Spec.Subject)
+	}
+	for i := range f.hub.ProjectBindings {
+		note(f.hub.ProjectBindings[i].Spec.Subject)
+	}
+	return sets.List(found)
 }
 
 // name formats a reference.

@@ -88,7 +88,12 @@ func sessions() (login.Store, error) {
 	if home == "" {
 		return login.Store{}, errors.New("your home directory is not known: set HOME")
 	}
-	return login.Store{Dir: filepath.Join(home, ".kube", "cache", "drover"), Now: time.Now}, nil
+	return login.Store{Dir: filepath.Join(home, ".kube", "cache", "drover"), Now: time.Now, Waiting: waiting}, nil
+}
+
+func waiting(issuer string) {
+	fmt.Fprintf(os.Stderr, "Waiting for another command that signs in to %s. Its sign-in may be waiting for a browser.\n",
+		cli.Plain(issuer))
 }
 
 func (o *options) login(c *cobra.Command, raw string, s signing) error {

@@ -26,6 +26,8 @@ const (
 	margin = 30 * time.Second
 	// lockPause is the polling interval for a lock that another process holds.
 	lockPause = 50 * time.Millisecond
+	// lockNotice is how long the user is not told about the wait for a lock. A refresh of a token takes less time.
+	lockNotice = 2 * time.Second
 	// maxSession is the maximum size of a session file, in bytes.
 	maxSession = 1 << 20
 )
@@ -118,6 +120,8 @@ func (s *Session) usable(now time.Time) bool { return now.Before(s.Until()) }
 type Store struct {
 	Dir string
 	Now func() time.Time
+	// Waiting is called if a change waits longer than lockNotice for another process. If it is nil, the wait is silent.
+	Waiting func(issuer string)
 }
 
 func (s Store) file(issuer string) string {
@@ -208,7 +212,14 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 		return fmt.Errorf("keep sessions from other users of this computer: %w", err)
 	}
 	lock := flock.New(s.file(issuer)+".lock", flock.SetPermissions(0o600))
-	if _, err := lock.TryLockContext(ctx, lockPause); err != nil {
+	notice := time.AfterFunc(lockNotice, func() {
+		if s.Waiting != nil {
+			s.Waiting(issuer)
+		}
+	})
+	_, err := lock.TryLockContext(ctx, lockPause)
+	notice.Stop()
+	if err != nil {
 		return fmt.Errorf("wait for another command that signs in at %s: %w", issuer, err)
 	}
 	defer func() { _ = lock.Unlock() }() // the operating system also releases the lock when the process ends

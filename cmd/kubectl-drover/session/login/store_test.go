@@ -113,6 +113,34 @@ func TestManyProcessesRefreshOnce(t *testing.T) {
 	}
 }
 
+func TestAWaitForAnotherCommandIsAnnounced(t *testing.T) {
+	s := newStore(t)
+	locked, announced := make(chan struct{}), make(chan struct{})
+	var first sync.WaitGroup
+	first.Go(func() {
+		err := s.Change(t.Context(), "https://hub", func(*Session) (*Session, error) {
+			close(locked)
+			<-announced
+			return nil, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-locked
+	s.Waiting = func(issuer string) {
+		if issuer != "https://hub" {
+			t.Errorf("it waits for %s, want https://hub", issuer)
+		}
+		close(announced)
+	}
+	err := s.Change(t.Context(), "https://hub", func(*Session) (*Session, error) { return nil, nil })
+	if err != nil {
+		t.Error(err)
+	}
+	first.Wait()
+}
+
 func TestASessionIsForItsOwnerOnly(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no modes")
