@@ -86,7 +86,7 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve serves requests until the hub closes the tunnel. It returns earlier in two cases: if the agent has left the
-// tunnel and the hub's time to use it is over, or if the duration stop has passed since the context stopping ended.
+// tunnel and the hub's grace period for using it is over, or if stopping has been done for longer than stop.
 // Until then, the agent does not close the tunnel, because the hub may still send requests.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))

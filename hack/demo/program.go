@@ -70,7 +70,8 @@ func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
 	return remark, d.state.setStarted(p.name, from)
 }
 
-// minimalEnvironment returns our environment without variables that configure programs: proxies, kubeconfigs, settings.
+// minimalEnvironment returns the current environment without variables that configure programs, such as proxies and
+// kubeconfigs.
 func minimalEnvironment() []string {
 	var kept []string
 	for _, name := range []string{"PATH", "HOME", "USER", "TMPDIR", "TZ", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR"} {

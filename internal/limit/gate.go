@@ -141,7 +141,7 @@ func (g *Gate) Load() (taken, waiting int) {
 	return g.open, g.waiting
 }
 
-// use returns the share with a name, and counts one more use of it.
+// use returns the share with the given name, and increments its use count.
 func use(shares map[string]*share, name string) *share {
 	s := shares[name]
 	if s == nil {

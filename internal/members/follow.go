@@ -20,7 +20,7 @@ type Follower[E any] interface {
 	Synced(member types.NamespacedName, all []E)
 	// Event is called with each change that follows.
 	Event(member types.NamespacedName, event E)
-	// Stopped is called when changes may be missed from then on. The next call to Synced ends this state.
+	// Stopped is called when the member is no longer followed. Changes may be missed until the next call to Synced.
 	Stopped(member types.NamespacedName)
 }
 

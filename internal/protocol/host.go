@@ -201,7 +201,8 @@ type HostInstruction struct {
 	ID string `json:"id"`
 	// Command is the program with its arguments. It is not run by a shell.
 	Command []string `json:"command"`
-	// Env is added to the agent's PATH and HOME. The agent removes the values of the variables in Env from reports.
+	// Env contains environment variables of the command, in addition to PATH and HOME of the agent. The agent removes the
+	// values of the variables in Env from reports.
 	Env map[string]string `json:"env,omitempty"`
 	// TimeoutSeconds is the time after which the command is killed. The default is 600, and the maximum is one day.
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`

@@ -226,7 +226,7 @@ type Step struct {
 
 // Wait is the reason why there is no step.
 type Wait struct {
-	// Reason is a reason as on the Plan's conditions.
+	// Reason is one of the reasons in the Plan's conditions.
 	Reason string
 	// Message holds the details and explains how to fix the problem.
 	Message string

@@ -70,8 +70,8 @@ func New[V any]() *Cache[V] {
 // Get returns the result for key, either from memory or by calling ask. Errors are never cached. The context of ask
 // outlives ctx, because other callers may wait for the same result, and ends after ten seconds.
 //
-// Askers share the open questions fairly, so that none waits longer than a fair share of another asker's questions. An
-// asker with too many questions at once gets a *limit.FullError.
+// The capacity for concurrent questions is divided fairly among the askers, so that an asker with many questions cannot
+// starve the others. An asker with too many questions at once gets a *limit.FullError.
 func (c *Cache[V]) Get(
 	ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error),
 ) (V, error) {
