@@ -160,7 +160,7 @@ func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now t
 	return p
 }
 
-// needed reports whether a node agent must serve. The parameter serving tells whether it already does.
+// needed reports whether a node agent must serve. serving indicates whether it is already serving.
 func (p presence) needed(serving bool, now time.Time) bool {
 	switch {
 	case p.since.IsZero():

@@ -21,7 +21,7 @@ type reporter struct {
 
 func newReporter(out io.Writer) *reporter { return &reporter{out: out} }
 
-// step runs do and reports it. do returns a remark such as "runs already".
+// step runs do and reports its outcome. do returns a remark such as "runs already".
 func (r *reporter) step(ctx context.Context, what string, do func(context.Context) (string, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err

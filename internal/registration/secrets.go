@@ -123,7 +123,7 @@ const maxCached = 1 << 10
 const maxMark = 256
 
 // CachedKinds returns the values of v1.LabelSecretKind for Secrets that the manager keeps in memory. The list is fixed
-// because users may write any other value.
+// because users can set the label to arbitrary values.
 func CachedKinds() []string {
 	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent,
 		v1.SecretKindHostPlan}

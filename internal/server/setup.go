@@ -43,8 +43,8 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// New creates the server of the hub's port and adds it to the manager. The controllers also use the server. led reports
-// whether a manager leads.
+// New creates the server for the hub's port and adds it to the manager. The controllers also use the server. led
+// reports whether any replica is the leader.
 func New(
 	ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust.Holder, led func() bool,
 ) (*Server, error) {

@@ -58,7 +58,7 @@ func (ch *Change) check() error {
 	return nil
 }
 
-// Real reports whether the change is made, and not only tried.
+// Real reports whether the change is actually made, and is not a dry run.
 func (ch *Change) Real() bool { return ch.dryRun == dryRunNone }
 
 // Local reports whether the command must not send any changes to the hub.

@@ -79,8 +79,8 @@ type Bucket struct {
 	// Credentials are environment variables of the instruction. A host never reports the value of a variable, and an
 	// instruction is removed from the host's instructions and journal when it has ended.
 	Credentials map[string]string
-	// Problem explains why there are no credentials. It is nil if there are credentials. Prepare continues without
-	// them, because the host may have the file.
+	// Problem explains why there are no credentials. It is nil if there are credentials. Prepare continues despite a
+	// Problem, because the host may already have the snapshot.
 	Problem error
 }
 
