@@ -199,8 +199,8 @@ type AgentStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// upgrade describes this agent's part in the last upgrade of all agents. It is absent before the first upgrade. Such
-	// upgrades are controlled by agent.rollout in the hub's configuration.
+	// upgrade describes this agent's part in the last upgrade of all agents. It is absent before the first upgrade.
+	// Such upgrades are controlled by agent.rollout in the hub's configuration.
 	// +optional
 	Upgrade *AgentUpgrade `json:"upgrade,omitempty"`
 }
