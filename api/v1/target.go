@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Targeted is implemented by objects that target members. The index by Cluster covers all kinds that implement this interface.
+// Targeted is implemented by objects that target members. The index by Cluster covers all kinds that implement this
+// interface.
 // +kubebuilder:object:generate=false
 type Targeted interface {
 	Target() ClusterTarget
