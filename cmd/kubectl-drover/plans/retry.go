@@ -76,26 +76,15 @@ func retryPlan(
 		return err
 	}
 	if plan.Spec.Paused {
-		return fmt.Errorf("plan %s/%s is paused: \"kubectl drover plan resume %s\" continues it, which also tries failed "+
-			"nodes again", h.Workspace, name, name)
+		return alreadyPaused(plan)
 	}
 	if !failed(&plan.Status) {
 		return change.Make(h, c.OutOrStdout(), plan, "unchanged: no node has failed", nothing)
 	}
 	var kept error
 	err = change.Make(h, c.OutOrStdout(), plan, "retried", func(w client.Client) error {
-		before, err := paused(ctx, h, plan)
-		if err != nil {
-			return err
-		}
-		generation, err := pause(ctx, w, plan)
-		switch {
-		case err == nil && !change.Real():
-			return nil
-		case err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown: // the response is missing
-			return fmt.Errorf("pause plan %s/%s, which may be paused now: %w: if it is, run \"kubectl drover plan resume "+
-				"%s\"", h.Workspace, name, err, name)
-		case err != nil:
+		before, generation, err := pause(ctx, h, w, plan)
+		if err != nil || !change.Real() {
 			return err
 		}
 		keep, waited := awaitPause(ctx, h, plan, generation, limit)
@@ -119,25 +108,58 @@ func failed(s *v1.PlanStatus) bool {
 	return len(s.Failures) > 0 || s.Clusters != nil && s.Clusters.Failed > 0 || s.Nodes != nil && s.Nodes.Failed > 0
 }
 
-// paused returns spec.paused of a plan as it is stored: true, false, or nil if it is not set. A manifest that sets the
-// default explicitly must not differ from the plan afterwards.
-func paused(ctx context.Context, h *cli.Hub, plan *v1.Plan) (any, error) {
-	stored := &unstructured.Unstructured{}
-	stored.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))
-	if err := h.Get(ctx, client.ObjectKeyFromObject(plan), stored); err != nil {
-		return nil, fmt.Errorf("read plan %s/%s: %w", plan.Namespace, plan.Name, err)
-	}
-	value, found, err := unstructured.NestedBool(stored.Object, "spec", "paused")
-	if err != nil || !found {
-		return nil, err
-	}
-	return value, nil
+// alreadyPaused is the error for a plan that someone else has paused.
+func alreadyPaused(plan *v1.Plan) error {
+	return fmt.Errorf("plan %s/%s is paused: \"kubectl drover plan resume %s\" continues it, which also tries failed "+
+		"nodes again", plan.Namespace, plan.Name, plan.Name)
 }
 
-// pause pauses a plan, and returns its new generation.
-func pause(ctx context.Context, w client.Client, plan *v1.Plan) (int64, error) {
+// errChanged is returned if the plan is no longer as this command left it.
+var errChanged = errors.New("another client has changed the plan in the meantime, and the command leaves it as it is")
+
+// pause pauses a plan, unless someone else does so first. It returns the new generation, and the former spec.paused as
+// it was stored: false, or nil if it was not set. A manifest that sets the default explicitly must not differ from the
+// plan afterwards.
+func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (before any, generation int64, err error) {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while nodes fail
+		stored := &unstructured.Unstructured{}
+		stored.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))
+		if err := h.Get(ctx, client.ObjectKeyFromObject(plan), stored); err != nil {
+			return fmt.Errorf("read plan %s/%s: %w", plan.Namespace, plan.Name, err)
+		}
+		before = nil
+		is, found, err := unstructured.NestedBool(stored.Object, "spec", "paused")
+		switch {
+		case err != nil:
+			return err
+		case stored.GetUID() != plan.UID:
+			return errChanged
+		case is:
+			return alreadyPaused(plan)
+		case found:
+			before = false
+		}
+		now, err := setPaused(ctx, w, plan, stored.GetResourceVersion(), true)
+		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown { // the response is missing
+			return fmt.Errorf("pause plan %s/%s, which may be paused now: %w: if it is, run \"kubectl drover plan resume "+
+				"%s\"", plan.Namespace, plan.Name, err, plan.Name)
+		}
+		generation = now
+		return err
+	})
+	return before, generation, err
+}
+
+// setPaused sets spec.paused of a version of a plan, or removes it if value is nil. It returns the new generation.
+func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, version string, value any) (int64, error) {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": version}, "spec": map[string]any{"paused": value},
+	})
+	if err != nil {
+		return 0, err
+	}
 	now := plan.DeepCopy()
-	err := w.Patch(ctx, now, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":true}}`)))
+	err = w.Patch(ctx, now, client.RawPatch(types.MergePatchType, patch))
 	return now.Generation, err
 }
 
@@ -154,16 +176,10 @@ func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, ge
 		case now.UID == plan.UID && !now.Spec.Paused:
 			return nil
 		case now.UID != plan.UID || now.Generation != generation:
-			return errors.New("another client has changed the plan in the meantime, and the command leaves it as it is")
+			return errChanged
 		}
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"resourceVersion": now.ResourceVersion},
-			"spec":     map[string]any{"paused": before},
-		})
-		if err != nil {
-			return err
-		}
-		return w.Patch(ctx, now, client.RawPatch(types.MergePatchType, patch))
+		_, err := setPaused(ctx, w, now, now.ResourceVersion, before)
+		return err
 	})
 }
 

@@ -271,6 +271,23 @@ func TestARetryUndoesNoOtherChange(t *testing.T) {
 	}
 }
 
+func TestARetryPausesNoPlanThatAnotherClientPausesFirst(t *testing.T) {
+	r := newRetried(t, testkit.Shared(t), silentManifest)
+	plan := r.read()
+	faster := testkit.Competing(r.Client, func(context.Context, any) bool {
+		r.manifest.Object["spec"].(map[string]any)["paused"] = true
+		r.apply()
+		return true
+	})
+	_, _, err := pause(t.Context(), &cli.Hub{WithWatch: r.Client}, faster, plan)
+	if err == nil || !strings.Contains(err.Error(), "is paused") {
+		t.Errorf("got %v, want an error that says that the plan is paused", err)
+	}
+	if after := r.read(); !after.Spec.Paused || after.Generation != plan.Generation+1 {
+		t.Errorf("generation %d, paused %v, want only the pause of the other client", after.Generation, after.Spec.Paused)
+	}
+}
+
 func TestARetryWaitsForMembersWithFailuresOnly(t *testing.T) {
 	member := func(name, reason string) v1.PlanMember {
 		return v1.PlanMember{Name: name, Reason: reason, Message: "m"}
