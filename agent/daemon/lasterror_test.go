@@ -35,7 +35,7 @@ func (a *annotated) write(_ context.Context, text string) error {
 	return a.err
 }
 
-// said is what the link says after some time.
+// said is an error of the link, or its end, after some time.
 type said struct {
 	after time.Duration
 	why   string

@@ -77,8 +77,8 @@ func (r record) previousDigest() string {
 }
 
 // refused returns the record after the API server has rejected Wanted. If the change had replaced another change that
-// was not ready yet, the new record restores the Deployment that the other change would have restored, unless that
-// Deployment is the one that was rejected.
+// was not ready yet, the new record restores the Deployment that the other change would have restored, unless the
+// API server has just rejected that Deployment.
 func (r record) refused(message string) record {
 	r.Phase, r.Message, r.Wanted = rejected, message, nil
 	if before := r.previousDigest(); before != r.From && before != r.Digest {

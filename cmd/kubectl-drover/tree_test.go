@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// meaning is what the arguments of a command are.
+// meaning describes the arguments of a command.
 type meaning string
 
 const (

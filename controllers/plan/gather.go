@@ -224,8 +224,8 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
 // readClaim returns the claim of a plan on a Cluster, or nil if there is none. If a claim cannot be read, or its times
-// do not fit into a status, it is returned without a revision. In that case, it is unknown what is running in the
-// member, and that work can finish before the member starts again.
+// do not fit into a status, it is returned without a revision. In that case, the work in the member is unknown,
+// and can finish before the member starts again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {

@@ -67,7 +67,7 @@ func (d *demo) eachManaged(ctx context.Context, do func(context.Context, managed
 	return group.Wait()
 }
 
-// applyClusters applies the Clusters and what the team has, and returns once there is a registration for each Cluster.
+// applyClusters applies the Clusters and the team's objects, and returns once there is a registration for each Cluster.
 func (d *demo) applyClusters(ctx context.Context) (string, error) {
 	err := d.eachManaged(ctx, func(ctx context.Context, m managed) error {
 		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: m.name.Namespace, Name: m.name.Name}}

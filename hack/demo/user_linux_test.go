@@ -116,7 +116,7 @@ func (u *user) page(t *testing.T) []string {
 	}
 }
 
-// signsIn checks that both users can sign in and what they see then.
+// signsIn checks that both users can sign in, and that each sees exactly the expected objects.
 func (r *reader) signsIn(t *testing.T, printed string) {
 	team := []string{
 		"clusters default/member", "plans default/os-update", "projectroletemplatebindings default/shop-dev",

@@ -12,7 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestReplicasKnowWhetherAManagerLeads uses a clock of its own. Each replica sees only what it reads and writes.
+// TestReplicasKnowWhetherAManagerLeads uses a simulated clock. Each replica knows only the Leases that it reads and
+// writes.
 func TestReplicasKnowWhetherAManagerLeads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -128,7 +128,7 @@ func (p *Watch) Start(ctx context.Context) error {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Watch) NeedLeaderElection() bool { return false }
 
-// look compares the policies on the hub with the required ones, and logs what has changed since the last check.
+// look compares the policies on the hub with the required ones, and logs the changes since the last check.
 func (p *Watch) look(ctx context.Context) {
 	states := map[string]policyState{}
 	found, err := p.list(ctx)

@@ -23,6 +23,6 @@ var agentVariable = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // AgentVariable reports whether a Cluster may add a variable to its agent's environment. Other variables could change
-// which program the agent accepts as the hub or as its API server, or what it writes to its log. Either change could
+// which program the agent accepts as the hub or as its API server, or make the agent log secrets. Either change could
 // expose the agent's rights.
 func AgentVariable(name string) bool { return agentVariable().MatchString(name) }

@@ -170,8 +170,8 @@ func (v *view) begin() (*Node, Wait) {
 	return nil, w
 }
 
-// reason returns the reason to wait. If there are several reasons, it returns the one that most urgently requires a
-// user's action.
+// reason returns the reason to wait. If there are several reasons, the reason that most urgently requires a
+// user's action takes precedence.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
 	case t.first.stuckNode != "":

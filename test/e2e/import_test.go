@@ -242,8 +242,7 @@ func (s *system) appliedManifest(t *testing.T, name types.NamespacedName) []byte
 	return manifest
 }
 
-// sayingTo makes a command write its standard error to a file, and returns a function that reads what it has written so
-// far.
+// sayingTo makes a command write its standard error to a file, and returns a function that reads the file.
 func sayingTo(t *testing.T, command *exec.Cmd) func() string {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))

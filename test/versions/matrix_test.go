@@ -21,7 +21,7 @@ const (
 	matrixEnd   = "<!-- end -->\n"
 )
 
-// matrix returns the table of what was tested, with the revision of the old version.
+// matrix returns the table of the tested combinations, with the revision of the old version.
 func matrix(revision string) string {
 	var b strings.Builder
 	if revision == formerCommit {

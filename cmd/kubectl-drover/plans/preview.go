@@ -95,19 +95,18 @@ func (r *previewOptions) check() error {
 	return nil
 }
 
-// preview prints the simulation of each Plan. The argument what is the name of a Plan or of a file, or "-" for standard
-// input.
-func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Writer, what string) error {
+// preview prints the simulation of each Plan. source is the name of a Plan or a file, or "-" for standard input.
+func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Writer, source string) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	previews, err := readPreviews(what, in)
+	previews, err := readPreviews(source, in)
 	if err != nil {
 		return err
 	}
 	out = interruptible{ctx, out}
 	for i := range previews {
-		if err := r.complete(ctx, what, &previews[i]); err != nil {
+		if err := r.complete(ctx, source, &previews[i]); err != nil {
 			return err
 		}
 		if name := previews[i].scenario.Plan.Name; len(previews) > 1 {

@@ -207,8 +207,8 @@ func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []wa
 	return err
 }
 
-// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes are no longer the
-// ones that were listed.
+// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes differ from the
+// listed changes.
 func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": one.GetResourceVersion(), "annotations": map[string]string{v1.AnnotationRestored: one.restore.Checkpoint}}})

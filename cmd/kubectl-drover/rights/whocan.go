@@ -152,7 +152,7 @@ func (h holders) outcome() error {
 	return cli.ErrDenied
 }
 
-// ownHolders returns the subjects of the member's bindings, except those of the bindings that the chains lead to.
+// ownHolders returns the subjects of the member's bindings, without the bindings that the chains lead to.
 func (m *memberClient) ownHolders(ctx context.Context, what access.Action, chains []access.Chain) ([]holder, error) {
 	bindings, err := m.rbac.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 	if err != nil {

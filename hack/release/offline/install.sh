@@ -128,7 +128,7 @@ push_image() {
 }
 
 # render writes the manifests with the image in the registry, the address of the hub, and the issuer if users sign in.
-# The name of the ConfigMap contains a hash of these settings, so that others restart the manager.
+# The name of the ConfigMap contains a hash of these settings, so that changed settings restart the manager.
 render() {
 	issuer=''
 	[ -z "$sign_in" ] || issuer=${url%%,*}

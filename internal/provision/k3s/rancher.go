@@ -133,7 +133,7 @@ func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 	return probes
 }
 
-// paths contains the usual directories for binaries, including the ones that the distributions' installers use.
+// paths contains the usual directories for binaries, including the directories that the distributions' installers use.
 const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
 
 // run returns a command that runs a script with arguments. Values are passed as arguments rather than as variables of

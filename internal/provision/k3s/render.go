@@ -39,7 +39,7 @@ type Held struct {
 	Join string `json:"join,omitempty"`
 	// Version is the installed version.
 	Version string `json:"version"`
-	// Install identifies what is installed. Start identifies everything that requires a restart of the host when it
+	// Install identifies the installation. Start identifies everything that requires a restart of the host when it
 	// changes.
 	Install string `json:"install"`
 	Start   string `json:"start"`

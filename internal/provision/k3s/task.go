@@ -42,7 +42,7 @@ type Outcome struct {
 // instructions.
 type task struct {
 	protocol.HostInstruction
-	// what tells users what the task does.
+	// what describes the task to users.
 	what string
 	// role is a role that the server must have.
 	role provisionv1.HostRole
