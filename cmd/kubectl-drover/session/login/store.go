@@ -220,7 +220,7 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	_, err := lock.TryLockContext(ctx, lockPause)
 	notice.Stop()
 	if err != nil {
-		return fmt.Errorf("wait for another command that signs in at %s: %w", issuer, err)
+		return fmt.Errorf("wait for another command that signs in to %s: %w", issuer, err)
 	}
 	defer func() { _ = lock.Unlock() }() // the operating system also releases the lock when the process ends
 	before, err := s.Load(issuer)
