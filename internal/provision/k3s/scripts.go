@@ -7,8 +7,8 @@ package k3s
 
 // snapshot takes an etcd snapshot, and fails unless the snapshot was saved in $1 places: on the disk and, if there is
 // one, in the bucket. The distributions exit with status 0 even if the disk is full or the store refuses the copy, but
-// their output names the saved snapshots. The command gives up after some minutes while the server continues, so in that case
-// the script checks the list of snapshots.
+// their output names the saved snapshots. The command gives up after some minutes while the server continues, so in
+// that case the script checks the list of snapshots.
 const snapshot = `want=$1 name=$2
 if test "$want" = 2; then set -- --etcd-s3-timeout=45m; else set --; fi
 out=$("$0" etcd-snapshot save --name "$name" --data-dir "$DATA" "$@" 2>&1); code=$?
