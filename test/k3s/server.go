@@ -208,7 +208,8 @@ func kubectl(args []string) error {
 // again: a finalizer keeps the node until the member is removed.
 func removeMember(m member) (err error) {
 	for range 120 {
-		if _, err = etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID}); err == nil || strings.Contains(err.Error(), "member not found") {
+		_, err = etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID})
+		if err == nil || strings.Contains(err.Error(), "member not found") {
 			return nil
 		}
 		fmt.Println("remove:", err)
