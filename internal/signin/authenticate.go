@@ -15,9 +15,9 @@ import (
 	"github.com/drover-dev/drover/internal/signin/scripttoken"
 )
 
-// Authenticate returns a function that authenticates requests by their tokens: script tokens, access tokens of this
-// issuer, and tokens of workloads. It calls next for all other tokens. Tokens for this hub are never passed to next,
-// because a TokenReview would give their users different names.
+// Authenticate returns a function that authenticates requests with script tokens, access tokens from this issuer, and
+// workload tokens. It calls next for all other tokens. Tokens that are meant for this hub are never passed to next,
+// because a TokenReview would return different user names.
 func (s *Server) Authenticate(
 	next func(*http.Request) (identity.Identity, error),
 ) func(*http.Request) (identity.Identity, error) {

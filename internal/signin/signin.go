@@ -29,38 +29,39 @@ import (
 	"github.com/drover-dev/drover/internal/signin/workload"
 )
 
-// Paths of the issuer. The other endpoints are in the packages login, grant and scripttoken.
+// Paths of the issuer's metadata and public keys. The paths of the other endpoints are in the packages login, grant and
+// scripttoken.
 const (
 	PathDiscovery = "/.well-known/openid-configuration"
 	PathKeys      = "/v1/auth/keys"
 )
 
-// KeysSecret is the name of the Secret in the manager's namespace that holds the signing keys. KeyOfKeys is the key in
-// the Secret's data.
+// KeysSecret is the name of the Secret in the manager's namespace that holds the signing keys. KeyOfKeys is the entry
+// in the Secret's data that contains them.
 const (
 	KeysSecret = keyring.Secret
 	KeyOfKeys  = keyring.Field
 )
 
-// Bounds are the time limits of a session whose client requested refresh tokens.
+// Bounds are the time limits for sessions with refresh tokens.
 type Bounds = session.Bounds
 
 // Direct holds the settings for direct access to clusters.
 type Direct = direct.Options
 
-// Options of a Server. All are required.
+// Options configures a Server. All fields are required.
 type Options struct {
 	// Issuer is the public URL of the hub.
 	Issuer string
 	// Client reads Users, AuthProviders, and the Secrets in Namespace from a cache, and writes sessions. Live reads
-	// objects from the API server that may not be in the cache yet.
+	// objects that may not be in the cache yet from the API server.
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
-	// Disabled reports whether a User with spec.principal disables a principal of an AuthProvider.
+	// Disabled reports whether a User disables the given principal of an AuthProvider in its spec.principal.
 	Disabled func(ctx context.Context, principal string) (bool, error)
-	// Named returns the groups that are named in bindings. If a token has no room for all of them, the first groups
-	// take precedence.
+	// Named returns the given groups that bindings refer to. If they do not all fit into a token, the first groups take
+	// precedence.
 	Named    func(groups []string) ([]string, error)
 	Sessions Bounds
 	Now      func() time.Time
@@ -74,7 +75,7 @@ type Options struct {
 
 // Server is the issuer on one replica. Create one with New. It is safe for concurrent use.
 type Server struct {
-	*direct.Access // used for members
+	*direct.Access // for direct access to members
 
 	issuer   string
 	keyring  *keyring.Keyring

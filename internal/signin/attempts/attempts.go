@@ -11,25 +11,25 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// bound is the number of failures without a delay, and the maximum delay after further failures.
+// bound defines how many failures cause no delay, and the maximum delay after further failures.
 type bound struct {
 	free int
 	max  time.Duration
 }
 
-// The bounds for one user at one address or device, for one user across all addresses, and for one address.
+// Bounds for one user at one address or device, for one user across all addresses, and for one address.
 var bounds = [3]bound{{5, 15 * time.Minute}, {50, time.Minute}, {50, time.Minute}}
 
 const (
-	// first is the delay after the first failure beyond the bound. It doubles with each further failure.
+	// first is the delay after the first failure beyond the bound. Each further failure doubles the delay.
 	first = time.Second
-	// forget is how long after the last failure the count restarts.
+	// forget is the time after the last failure when the count restarts.
 	forget = time.Hour
-	// remembered is the maximum number of users and addresses that are remembered. The most recent failures are kept.
+	// remembered is the maximum number of keys with a count. The counts of the most recent failures are kept.
 	remembered = 16 << 10
 )
 
-// failures are the failures of one key.
+// failures holds the number of failures for one key, and the time of the last failure.
 type failures struct {
 	count int
 	last  time.Time
@@ -47,7 +47,8 @@ func New() *Log { return &Log{known: lru.New(remembered)} }
 // Attempt is an attempt to sign in.
 type Attempt struct {
 	User, Source string
-	// Device is a browser that the user has signed in with before. Failures elsewhere do not slow it down.
+	// Device is a browser that the user has signed in with before. Failures in other browsers do not delay this
+	// attempt.
 	Device string
 }
 

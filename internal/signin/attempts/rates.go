@@ -11,7 +11,7 @@ import (
 // maxSources is the maximum number of addresses with a rate limiter.
 const maxSources = 4096
 
-// Rates holds a rate limiter for each address. It keeps the addresses that were used most recently.
+// Rates holds a rate limiter for each address. It keeps only the limiters that were used most recently.
 type Rates struct {
 	perSecond rate.Limit
 	atOnce    int

@@ -14,11 +14,11 @@ import (
 // MaxHeader is the maximum size of the header of an upstream's response, in bytes.
 const MaxHeader = 64 << 10
 
-// dialTimeout bounds the time to connect to an upstream, and the time of the TLS handshake.
+// dialTimeout is the time limit for connecting to an upstream, and for the TLS handshake.
 const dialTimeout = 5 * time.Second
 
-// Client returns a client for requests to an upstream, with a timeout for each request, including the body. It follows
-// no redirects, because a redirect would carry a token or a secret elsewhere.
+// Client returns an HTTP client for requests to an upstream. The timeout applies to each request, including its body.
+// The client follows no redirects, because a redirect could send a token or a secret to another server.
 func Client(roots *x509.CertPool, timeout time.Duration, connections int) *http.Client {
 	return &http.Client{
 		Timeout:       timeout,

@@ -11,7 +11,7 @@ import (
 	"net/url"
 )
 
-// ErrRefused means that the upstream responded and does not let the user in: the password is wrong, or the user is
+// ErrRefused is returned when the upstream responds but refuses the user. The password may be wrong, or the user may be
 // disabled or not in any allowed group. Every other error means that the upstream could not be queried.
 var ErrRefused = errors.New("the provider refuses the user")
 
@@ -20,25 +20,25 @@ type User struct {
 	// ID is the upstream's ID for the user, such as sub, objectGUID, entryUUID, or the number of a GitHub account. The
 	// upstream never assigns the ID to another user.
 	ID string
-	// Name and Groups are the names in principals, without the prefix of the provider.
+	// Name and Groups are the names of the user and the user's groups, without the prefix that identifies the provider.
 	Name   string
 	Groups []string
 	// Notice tells the user what the upstream omitted, such as groups, and what to do about it. It contains no text from
 	// the upstream.
 	Notice string
-	// State is secret. Refresh needs it to query the user again. It may be a refresh token of the upstream.
+	// State is secret data that Refresh needs to query the user again, such as a refresh token from the upstream.
 	State []byte
 }
 
-// Connector is an upstream. Its type may also implement other interfaces in this package, each of which is a way to
-// query users.
+// Connector represents an upstream. Connectors may also implement other interfaces in this package, each of which is a
+// way to query users.
 type Connector interface {
 	// Check reports whether the upstream can be queried. It does not need a user.
 	Check(ctx context.Context) error
 }
 
-// Refresher is an upstream that can be queried again for a user who signed in before. Without this interface, the
-// session of a user ends when its first token expires.
+// Refresher is an upstream that can be queried again for a user who signed in before. If an upstream is not a
+// Refresher, a user's session ends when its first token expires.
 type Refresher interface {
 	Connector
 	// Refresh returns the current description of the user, or ErrRefused if the upstream no longer lets the user in.
@@ -55,8 +55,8 @@ type Password interface {
 // Redirect is an upstream that has its own login page.
 type Redirect interface {
 	Connector
-	// Begin returns the address of the login page. The upstream sends the browser back to callback with state. Private is
-	// the data that Finish needs about this login, such as a nonce and a PKCE verifier. The caller keeps it sealed.
+	// Begin returns the address of the login page. The upstream sends the browser back to callback with state. private
+	// is the data that Finish needs about this login, such as a nonce and a PKCE verifier. The caller keeps it sealed.
 	Begin(ctx context.Context, callback, state string) (address string, private []byte, err error)
 	// Finish returns the user in the upstream's response. The caller has checked the state.
 	Finish(ctx context.Context, callback string, private []byte, answer url.Values) (User, error)

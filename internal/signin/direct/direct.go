@@ -26,7 +26,7 @@ import (
 
 // Options are the issuer's settings for direct access. With the zero value, no tokens for direct access are issued.
 type Options struct {
-	// Path is the part between the issuer and <namespace>/<name> in the audience of a token for direct access. The
+	// Path is the part between the issuer URL and <namespace>/<name> in the audience of a token for direct access. The
 	// audience is the cluster's URL on the hub.
 	Path string
 	// Lifetime returns the lifetime of a user's token for direct access to a cluster. It returns 0 if the user may not
@@ -45,7 +45,8 @@ type Access struct {
 	Now      func() time.Time
 }
 
-// Cluster returns the cluster, <namespace>/<name>, of an audience for direct access.
+// Cluster returns the cluster (<namespace>/<name>) in an audience, and reports whether the audience is valid for direct
+// access.
 func (a *Access) Cluster(audience string) (string, bool) {
 	name, found := strings.CutPrefix(audience, a.URL+a.Path)
 	return name, found && a.Lifetime != nil && oauth.IsCluster(name)
@@ -70,7 +71,7 @@ func (a *Access) PublishedKeys(ctx context.Context) ([]byte, error) {
 
 // Denied returns the sorted IDs of the sessions whose direct-access tokens members must refuse even before the tokens
 // expire. It also returns the time when the first of these sessions can be removed from the list, or the zero time if
-// there are none.
+// the list is empty.
 func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, err error) {
 	all, err := a.Sessions.All(ctx)
 	if err != nil {
@@ -98,7 +99,7 @@ func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, 
 	return denied, again, nil
 }
 
-// stands reports whether a session has not been ended and its user may still sign in, according to the cache.
+// stands reports, according to the cache, whether a session has not been revoked and its user may still sign in.
 func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
 	if s.Revoked() {
 		return false, nil
@@ -113,7 +114,8 @@ func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
 	return err == nil, err
 }
 
-// KeepDeleted restores the Secret of a session that someone deleted while members may accept the session's tokens.
+// KeepDeleted recreates the Secret of a session if the Secret is deleted while members may still accept the session's
+// tokens.
 func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 	secret, ok := deleted.(*corev1.Secret)
 	if !ok || !a.Decides(deleted) || !a.Now().Before(session.TimeOf(secret, session.KeyDirect)) {
@@ -123,9 +125,9 @@ func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 }
 
 // Changes reports whether an event may change the sessions and keys that members are informed about. The event's object
-// must satisfy Decides. before is nil for a created object, and after is nil for a deleted one. Another token in a
-// session that has not been ended changes nothing. Such events are frequent, because one occurs whenever a user gets a
-// token for direct access.
+// must satisfy Decides. before is nil for a created object, and after is nil for a deleted one. If an event only
+// records a new token in a session that has not been revoked, Changes returns false. Such events are frequent, because
+// each new token for direct access causes one.
 func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
 	is := func(o client.Object) *session.Session {
 		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {
@@ -142,7 +144,7 @@ func (a *Access) Changes(ctx context.Context, before, after client.Object) bool 
 	}
 	was, now := is(before), is(after)
 	switch {
-	case was == nil && now == nil: // a user, a provider, a password or the keys
+	case was == nil && now == nil: // the object is a user, a provider, a password or the keys
 		return true
 	case now == nil:
 		return a.Now().Before(was.Direct())

@@ -57,8 +57,8 @@ func proves(verifier, challenge string) bool {
 	return subtle.ConstantTimeCompare([]byte(oauth.Digest(verifier)), []byte(challenge)) == 1
 }
 
-// Begin starts the session of a code. It returns the session with its refresh token, if the client requested one. If a
-// code is redeemed twice, one of the two clients has stolen it, so Begin revokes the session.
+// Begin starts a session for a code. It returns the session, and a refresh token if the client requested one. If a code
+// is redeemed twice, one of the two clients has stolen it, so Begin revokes the session.
 func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c session.Code) (session.Session, string, error) {
 	none := session.Session{}
 	err := s.Accounts.Standing(ctx, s.Accounts.Cache, c.Claims)

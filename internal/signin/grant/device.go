@@ -35,7 +35,7 @@ type deviceCode struct {
 	At      time.Time `json:"t"`
 }
 
-// DeviceCodes is the response to a device that requests a code.
+// DeviceCodes is the response to a device that requested a code.
 type DeviceCodes struct {
 	Device   string `json:"device_code"`
 	User     string `json:"user_code"`
@@ -146,7 +146,7 @@ func (s *Server) take(
 		}
 	}
 	if err := s.Sessions.Save(ctx, of); err != nil {
-		// this fails with a conflict if the session has been written in the meantime
+		// the write fails with a conflict if the session was changed in the meantime
 		return of, "", fmt.Errorf("write session %s: %w", id, err)
 	}
 	return of, first, nil

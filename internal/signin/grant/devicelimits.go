@@ -12,9 +12,9 @@ import (
 	"github.com/drover-dev/drover/internal/signin/attempts"
 )
 
-// Limits on the codes that devices may request from one replica. They are the rate per second and the burst, for all
-// addresses together and for one address. An attacker with many codes could wait for a user to type one of them by
-// chance.
+// Limits on the device codes that one replica issues, as a rate per second and a burst. The first pair applies to all
+// addresses together, and the second pair to each address. Without limits, an attacker could request many codes and
+// wait for a user to enter one of them by mistake.
 const (
 	codesPerSecond, codesAtOnce              = 20, 100
 	codesPerSecondOfSource, codesOfOneAtOnce = 0.5, 10
@@ -27,7 +27,7 @@ const maxPolls = 8192
 type deviceLimits struct {
 	all     *rate.Limiter
 	sources attempts.Rates
-	polls   *lru.Cache // time.Time by session
+	polls   *lru.Cache // the time of the last poll (time.Time), by session ID
 }
 
 func newDeviceLimits() deviceLimits {
@@ -38,8 +38,7 @@ func newDeviceLimits() deviceLimits {
 	}
 }
 
-// wait counts a request for a code by a device at an address. It returns how long the device has to wait, or 0 if it
-// gets a code.
+// wait counts a device's request for a code. It returns how long the device must wait, or 0 if the request is allowed.
 func (d deviceLimits) wait(source string, now time.Time) time.Duration {
 	if !d.sources.Of(source).AllowN(now, 1) {
 		return 2 * time.Second // until codesPerSecondOfSource allows one code
@@ -50,8 +49,8 @@ func (d deviceLimits) wait(source string, now time.Time) time.Duration {
 	return 0
 }
 
-// tooSoon reports whether a device is polling before the end of its interval, and remembers the poll. It allows for one
-// second of network delay.
+// tooSoon records a poll, and reports whether the device polled before the end of its interval. It allows one second
+// for network delay.
 func (d deviceLimits) tooSoon(session string, now time.Time) bool {
 	last, known := d.polls.Get(session)
 	d.polls.Add(session, now)

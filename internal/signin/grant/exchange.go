@@ -31,9 +31,9 @@ const (
 	typeIDToken     = "urn:ietf:params:oauth:token-type:id_token"
 )
 
-// exchange issues a token for one cluster in exchange for a token for all clusters (RFC 8693). The new token expires
-// with the original one and belongs to the same session. No object is stored for it. As for all tokens, each request
-// checks whether the user may reach the cluster. A token for direct access is different. See giveDirect.
+// exchange issues a token for one cluster in exchange for a token for all clusters (RFC 8693). The new token belongs to
+// the same session and expires at the same time. The hub does not store an object for the new token, and checks on each
+// request whether the user may reach the cluster. Tokens for direct access are different; see giveDirect.
 func (s *Server) exchange(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
 	audience, err := s.parseExchange(fields)
 	if err != nil {
@@ -96,9 +96,9 @@ func (s *Server) parseExchange(fields url.Values) (audience string, err error) {
 	return audience, nil
 }
 
-// giveDirect issues a token that lets the user of a session reach a cluster without the hub. It lives longer than other
-// tokens and is not valid for the hub. The session records such tokens, because as long as they may exist, members must
-// be informed when the session ends.
+// giveDirect issues a token that lets the user of a session reach a cluster without the hub. Such a token is not valid
+// for the hub, and lives longer than other tokens. The session records when the last of these tokens expires, because
+// until that time, members must be informed if the session ends.
 func (s *Server) giveDirect(
 	ctx context.Context, keys *keyring.Keys, t accesstoken.Verified, id identity.Identity, cluster string,
 ) (Granted, error) {

@@ -3,7 +3,7 @@
 
 // Package grant implements the token endpoint.
 //
-// It issues tokens for codes, refresh tokens and other tokens, and revokes sessions.
+// The endpoint issues tokens in exchange for codes, refresh tokens and other tokens, and revokes sessions.
 package grant
 
 import (
@@ -34,7 +34,6 @@ const (
 	PathRevoke = "/v1/auth/revoke"
 )
 
-// Grant types.
 const (
 	grantCode     = "authorization_code"
 	grantRefresh  = "refresh_token"
@@ -49,7 +48,7 @@ const contended = 4
 // Types returns the grant types that the issuer supports.
 func Types() []string { return []string{grantCode, grantRefresh, grantDevice, grantExchange} }
 
-// Options of a Server. All are required.
+// Options configures a Server. All fields are required.
 type Options struct {
 	Issuer       string
 	Keyring      *keyring.Keyring
@@ -67,7 +66,7 @@ type Server struct {
 	Options
 
 	reviewer  reviewer
-	refreshes *limit.Gate // limits refreshes of sessions of provider users, by session
+	refreshes *limit.Gate // limits concurrent refreshes per session, for users from providers
 	devices   deviceLimits
 }
 
@@ -95,8 +94,8 @@ type Granted struct {
 	Type    string `json:"token_type"`
 	Expires int    `json:"expires_in"`
 	Scope   string `json:"scope,omitempty"`
-	// Notice is an extension of this issuer: a message about the login for the user. Clients ignore unknown fields
-	// (RFC 6749, section 5.1).
+	// Notice is a message for the user about the login. This field is an extension to the standard. Clients ignore
+	// unknown fields (RFC 6749, section 5.1).
 	Notice string `json:"drover_notice,omitempty"`
 }
 
@@ -146,8 +145,8 @@ func (s *Server) byType(kind string) func(context.Context, *keyring.Keys, url.Va
 	return s.exchange
 }
 
-// give returns the tokens of a session. A nonce belongs to a login and is not repeated on a refresh (OpenID Connect
-// Core, section 12.2).
+// give issues the tokens of a session. A refresh does not repeat the nonce of the login (OpenID Connect Core, section
+// 12.2).
 func (s *Server) give(keys *keyring.Keys, of session.Session, nonce, refresh string) (Granted, error) {
 	groups, err := of.Groups()
 	if err != nil {
@@ -170,8 +169,8 @@ func (s *Server) give(keys *keyring.Keys, of session.Session, nonce, refresh str
 	}, nil
 }
 
-// orRefused returns err if the revocation failed, and otherwise the refusal. A client is told that a session has ended
-// only after it has ended.
+// orRefused returns err if the revocation failed, and the refusal otherwise. A client must not be told that a session
+// has ended until the revocation has succeeded.
 func orRefused(err, refusal error) error {
 	if err != nil {
 		return err

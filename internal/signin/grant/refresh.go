@@ -24,8 +24,8 @@ import (
 // askingPause is the polling interval while another replica queries the provider.
 const askingPause = 100 * time.Millisecond
 
-// refreshGate returns a gate that lets one request at a time refresh the session of a provider's user. Concurrent
-// requests wait and get the same result.
+// refreshGate returns a gate for sessions of users from providers. It lets one request at a time refresh a session.
+// Concurrent requests wait and get the same result.
 func refreshGate() *limit.Gate {
 	bounds := limit.Bounds{User: 1, Queue: 1024, QueueUser: 32, Wait: session.AskLimit}
 	return limit.NewGate(bounds, limit.Observer{})
@@ -72,9 +72,9 @@ func (s *Server) Refresh(ctx context.Context, keys *keyring.Keys, fields url.Val
 	return Granted{}, fmt.Errorf("refresh session %s: %d times another replica wrote it", given.Session, contended)
 }
 
-// rotate reads a session from the API server, and writes it back with the refresh token that follows the given one. It
-// returns the new refresh token. If another replica writes the session in the meantime, the error is a conflict, and
-// the given token has to be evaluated again against the session that the other replica wrote.
+// rotate exchanges a refresh token for a new one, and returns the new token with its session. It reads the session from
+// the API server and writes it back. If another replica writes the session in the meantime, rotate returns a conflict
+// error, and the caller must call rotate again.
 func (s *Server) rotate(
 	ctx context.Context, keys *keyring.Keys, given refresh.Token,
 ) (of session.Session, token string, err error) {

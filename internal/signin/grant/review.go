@@ -25,11 +25,10 @@ type reviewer struct {
 	log        *quietlog.Log
 }
 
-// review returns account.ErrNotStanding if the user of a session may no longer sign in. The session has just been read
-// from the API server. If provider is set and the user comes from a provider, review updates the session with the
-// provider's current description of the user. The caller stores the session together with the next refresh token. A
-// refresh token that is used twice within the grace period, or at two replicas at the same time, is reviewed twice, but
-// the provider is queried only once; see session.Store.ClaimAsking.
+// review returns account.ErrNotStanding if the user of a session may no longer sign in. The caller must have read the
+// session from the API server. If provider is set and the user comes from a provider, review queries the provider and
+// updates the session. The caller then stores the session together with the next refresh token. Several requests may
+// review the same session at the same time, but session.Store.ClaimAsking lets only one of them query the provider.
 func (v reviewer) review(ctx context.Context, of session.Session, provider bool) error {
 	switch {
 	case of.Provider() == "":
@@ -40,8 +39,8 @@ func (v reviewer) review(ctx context.Context, of session.Session, provider bool)
 	return v.accounts.Standing(ctx, v.accounts.Live, of.Claims())
 }
 
-// reviewLocal reviews the session of a local User. Because the cache may be out of date, it checks the API server
-// before the session is revoked.
+// reviewLocal reviews the session of a local User. If the cache says that the user may not sign in, reviewLocal checks
+// the API server too, because the cache may be out of date.
 func (v reviewer) reviewLocal(ctx context.Context, of session.Session) error {
 	inCacheOrLive := func(check func(client.Reader) error) error {
 		err := check(v.accounts.Cache)
@@ -60,8 +59,8 @@ func (v reviewer) reviewLocal(ctx context.Context, of session.Session) error {
 	})
 }
 
-// askProvider queries the provider of a session again. It returns account.ErrNotStanding for a user whom the provider
-// refuses or now knows under another name or ID. Such a user has to sign in again.
+// askProvider queries the provider of a session again. It returns account.ErrNotStanding if the provider refuses the
+// user, or if the user's name or ID has changed. In both cases the user has to sign in again.
 func (v reviewer) askProvider(ctx context.Context, of session.Session) error {
 	p, err := v.accounts.Provider(ctx, v.accounts.Live, of.Provider())
 	if err != nil {
@@ -78,7 +77,7 @@ func (v reviewer) askProvider(ctx context.Context, of session.Session) error {
 		return err
 	}
 	refresher, ok := made.(connector.Refresher)
-	if !ok { // the session ends when its first token expires
+	if !ok { // users of this provider have to sign in again
 		return account.ErrNotStanding
 	}
 	if err := v.sessions.ClaimAsking(ctx, of); err != nil {
@@ -99,7 +98,7 @@ func (v reviewer) askProvider(ctx context.Context, of session.Session) error {
 		return account.ErrNotStanding
 	} else if err != nil {
 		if len(u.State) <= account.MaxState {
-			of.Data[session.KeyState] = u.State // the provider may no longer accept the earlier state
+			of.Data[session.KeyState] = u.State // the provider may no longer accept the previous state
 		}
 		v.sessions.EndAsking(ctx, of)
 		return err

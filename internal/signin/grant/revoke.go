@@ -20,10 +20,10 @@ import (
 )
 
 // revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session. This is desirable even if
-// the token was lost and someone has found it.
+// the token was lost and found by somebody else.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	serve(s, w, r, func(r *http.Request, fields url.Values) (struct{}, error) {
-		return struct{}{}, s.end(r, fields) // no error for an invalid token, as the RFC says
+		return struct{}{}, s.end(r, fields) // RFC 7009 allows no error for an invalid token
 	})
 }
 
@@ -50,7 +50,7 @@ func (s *Server) end(r *http.Request, fields url.Values) error {
 	of, err := s.Sessions.Cached(r.Context(), claims.Session)
 	settled := s.Now().Sub(claims.IssuedAt.Time()) > session.Settle
 	if err == nil && of.Revoked() || apierrors.IsNotFound(err) && settled {
-		return nil // the session has already ended, and repeated requests cause no writes
+		return nil // repeated requests must not cause writes
 	}
 	return s.Sessions.Revoke(r.Context(), claims.Session)
 }

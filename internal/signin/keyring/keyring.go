@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/keys"
 )
 
-// Secret is the name of the Secret in the manager's namespace that holds the signing keys. Field is the key in the
-// Secret's data.
+// Secret is the name of the Secret in the manager's namespace that holds the signing keys. Field is the entry in the
+// Secret's data that contains them.
 const (
 	Secret = "drover-sign-in"
 	Field  = "keys"
@@ -29,20 +29,20 @@ const (
 	PurposePage     = "page"
 	PurposeCallback = "callback"
 	PurposeCode     = "code"
-	// PurposeDeviceCode is for the codes of devices. PurposeBrowser is for the cookie of known browsers.
+	// PurposeDeviceCode is for device codes. PurposeBrowser is for the cookies of known browsers.
 	PurposeDeviceCode = "device code"
 	PurposeBrowser    = "device"
 )
 
-// Keys are the keys from one version of the Secret. They are used for as long as the same key is active.
+// Keys holds the keys from one version of the Secret. A new Keys is needed when another key becomes active.
 type Keys struct {
-	// UID is the UID of the Secret. A Secret that has been recreated has another UID, which ends all sessions.
+	// UID is the UID of the Secret. Recreating the Secret changes the UID, which ends all sessions.
 	UID types.UID
-	// Set holds all published keys. Active is the key that signs.
+	// Set holds all published keys. Active is the key that signs tokens.
 	Set    keys.Set
 	Active keys.Key
-	// Sealing holds secrets that are derived from the keys. The secret that is derived from the active key comes first.
-	// Sealer seals with the first secret.
+	// Sealing holds secrets that are derived from the keys. The first secret is derived from the active key, and is the
+	// one that Seal uses.
 	Sealing [][]byte
 	*sealer
 
@@ -62,8 +62,8 @@ func New(cache client.Reader, namespace string, now func() time.Time) *Keyring {
 	return &Keyring{reader: cache, name: types.NamespacedName{Namespace: namespace, Name: Secret}, now: now}
 }
 
-// Current returns the keys in the cache. Without the Secret, no token is valid, so deleting the Secret ends all
-// sessions.
+// Current returns the keys from the cache. If the Secret does not exist, no token is valid. Deleting the Secret
+// therefore ends all sessions.
 func (k *Keyring) Current(ctx context.Context) (*Keys, error) {
 	secret := &corev1.Secret{}
 	if err := k.reader.Get(ctx, k.name, secret); err != nil {

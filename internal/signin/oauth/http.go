@@ -12,8 +12,8 @@ import (
 	"net/url"
 )
 
-// MaxForm is the maximum size of a form, in bytes. The longest form contains a code with a user's groups and the state
-// from the user's provider.
+// MaxForm is the maximum size of a form, in bytes. The longest forms contain a code, which includes a user's groups and
+// the state from the user's provider.
 const MaxForm = 32 << 10
 
 // Form parses a form. It refuses a form that is too long or repeats a field.
@@ -38,7 +38,7 @@ func Form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	return values, nil
 }
 
-// ClientForm parses a form, and checks that it comes from the client.
+// ClientForm parses a form and checks its client ID.
 func ClientForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	fields, err := Form(w, r)
 	if err != nil {
@@ -47,8 +47,8 @@ func ClientForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	return fields, checkClient(r, fields)
 }
 
-// checkClient returns an Error unless the request comes from the client. The client's name is in the form, or in Basic
-// authentication without a password, which OAuth 2.0 clients try first.
+// checkClient returns an Error unless the request contains the client ID and no secret. OAuth 2.0 clients send the ID
+// in a form field or in a Basic authentication header. Many try the header first.
 func checkClient(r *http.Request, fields url.Values) error {
 	problem := &Error{"invalid_client", fmt.Sprintf("client_id must be %q, without a secret", ClientID)}
 	id := fields.Get("client_id")
@@ -71,7 +71,7 @@ const (
 	Public  = "public, max-age=600"
 )
 
-// WriteJSON writes a response.
+// WriteJSON writes a JSON response.
 func WriteJSON(w http.ResponseWriter, code int, caching string, content any) {
 	body, err := json.Marshal(content)
 	if err != nil { // all types that the issuer writes can be marshaled

@@ -21,16 +21,16 @@ import (
 // Paths of the issuer that several packages use.
 const (
 	PathDevice = "/v1/auth/device"
-	// PathPage is the hub's own page, which is also a client.
+	// PathPage is the path of the portal. Users can also sign in to the portal itself.
 	PathPage = "/ui/"
 )
 
-// ClientID is the ID of the only client: kubectl with any plugin that signs in on its behalf. The client is public, so
-// it only authenticates with PKCE.
+// ClientID is the only client ID. kubectl and all plugins that sign in for it use this ID. The client is public and has
+// no secret, so it must use PKCE.
 const ClientID = "kubectl"
 
-// Scopes that the issuer supports. Other scopes are ignored. Each login asks the user for their password, so
-// ScopeOffline does not need prompt=consent.
+// Scopes that the issuer supports. It ignores all other scopes. ScopeOffline does not require prompt=consent, because
+// the user enters a password for every login.
 const (
 	ScopeOpenID  = "openid"
 	ScopeOffline = "offline_access"
@@ -39,7 +39,7 @@ const (
 // MaxField is the maximum length of a field in a request, in bytes.
 const MaxField = 1 << 10
 
-// TooMany is the error code for a user or a device that has to wait.
+// TooMany is the error code that tells a user or a device to wait.
 const TooMany = "temporarily_unavailable"
 
 // Error is an OAuth 2.0 error.
@@ -51,7 +51,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Code + ": " + e.Description }
 
-// Later is a temporary Error.
+// Later is an Error for a request that can be repeated after a delay.
 type Later struct {
 	After time.Duration
 	Err   Error
@@ -60,7 +60,7 @@ type Later struct {
 // Error implements error.
 func (e *Later) Error() string { return e.Err.Error() }
 
-// Unwrap returns the Error.
+// Unwrap returns the wrapped Error.
 func (e *Later) Unwrap() error { return &e.Err }
 
 // Invalid returns an Error with the code invalid_request.
@@ -68,8 +68,7 @@ func Invalid(format string, args ...any) *Error {
 	return &Error{"invalid_request", fmt.Sprintf(format, args...)}
 }
 
-// Refuse responds to a client whose request failed. Errors of any type other than Error are logged, and hidden from the
-// client.
+// Refuse sends an error response to a client. Errors of types other than Error are logged and hidden from the client.
 func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error) {
 	var problem *Error
 	if !errors.As(err, &problem) {
@@ -85,7 +84,9 @@ func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error
 	switch {
 	case problem.Code == "invalid_client":
 		status = http.StatusUnauthorized
-		// RFC 6749, section 5.2. If another site sends a browser here, the browser must not ask its user for a password.
+		// RFC 6749, section 5.2, requires this header only for clients that sent an Authorization header. In other
+		// cases the header is omitted, because a browser that was sent here by another site would ask its user for a
+		// password.
 		if r.Header.Get("Authorization") != "" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 		}
@@ -96,16 +97,16 @@ func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error
 	WriteJSON(w, status, NoStore, map[string]string{"error": problem.Code, "error_description": problem.Description})
 }
 
-// DigestLength is the length of a Digest.
+// DigestLength is the length of a digest, in characters.
 const DigestLength = 43
 
-// Digest returns the SHA-256 of a string, encoded in base64url.
+// Digest returns the SHA-256 hash of a string, encoded in base64url.
 func Digest(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// IsDigest reports whether a string has the format of a Digest.
+// IsDigest reports whether a string has the format of the strings that Digest returns.
 func IsDigest(s string) bool {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	return err == nil && len(s) == DigestLength && len(raw) == sha256.Size

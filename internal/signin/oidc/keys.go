@@ -13,12 +13,12 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxKeys is the maximum number of a provider's keys. If a token does not name a key, its signature is checked with
-// each key, and no deadline interrupts these checks. go-jose limits the size of keys.
+// maxKeys is the maximum number of keys that a provider may publish. If a token does not name its key, the signature is
+// checked with every key, and no deadline interrupts these checks. go-jose limits the size of each key.
 const maxKeys = 64
 
-// boundAnswer returns a response whose body has been read. It returns an error if decoding it could allocate a lot of
-// memory, because libraries decode JSON into maps, and other content as a form.
+// boundAnswer reads the body of a response into memory. It returns an error if the libraries would allocate a lot of
+// memory to decode the body. They decode JSON into maps, and parse other content as a form.
 func boundAnswer(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
 	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))
@@ -31,7 +31,7 @@ func boundAnswer(response *http.Response) (*http.Response, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
-	err = untrusted.JSON(raw, &set, bounds()) // other content is not refused here
+	err = untrusted.JSON(raw, &set, bounds()) // content in other formats is checked below
 	if len(set.Keys) > maxKeys {
 		return nil, fmt.Errorf("the provider has %d keys, more than %d", len(set.Keys), maxKeys)
 	}
@@ -42,8 +42,8 @@ func boundAnswer(response *http.Response) (*http.Response, error) {
 	return response, nil
 }
 
-// isJWT reports whether a response has the format of a signed userinfo response. If such a response were parsed as a
-// form, it would have only one value.
+// isJWT reports whether a response has the format of a signed userinfo response. A response in this format is small
+// even when a library parses it as a form, because the form has only one value.
 func isJWT(raw []byte) bool {
 	return bytes.Count(raw, []byte(".")) == 2 && !bytes.ContainsAny(raw, "&=")
 }

@@ -42,11 +42,11 @@ type Config struct {
 	ClientID, ClientSecret string
 	// Roots verifies the provider's certificates. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
-	// Scopes are requested in addition to openid. The default, nil, is profile and offline_access. offline_access is
-	// omitted if the provider does not support it.
+	// Scopes are requested in addition to openid. If Scopes is nil, the hub requests profile and, if the provider
+	// supports it, offline_access.
 	Scopes []string
-	// Prompt is the prompt parameter of a login. The default, nil, is consent if refresh tokens are requested. Without
-	// this prompt, providers do not issue refresh tokens (OpenID Connect Core, section 11).
+	// Prompt is the prompt parameter of a login. If Prompt is nil, logins that request refresh tokens use consent,
+	// because providers do not issue refresh tokens without it (OpenID Connect Core, section 11).
 	Prompt *string
 	// LowercaseNames converts capital letters in names to lower case.
 	LowercaseNames bool
@@ -58,7 +58,7 @@ type Config struct {
 	AllowedGroups []string
 }
 
-// Connector is the connector for one provider.
+// Connector queries one provider.
 type Connector struct {
 	Config
 	client *http.Client
@@ -74,18 +74,18 @@ var (
 	_ connector.Refresher = (*Connector)(nil)
 )
 
-// provider is the metadata of the provider.
+// provider holds the metadata of a provider.
 type provider struct {
 	*oidc.Provider
-	namesIssuer bool // RFC 9207
+	namesIssuer bool // whether responses name the issuer (RFC 9207)
 	userinfo    string
 	style       oauth2.AuthStyle
 	scopes      []string // nil if the metadata lists no supported scopes
-	google      bool     // set if the provider issues refresh tokens for a parameter and refuses the scope
+	google      bool     // whether access_type=offline replaces the scope offline_access
 	at          time.Time
 }
 
-// New returns the connector for a provider. It sends no requests yet.
+// New returns the connector for a provider. It sends no requests to the provider.
 func New(c Config) (*Connector, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
@@ -179,7 +179,7 @@ func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, an
 	return c.user(ctx, p, idToken.Subject, claims, tokens)
 }
 
-// Refresh queries the user with the provider's refresh token.
+// Refresh uses the provider's refresh token to query the user again.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	if len(last.State) == 0 {
 		return connector.User{}, fmt.Errorf("%w: the provider gave no refresh token", connector.ErrRefused)
@@ -219,7 +219,8 @@ func (c *Connector) Check(ctx context.Context) error {
 	return err
 }
 
-// app returns the OAuth client that the hub uses with a provider, and reports whether it requests refresh tokens.
+// app returns the OAuth client that the hub uses with a provider, and reports whether the client requests refresh
+// tokens.
 func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offline bool) {
 	endpoint := p.Endpoint()
 	endpoint.AuthStyle = p.style
@@ -229,8 +230,8 @@ func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offlin
 	}, offline
 }
 
-// scopes returns the scopes of a login, and reports whether it requests refresh tokens. Providers may refuse a login
-// with an unknown scope.
+// scopes returns the scopes that a login requests, and reports whether refresh tokens are among them. It omits
+// unsupported scopes, because a provider may refuse a login that requests one.
 func (c *Connector) scopes(p *provider) (scopes []string, offline bool) {
 	wanted := c.Scopes
 	if wanted == nil {
@@ -255,12 +256,11 @@ func (c *Connector) prompt(offline bool) string {
 	return ""
 }
 
-// context returns a context in which the libraries use the connector's HTTP client.
 func (c *Connector) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(oidc.ClientContext(ctx, c.client), c.limit)
 }
 
-// discover returns the provider's metadata, which may be cached.
+// discover returns the provider's metadata, from the cache if possible.
 func (c *Connector) discover(ctx context.Context) (*provider, error) {
 	c.mu.Lock()
 	known := c.known
@@ -308,9 +308,9 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 	return p, nil
 }
 
-// style returns how the hub authenticates to a provider. If the metadata lists no methods, x/oauth2 tries both styles
-// with the same code or refresh token. A provider that accepts each code or token only once may refuse the second
-// attempt or end the session.
+// style returns the method with which the hub authenticates to a provider. If the metadata lists no methods, x/oauth2
+// may try two methods with the same code or refresh token. A provider that accepts a code or token only once may refuse
+// the second attempt or end the session.
 func style(methods []string) oauth2.AuthStyle {
 	switch {
 	case slices.Contains(methods, "client_secret_basic"):
@@ -321,7 +321,8 @@ func style(methods []string) oauth2.AuthStyle {
 	return oauth2.AuthStyleAutoDetect
 }
 
-// ofGoogle reports whether users sign in to Google, which issues refresh tokens for access_type=offline.
+// ofGoogle reports whether an authorization endpoint belongs to Google, which issues refresh tokens for
+// access_type=offline.
 func ofGoogle(authorization string) bool {
 	u, err := url.Parse(authorization)
 	return err == nil && u.Host == "accounts.google.com"

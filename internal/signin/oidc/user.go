@@ -28,14 +28,14 @@ import (
 
 // Limits on data from the provider.
 const (
-	maxBody = 2 << 20 // a user in 20,000 groups has about 1 MiB of claims
-	// maxForm is the maximum size of a response that is not JSON.
+	maxBody = 2 << 20 // the claims of a user in 20,000 groups occupy about 1 MiB
+	// maxForm is the maximum size of a response that is not JSON, in bytes.
 	maxForm = 16 << 10
 )
 
 func bounds() untrusted.Bounds { return untrusted.Large().WithBytes(maxBody) }
 
-// verify returns an ID token that the provider signed for the hub, with its claims.
+// verify checks that the provider issued an ID token for the hub. It returns the token and its claims.
 func (c *Connector) verify(ctx context.Context, p *provider, raw, access string) (*oidc.IDToken,
 	map[string]json.RawMessage, error) {
 	if raw == "" {
@@ -45,7 +45,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 		return nil, nil, err
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
-	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes the response of jwks_uri
+	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes the response from jwks_uri
 		return nil, nil, errors.New("the ID token cannot be checked: there are no keys at the provider's jwks_uri, or it does not " +
 			"answer")
 	} else if err != nil {
@@ -62,7 +62,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 		return nil, nil, errors.New("the ID token belongs to another access token")
 	}
 	// According to OpenID Connect Core with errata set 2, section 3.1.3.7, a token with several audiences does not need
-	// azp. go-oidc leaves azp to its caller.
+	// azp. go-oidc does not check azp.
 	if azp, ok := claims["azp"]; ok {
 		var party string
 		if untrusted.JSON(azp, &party, bounds()) != nil || party != c.ClientID {
@@ -72,7 +72,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	return token, claims, nil
 }
 
-// checkPayload checks that the claims of a token are within the limits, before go-oidc decodes them.
+// checkPayload checks the claims of a token against the limits. This must happen before go-oidc decodes the claims.
 func checkPayload(raw string) error {
 	var payload json.RawMessage
 	if untrusted.Claims(raw, &payload, bounds()) != nil {
@@ -81,7 +81,7 @@ func checkPayload(raw string) error {
 	return nil
 }
 
-// user returns the user described by verified claims. Missing claims are requested from the provider's userinfo
+// user returns the user that the verified claims describe. It requests missing claims from the provider's userinfo
 // endpoint.
 func (c *Connector) user(ctx context.Context, p *provider, subject string, claims map[string]json.RawMessage,
 	tokens *oauth2.Token) (connector.User, error) {
@@ -121,10 +121,10 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	}, nil
 }
 
-// overage returns a notice if a provider omitted the groups because there are too many, as Entra ID does for more than
-// 200. In that case, the groups are a distributed claim, or the claims only say that there are many. The hub does not
-// follow distributed claims, because it would have to send a request to an address in a token. A user without groups
-// has no rights from groups.
+// overage returns a notice if the provider omitted a user's groups because there are too many, as Entra ID does for
+// more than 200 groups. The token then contains a distributed claim in place of the groups, or only a claim that the
+// user has many groups. The hub does not follow distributed claims, because it would have to send a request to an
+// address from a token. A user without groups has no rights from groups.
 func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _, ok := claims[c.GroupsClaim]; ok {
 		return ""
@@ -139,9 +139,9 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 		"an administrator must configure it to put only the groups that are assigned to the hub into tokens"
 }
 
-// merged returns the claims of an ID token, and the claims of the userinfo endpoint that the ID token lacks.
+// merged returns the claims of an ID token, together with claims from the userinfo endpoint that the ID token lacks.
 func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage {
-	const verified = "email_verified" // this claim only applies to the address next to it
+	const verified = "email_verified" // applies only to the email claim from the same source
 	email, ok := signed["email"]
 	if ok && !bytes.Equal(email, said["email"]) {
 		delete(said, verified)
@@ -150,11 +150,11 @@ func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage 
 	if !ok {
 		delete(signed, verified)
 	}
-	maps.Copy(said, signed) // signed claims have precedence
+	maps.Copy(said, signed) // signed claims take precedence
 	return said
 }
 
-// read returns the name and the groups in claims.
+// read extracts the user's name and groups from claims.
 func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups []string, err error) {
 	if untrusted.JSON(claims[c.NameClaim], &name, bounds()) != nil || name == "" {
 		return "", nil, fmt.Errorf("the provider gave no name of the user: the claim %s is not a string", c.NameClaim)
@@ -183,8 +183,8 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 	return name, groups, nil
 }
 
-// lower returns the lower case of an ASCII capital letter. Other letters are not changed, because no name may contain
-// them, and some, such as the Kelvin sign, would become an ASCII letter.
+// lower converts an ASCII capital letter to lower case. It does not change other letters. Names cannot contain other
+// letters, and the lower case of some of them, such as the Kelvin sign, is an ASCII letter.
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + ('a' - 'A')
@@ -208,11 +208,11 @@ func describe(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, outline(err))
 }
 
-// errorForm is the format of OAuth error codes.
+// errorForm matches OAuth error codes.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// outline returns an error without text from the provider. The libraries quote whole bodies, and an HTML page may
-// repeat a token from the request.
+// outline returns an error without text from the provider. The libraries quote whole response bodies, and an HTML page
+// may repeat a token from the request.
 func outline(err error) error {
 	var network *url.Error
 	var mismatch *oidc.IssuerMismatchError
@@ -233,7 +233,8 @@ func outline(err error) error {
 	return errors.New("its response is malformed or incomplete")
 }
 
-// brief returns an error whose text is limited in length, printable and free of secrets. Libraries quote bodies.
+// brief limits the length of an error's text, and removes unprintable characters and secrets. This is necessary because
+// the libraries quote response bodies.
 func brief(err error, secrets ...string) error {
 	const most = 256
 	text := err.Error()
@@ -255,7 +256,7 @@ func HTTPClient(roots *x509.CertPool) *http.Client {
 	return client
 }
 
-// bounded limits the bodies of responses, the size of their decoded form, and the keys in them.
+// bounded limits the size of response bodies, the size of their decoded form, and the number of keys in them.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page writes the pages on which users sign in.
+// Package page renders the pages on which users sign in.
 package page
 
 import (
@@ -18,13 +18,13 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// loginHTML is the login page. Its placeholders are filled with escaped text. html/template is not used, because it
-// would make the manager a quarter larger.
+// loginHTML is the login page. Its placeholders are replaced with escaped text. html/template is not used, because it
+// would increase the size of the manager by a quarter.
 //
 //go:embed login.html
 var loginHTML string
 
-// deviceHTML is the page on which a user types the code of a device, or reads that the device was approved.
+// deviceHTML is the page on which a user enters the code from a device, or learns that the device was approved.
 //
 //go:embed device.html
 var deviceHTML string
@@ -42,14 +42,14 @@ const deviceForm = `<form method="get" action="/v1/auth/device">
 
 // Login is the content of a login page.
 type Login struct {
-	// Request is the sealed authorization request. Asks is HTML that says who made the request.
+	// Request is the sealed authorization request. Asks is HTML that tells the user who made the request.
 	Request, Asks string
-	// User is the initial content of the field for the user name. Message explains why the last attempt failed.
+	// User is the initial value of the user name field. Message explains why the last attempt failed.
 	User, Message string
 	// Redirect is the address to which the browser is redirected after the login.
 	Redirect string
-	// Accounts are the choices for a name and a password, if there are several. Links are the providers with their own
-	// login page, each with its address.
+	// Accounts lists the choices for the Account field. It is empty if the user has no choice. Links lists the
+	// providers that have their own login page.
 	Accounts []string
 	Links    []Link
 }
@@ -57,7 +57,6 @@ type Login struct {
 // Link points to a provider's login page.
 type Link struct{ Provider, Address string }
 
-// accounts returns the field that selects the account for the name and password.
 func (p Login) accounts() string {
 	if len(p.Accounts) == 0 {
 		return ""
@@ -71,8 +70,8 @@ func (p Login) accounts() string {
 	return b.String()
 }
 
-// links returns the links to the providers. Unlike forms, links are not subject to the page's form-action policy. For
-// forms, the policy would have to contain the address of each provider.
+// links returns links to the providers' login pages. Forms instead of links would require a form-action policy that
+// lists the address of every provider.
 func (p Login) links() string {
 	if len(p.Links) == 0 {
 		return ""
@@ -107,7 +106,8 @@ func (p Login) Write(w http.ResponseWriter, code int) {
 		"%REQUEST%", html.EscapeString(p.Request), "%USER%", html.EscapeString(p.User)).WriteString(w, loginHTML)
 }
 
-// WriteDevice writes a page for a device login, with or without the form for its code.
+// WriteDevice writes a page for a device login. If form is set, the page contains the form in which the user enters the
+// code.
 func WriteDevice(w http.ResponseWriter, code int, message string, form bool) {
 	shown, fields := "", ""
 	if form {
@@ -145,14 +145,16 @@ func style() string {
 	return style
 }
 
-// styleHash returns a hash that lets browsers apply only the style sheet of the page.
+// styleHash returns the hash of the style sheet for the Content-Security-Policy header. With the hash, browsers apply
+// no other styles.
 func styleHash() string {
 	sum := sha256.Sum256([]byte(style()))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// formTarget returns the origin that the response to the form redirects to, because browsers also apply form-action to
-// redirects. The policy already contains the hub's own origin. It has no syntax for IPv6 addresses.
+// formTarget returns the origin of a redirect, for the form-action policy, because browsers also apply form-action to
+// redirects. HTTPS redirects always return to the hub, whose origin the policy already contains. The policy has no
+// syntax for IPv6 addresses.
 func formTarget(redirect string) string {
 	if redirect == "" || strings.HasPrefix(redirect, "https://") {
 		return ""
@@ -180,8 +182,8 @@ func WriteUnavailable(w http.ResponseWriter) {
 	WriteError(w, http.StatusServiceUnavailable, "The hub cannot do this at the moment. Try again.")
 }
 
-// secure sets the headers of a page. They allow no scripts, no frames, no content from other origins, and no caching.
-// With the referrer policy "same-origin", browsers send Origin with the form.
+// secure sets the headers of a page. The headers forbid scripts, frames, content from other origins, and caching. The
+// referrer policy "same-origin" makes browsers send the Origin header with the form.
 func secure(h http.Header, more string) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"+more)

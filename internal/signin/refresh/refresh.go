@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refresh decides whether a refresh token is valid, how it is rotated, and when a token that is used again must
-// have been stolen.
+// Package refresh validates and rotates refresh tokens, and detects stolen tokens when they are used again.
 package refresh
 
 import (
@@ -17,10 +16,10 @@ import (
 )
 
 const (
-	// Grace is how long a rotated token can still be exchanged for its replacement. This helps clients that lost the
-	// response, and clients that sent two requests at the same time. kubectl runs exec plugins in parallel.
+	// Grace is how long a rotated token can still be exchanged for its replacement. Some clients lose the response, and
+	// others send two requests at the same time. For example, kubectl runs exec plugins in parallel.
 	Grace = time.Minute
-	// Pause is the minimum interval between rotations in a session, so that no client can make the hub write
+	// Pause is the minimum interval between rotations in a session. It prevents a client from making the hub write
 	// continuously.
 	Pause = time.Second
 	// Len is the length of a token, in bytes.
@@ -30,11 +29,11 @@ const (
 const (
 	prefix     = "refresh-" // lets secret scanners recognize tokens
 	sessionLen = 16
-	// secretLen is the length of a SHA-256 in base64url.
+	// secretLen is the length of a SHA-256 hash in base64url.
 	secretLen = 43
 )
 
-// secret is a part of a token that no client can guess.
+// secret is the part of a token that clients cannot guess.
 type secret [sha256.Size]byte
 
 func newSecret() (s secret) {
@@ -47,8 +46,8 @@ func (s secret) hash() []byte {
 	return sum[:]
 }
 
-// next returns the secret that replaces s. It can be computed only from s and the salt, so it does not have to be
-// stored to be returned twice.
+// next returns the secret that replaces s. The result depends only on s and the salt, so the hub can return it again
+// without storing it.
 func (s secret) next(salt []byte) (next secret) {
 	mac := hmac.New(sha256.New, s[:])
 	mac.Write(salt)
@@ -56,8 +55,8 @@ func (s secret) next(salt []byte) (next secret) {
 	return next
 }
 
-// Token is a refresh token. All tokens of a session have the same family. A token with the right family was issued by
-// the hub, regardless of its secret.
+// Token is a refresh token. All tokens of a session have the same family, which is a secret too. Therefore, a token
+// with the right family was issued by the hub.
 type Token struct {
 	// Session is the ID of the session.
 	Session        string
@@ -70,7 +69,7 @@ func (t Token) String() string {
 	return prefix + t.Session + ":" + encode(t.family[:]) + encode(t.secret[:])
 }
 
-// Parse decodes the result of String, and reports whether it has the right format.
+// Parse decodes a token that was encoded by String, and reports whether its format is valid.
 func Parse(raw string) (t Token, ok bool) {
 	if len(raw) != Len || !strings.HasPrefix(raw, prefix) {
 		return Token{}, false
@@ -91,9 +90,10 @@ func Parse(raw string) (t Token, ok bool) {
 	return t, true
 }
 
-// State is the stored state of a session's tokens. No token can be derived from it.
+// State is the stored state of a session's tokens. No token can be derived from the state.
 type State struct {
-	// Family, Present and Former are the SHA-256 of the family, of the current secret, and of the previous secret.
+	// Family, Present and Former are the SHA-256 hashes of the family, of the current secret, and of the previous
+	// secret.
 	Family  []byte `json:"family"`
 	Present []byte `json:"present"`
 	Former  []byte `json:"former,omitempty"`
@@ -109,7 +109,7 @@ func New(session string, now time.Time) (Token, State) {
 	return t, State{Family: t.family.hash(), Present: t.secret.hash(), Used: now.UTC()}
 }
 
-// Given reports whether a token was issued for the session at any time.
+// Given reports whether a token was ever issued for the session.
 func (s State) Given(t Token) bool { return same(t.family.hash(), s.Family) }
 
 // Outcome is the result of using a token.
@@ -117,17 +117,17 @@ type Outcome int
 
 // Outcomes of using a token.
 const (
-	// Foreign is a token that was not issued for the session.
+	// Foreign means that the token was not issued for the session.
 	Foreign Outcome = iota
-	// Rotated is the current token. The caller must store the returned state before it returns the new token to the
-	// client.
+	// Rotated means that the token was the current one. The caller must store the returned state before it returns the
+	// new token to the client.
 	Rotated
-	// Repeated is the previous token, within Grace. The client gets the current token again, and the state does not
-	// change.
+	// Repeated means that the previous token was used within Grace. The client gets the current token again, and the
+	// state does not change.
 	Repeated
-	// TooSoon is the current token within Pause.
+	// TooSoon means that the current token was used within Pause.
 	TooSoon
-	// Reused is any other token of the session. Two clients have tokens of the session, and one of them must have
+	// Reused means that an older token was used. Two clients have tokens of the session, and one of them must have
 	// stolen its token.
 	Reused
 )
@@ -151,7 +151,7 @@ func (s State) Use(t Token, now time.Time) (Token, State, Outcome) {
 	return Token{}, s, Reused
 }
 
-// same compares digests. An empty digest is not equal to any digest.
+// same compares two digests. An empty digest matches no digest.
 func same(a, b []byte) bool {
 	return len(b) > 0 && subtle.ConstantTimeCompare(a, b) == 1
 }

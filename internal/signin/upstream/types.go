@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/workload"
 )
 
-// Type is a type of AuthProvider.
+// Type describes a type of AuthProvider.
 type Type struct {
 	// Name is the value of status.type.
 	Name string

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream contains the types of AuthProviders, and caches the connector of each AuthProvider.
+// Package upstream defines the types of AuthProviders, and caches a connector for each AuthProvider.
 package upstream
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// Errors of an AuthProvider that cannot be queried.
+// Errors that explain why an AuthProvider cannot be queried.
 var (
 	ErrSecret  = errors.New("a Secret cannot be used")
 	ErrInvalid = errors.New("the spec cannot be used")
@@ -41,18 +41,18 @@ type Connectors struct {
 	known map[string]known
 }
 
-// known is a connector, or the reason why there is none, with the versions of its inputs.
+// known holds a connector, or the error that was returned when it was built. The other fields identify the inputs.
 type known struct {
 	uid        types.UID
 	generation int64
-	secret     string // including its version
+	secret     string // the UID and resource version
 	connector  connector.Connector
 	err        error
 }
 
-// Get returns the connector of a provider. It builds a connector only if the provider or its Secret has changed. An
-// invalid spec is remembered as well. Otherwise each token would cause its expressions to be compiled again while all
-// other logins wait.
+// Get returns the connector of a provider. It builds a connector only if the provider or its Secret has changed. The
+// error for an invalid spec is also cached. Otherwise, the spec's expressions would be compiled again for each token
+// while all other logins wait.
 func (c *Connectors) Get(ctx context.Context, p *v1.AuthProvider) (connector.Connector, error) {
 	kind, err := c.TypeOf(p)
 	if err != nil {
@@ -98,7 +98,6 @@ func (c *Connectors) TypeOf(p *v1.AuthProvider) (Type, error) {
 		ErrInvalid, strings.Join(names, ", "))
 }
 
-// parts returns the inputs for a connector.
 func (c *Connectors) parts(p *v1.AuthProvider, secret []byte) Parts {
 	now := c.Now
 	if now == nil {
@@ -120,8 +119,8 @@ func (c *Connectors) Forget(name string) {
 	delete(c.known, name)
 }
 
-// read returns a value from a Secret that administrators labeled for providers. Any other Secret, such as the Secret
-// with the hub's keys, must not reach an upstream.
+// read returns a value from a Secret that administrators labeled for providers. The values of other Secrets, such as
+// the Secret with the hub's keys, must not be sent to an upstream.
 func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Secret, []byte, error) {
 	secret := &corev1.Secret{}
 	if err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: r.Name},
