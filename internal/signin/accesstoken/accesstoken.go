@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// maxVerified is the maximum number of tokens in the cache of tokens with verified signatures.
+// maxVerified is the maximum number of verified tokens in the cache.
 const maxVerified = 8192
 
 // Digest identifies a token in caches.
@@ -37,18 +37,18 @@ type Digest = [sha256.Size]byte
 // Verified is a token whose signature has been verified.
 type Verified struct {
 	token.Claims
-	key string // the ID of the key that verified it
-	// groups holds the groups from the claims, encoded as in a session.
+	key string // the ID of the key that signed the token
+	// groups holds the groups from the claims, in the encoding that sessions use.
 	groups []byte
 }
 
-// Cluster returns the only cluster that the token is valid for, or "" if it is valid for all clusters.
+// Cluster returns the only cluster for which the token is valid, or "" if it is valid for all clusters.
 func (v Verified) Cluster() string { return ClusterOf(v.Claims) }
 
-// ClusterOf returns the only cluster that a token with verified claims is valid for, or "" if it is valid for all
-// clusters.
+// ClusterOf returns the only cluster for which a token with these verified claims is valid, or "" if the token is valid
+// for all clusters.
 func ClusterOf(c token.Claims) string {
-	// Verify has checked that there is one audience
+	// Verify has checked that the token has exactly one audience.
 	cluster, one := strings.CutPrefix(c.Audience[0], oauth.AudienceCluster)
 	if !one {
 		return ""
@@ -56,8 +56,8 @@ func ClusterOf(c token.Claims) string {
 	return cluster
 }
 
-// Lifetime returns the maximum lifetime of tokens that the hub accepts for an audience. The lifetime is 0 for
-// direct-access audiences, because tokens for direct access live longer and are not valid for the hub.
+// Lifetime returns the maximum lifetime of tokens that the hub accepts for an audience. For direct-access audiences it
+// returns 0, because tokens for direct access live longer and are not valid for the hub.
 func Lifetime(audience string) time.Duration {
 	if _, one := oauth.ClusterOf(audience); one || audience == oauth.ClientID {
 		return token.Lifetime
@@ -76,7 +76,7 @@ type Verifier struct {
 	verified *cache.LRUExpireCache // of Verified, by Digest
 }
 
-// New returns a Verifier for an issuer's tokens. member returns the member that a request is for.
+// New returns a Verifier for an issuer's tokens. The function member returns the member that a request is for.
 func New(
 	issuer string, keys *keyring.Keyring, sessions *session.Store, accounts *account.Accounts,
 	member func(*http.Request) string, now func() time.Time,
@@ -84,7 +84,7 @@ func New(
 	return &Verifier{issuer, keys, sessions, accounts, member, now, cache.NewLRUExpireCache(maxVerified)}
 }
 
-// Claims reports whether a token claims to be from this issuer.
+// Claims reports whether a token claims to come from this issuer.
 func (v *Verifier) Claims(raw string, sum Digest) bool {
 	_, known := v.verified.Get(sum)
 	return known || token.IssuedBy(raw, v.issuer)
@@ -102,9 +102,9 @@ func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.I
 	return v.user(r.Context(), t)
 }
 
-// BySession returns the claims and the user of a token that is valid for all clusters. It refuses a token for a single
-// cluster, because such a token is valid only for that cluster's paths. It cannot be exchanged for another token, and
-// it cannot end a session.
+// BySession returns the claims and the user of a token that is valid for all clusters. It refuses a token for one
+// cluster, which is valid only for the paths of that cluster. Such a token cannot be exchanged for another token and
+// cannot end a session.
 func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identity.Identity, error) {
 	t, err := v.verify(ctx, raw, sha256.Sum256([]byte(raw)))
 	if err != nil {
@@ -118,7 +118,7 @@ func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identit
 	return t, id, err
 }
 
-// Reaches returns a refusal if a token is valid for only one cluster and the request is for another cluster.
+// Reaches returns a refusal if a token is valid for only one cluster and the request is for a different cluster.
 func (v *Verifier) Reaches(r *http.Request, cluster string) error {
 	if cluster == "" || v.member(r) == cluster {
 		return nil
@@ -126,8 +126,8 @@ func (v *Verifier) Reaches(r *http.Request, cluster string) error {
 	return refusal.Forbidden(fmt.Sprintf("the token is valid for cluster %q only", cluster))
 }
 
-// verify verifies that the token was signed with one of this issuer's keys. The token may be valid for only one
-// cluster.
+// verify checks that a token was signed with one of this issuer's keys. The token may be valid for all clusters or for
+// one.
 func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified, error) {
 	current, err := v.keyring.Current(ctx)
 	if apierrors.IsNotFound(err) {
@@ -154,12 +154,12 @@ func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified
 	return fresh, nil
 }
 
-// user returns the user of a token, if the token is currently valid, its user is not disabled and its session has not
-// ended.
+// user returns the user of a token. It refuses a token that is not currently valid, a disabled user, and a session that
+// has ended.
 func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, error) {
 	if err := t.Current(v.now()); err != nil {
 		groups, ended := v.inSession(ctx, t)
-		switch { // ErrEnded also ends requests that started before the token expired
+		switch { // ErrEnded also stops requests that started before the token expired
 		case errors.Is(ended, identity.ErrEnded):
 			return identity.Identity{}, ended
 		case ended == nil && len(groups) < len(t.Groups):
@@ -183,8 +183,8 @@ func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, err
 	return identity.Principal(t.Subject, t.UID, groups...)
 }
 
-// inSession returns the token's groups that its session still has. Some groups may be missing, because a refresh can
-// remove groups from the session. inSession refuses a token whose session was revoked or removed.
+// inSession returns the token's groups that are also in its session. A refresh may have removed groups from the
+// session. inSession refuses a token whose session was revoked or removed.
 func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) {
 	s, err := v.sessions.Cached(ctx, t.Session)
 	if apierrors.IsNotFound(err) && v.now().Sub(t.IssuedAt.Time()) < session.Settle {
@@ -195,7 +195,8 @@ func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) 
 	case err == nil && s.Revoked():
 		return nil, ended.Because(identity.ErrEnded)
 	case apierrors.IsNotFound(err) && !strings.HasPrefix(t.Subject, v1.PrincipalPrefixLocal):
-		// The provider is no longer queried for this user. Without ErrEnded, an open request would never end.
+		// The hub no longer queries the provider for this user. Without ErrEnded, requests that are already open would
+		// never end.
 		return nil, ended.Because(identity.ErrEnded)
 	case apierrors.IsNotFound(err), err == nil && (s.UID() != t.UID || s.Principal() != t.Subject):
 		return nil, ended
@@ -207,8 +208,8 @@ func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) 
 	return t.Groups, nil
 }
 
-// ofProvider returns the token's groups that its session still has. It refuses a session whose provider was deleted or
-// recreated.
+// ofProvider returns the token's groups that are also in its session. It refuses a session whose provider was deleted
+// or recreated.
 func (v *Verifier) ofProvider(ctx context.Context, s session.Session, t Verified) ([]string, error) {
 	p, err := v.accounts.Provider(ctx, v.accounts.Cache, s.Provider())
 	switch {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package account decides which users may sign in: local Users, and users of AuthProviders.
+// Package account decides which local Users and which users of AuthProviders may sign in.
 package account
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/quietlog"
 )
 
-// Local is used instead of a provider's name for local Users.
+// Local takes the place of a provider's name for local Users.
 const Local = "local"
 
 // ErrNotStanding is returned when a user or their provider is disabled, was deleted, or was recreated.
@@ -39,14 +39,14 @@ type Accounts struct {
 	// Cache reads Users, AuthProviders, and the password Secrets in Namespace. Live reads them from the API server.
 	Cache, Live client.Reader
 	Namespace   string
-	// Disabled reports whether a User with spec.principal disables a principal.
+	// Disabled reports whether a User disables the given principal in its spec.principal.
 	Disabled func(ctx context.Context, principal string) (bool, error)
-	// Named returns the groups that are named in bindings.
+	// Named returns the given groups that bindings refer to.
 	Named func(groups []string) ([]string, error)
 	Log   *quietlog.Log
 }
 
-// Standing returns ErrNotStanding if a user who has signed in may no longer do so.
+// Standing returns ErrNotStanding if a user who has signed in may no longer sign in.
 func (a *Accounts) Standing(ctx context.Context, from client.Reader, c Claims) error {
 	if c.Provider == "" {
 		_, err := a.User(ctx, from, c.User, string(c.UID))
@@ -62,7 +62,7 @@ func (a *Accounts) Standing(ctx context.Context, from client.Reader, c Claims) e
 	return a.Enabled(ctx, c.Principal())
 }
 
-// User returns a local User, or ErrNotStanding if they are disabled or do not exist with the given UID.
+// User returns a local User. It returns ErrNotStanding if the User is disabled or does not exist with the given UID.
 func (a *Accounts) User(ctx context.Context, from client.Reader, name, uid string) (*v1.User, error) {
 	user := &v1.User{}
 	if err := from.Get(ctx, types.NamespacedName{Name: name}, user); apierrors.IsNotFound(err) {
@@ -76,7 +76,7 @@ func (a *Accounts) User(ctx context.Context, from client.Reader, name, uid strin
 	return user, nil
 }
 
-// Provider returns an AuthProvider, or ErrNotStanding if it is disabled or does not exist.
+// Provider returns an AuthProvider. It returns ErrNotStanding if the AuthProvider is disabled or does not exist.
 func (a *Accounts) Provider(ctx context.Context, from client.Reader, name string) (*v1.AuthProvider, error) {
 	p := &v1.AuthProvider{}
 	if Reserved(name) {
@@ -102,8 +102,8 @@ func (a *Accounts) Enabled(ctx context.Context, principal string) error {
 	return err
 }
 
-// Welcome returns the Claims of a user as described by a provider. It returns err if the provider failed, and
-// connector.ErrRefused if the hub does not let the user in.
+// Welcome returns the Claims for a user from a provider. It returns err if the provider failed, and
+// connector.ErrRefused if the hub refuses the user.
 func (a *Accounts) Welcome(ctx context.Context, p *v1.AuthProvider, u connector.User, err error) (Claims, error) {
 	if err != nil {
 		return Claims{}, err
@@ -113,15 +113,15 @@ func (a *Accounts) Welcome(ctx context.Context, p *v1.AuthProvider, u connector.
 		return Claims{}, err
 	}
 	err = a.Enabled(ctx, claims.Principal())
-	audit.From(ctx).Identified(claims.Audited(), nil) // also set for a user whom the hub refuses
+	audit.From(ctx).Identified(claims.Audited(), nil) // also recorded for a user whom the hub refuses
 	if errors.Is(err, ErrNotStanding) {
 		err = fmt.Errorf("%w: the hub refuses the user", connector.ErrRefused)
 	}
 	return claims, err
 }
 
-// Claim returns the Claims of a user as described by a provider. It returns connector.ErrRefused if the user's name is
-// not valid in a principal.
+// Claim returns the Claims for a user from a provider. It returns connector.ErrRefused if a principal cannot contain
+// the user's name.
 func (a *Accounts) Claim(p *v1.AuthProvider, u connector.User) (Claims, error) {
 	if _, err := Principal(p.Name, u.Name); err != nil {
 		return Claims{}, fmt.Errorf("%w: %w", connector.ErrRefused, err)
@@ -147,7 +147,7 @@ func (a *Accounts) Claim(p *v1.AuthProvider, u connector.User) (Claims, error) {
 	return claims, nil
 }
 
-// Admit returns a refusal unless the cache shows that a principal may act.
+// Admit returns a refusal if, according to the cache, a principal may not act.
 func (a *Accounts) Admit(ctx context.Context, id identity.Identity) error {
 	provider, name, _ := strings.Cut(id.User, ":")
 	var err error
@@ -172,12 +172,13 @@ const (
 	maxGroup = 256
 )
 
-// nameForm is the form of user names. Capital letters and other scripts contain look-alikes, a colon separates the name
-// of the provider, and a slash separates the parts of a path.
+// nameForm matches the names that users may have. Capital letters and letters of other scripts are not allowed, because
+// some of them look like other letters. A colon separates the name from the provider's name, and a slash separates the
+// parts of a path.
 var nameForm = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$`)
 
-// Principal returns the principal of a provider's user. It rejects a name that could be mistaken for another principal.
-// It never changes a name, because two users of a provider must not become one principal.
+// Principal returns the principal for a user from a provider. It rejects a name that could be mistaken for another
+// principal. It never changes a name, because two users of a provider could then have the same principal.
 func Principal(provider, name string) (string, error) {
 	if Reserved(provider) {
 		return "", fmt.Errorf("a provider must not be named %q", provider)
@@ -189,7 +190,8 @@ func Principal(provider, name string) (string, error) {
 	return provider + ":" + name, nil
 }
 
-// Groups returns the names that a provider's groups have in bindings. It omits groups that no binding can name.
+// Groups returns the names of a provider's groups as they appear in bindings. It omits groups that a binding cannot
+// contain.
 func Groups(provider string, groups []string) []string {
 	var named []string
 	for _, g := range groups {
@@ -205,12 +207,12 @@ func Groups(provider string, groups []string) []string {
 // unseen reports whether a character is invisible in a binding or would be changed in a header.
 func unseen(r rune) bool { return !unicode.IsPrint(r) || r > unicode.MaxASCII }
 
-// reserved contains prefixes of user and group names that the hub, API servers or cluster installers create. Members
+// reserved contains prefixes of user and group names that the hub, API servers or cluster installers use. Members
 // created by kubeadm bind the group kubeadm:cluster-admins to cluster-admin. Members on EKS grant many rights to users
 // such as eks:addon-manager.
 var reserved = []string{Local, "hub", "system", "kubeadm", "eks"}
 
-// Reserved reports whether the name of a provider is reserved.
+// Reserved reports whether a provider must not have the given name.
 func Reserved(provider string) bool {
 	return provider == "" || strings.Contains(provider, ":") || slices.Contains(reserved, provider)
 }

@@ -14,34 +14,34 @@ import (
 )
 
 const (
-	// maxGroups is the maximum size of the groups in a token, in bytes. Groups that do not fit are omitted, and the
-	// user is still let in. Otherwise an editor of bindings in one workspace could keep users of other workspaces from
-	// signing in, by naming many of their groups.
+	// maxGroups is the maximum size of the groups in a token, in bytes. A user with more groups can still sign in, but
+	// some groups are omitted. If such users were refused, anyone who can edit bindings in one workspace could keep
+	// users of other workspaces from signing in, by creating bindings for many of their groups.
 	maxGroups = 6 << 10
-	// maxID is the maximum size of the ID of a provider's user.
+	// maxID is the maximum size of a provider user's ID, in bytes.
 	maxID = 255
-	// MaxState is the maximum size of the state of a provider's user.
+	// MaxState is the maximum size of a provider user's state, in bytes.
 	MaxState = 4 << 10
 )
 
-// Claims identify the user who has signed in. They are part of an authorization code.
+// Claims identify a user who has signed in. They are part of an authorization code.
 type Claims struct {
-	// User and UID are the name and UID of a local User, or the name and ID at a provider.
+	// User and UID are the name and UID of a local User, or the name and ID of a provider's user.
 	User string    `json:"u"`
 	UID  types.UID `json:"d"`
 	// Password is the digest of the password hash that a local User signed in with.
 	Password string `json:"p,omitempty"`
-	// The other fields are for users of a provider. Groups are the principals that are named in bindings.
+	// The other fields are only set for users from a provider. Groups are the groups that bindings refer to.
 	Provider    string    `json:"v,omitempty"`
 	ProviderUID types.UID `json:"w,omitempty"`
 	Groups      []string  `json:"g,omitempty"`
-	// State belongs to the connector, and is secret.
+	// State is secret data that only the connector understands.
 	State []byte `json:"x,omitempty"`
 	// Notice is a message for the user.
 	Notice string `json:"m,omitempty"`
 }
 
-// Principal returns the name of the user in bindings.
+// Principal returns the user's name in bindings.
 func (c Claims) Principal() string {
 	if c.Provider == "" {
 		return v1.PrincipalPrefixLocal + c.User
@@ -49,12 +49,12 @@ func (c Claims) Principal() string {
 	return c.Provider + ":" + c.User
 }
 
-// Audited returns the user for the audit log.
+// Audited returns the user in the form that the audit log records.
 func (c Claims) Audited() audit.User {
 	return audit.User{Name: c.Principal(), UID: string(c.UID)}
 }
 
-// Fitting returns the groups that fit into a token, sorted. Groups that come first take precedence.
+// Fitting returns the groups that fit into a token, sorted. The first groups in the list take precedence.
 func Fitting(groups []string) []string {
 	var fit []string
 	size := len("[]")
@@ -68,7 +68,7 @@ func Fitting(groups []string) []string {
 	return fit
 }
 
-// EncodeGroups encodes groups in the form in which a session stores them.
+// EncodeGroups encodes groups for storage in a session.
 func EncodeGroups(groups []string) []byte {
 	raw, err := json.Marshal(groups)
 	if err != nil { // marshaling a list of strings does not fail

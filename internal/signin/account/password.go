@@ -18,8 +18,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/password"
 )
 
-// Password returns a User and the hash of their password. If there is no such User or password, it returns a hash that
-// no password matches, so that checking a password takes the same time.
+// Password returns a User and the hash of the User's password. If the User or the password does not exist, it returns a
+// hash that no password matches, so that checking a password always takes the same time.
 func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string, error) {
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		return nil, password.Nothing(), nil
@@ -38,8 +38,8 @@ func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string,
 	return user, string(secret.Data[v1.UserSecretKey]), nil
 }
 
-// SamePassword returns ErrNotStanding if the digest of the User's password hash has changed. Setting a password ends
-// all sessions that started with the previous one.
+// SamePassword returns ErrNotStanding if the digest of the User's password hash has changed. Therefore, setting a new
+// password ends all sessions that started with the previous password.
 func (a *Accounts) SamePassword(ctx context.Context, from client.Reader, name, digest string) error {
 	secret := &corev1.Secret{}
 	if err := from.Get(ctx, a.secret(name), secret); client.IgnoreNotFound(err) != nil {

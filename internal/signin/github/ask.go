@@ -25,17 +25,17 @@ import (
 )
 
 const (
-	maxBody    = 2 << 20 // the maximum size of one decompressed page
+	maxBody    = 2 << 20 // the maximum size of one page after decompression, in bytes
 	maxMessage = 200
 )
 
-// bounds returns the limits for one page. A page of 100 teams contains 16,000 values.
+// bounds returns the limits for one page of a response. A page with 100 teams contains 16,000 values.
 func bounds() untrusted.Bounds {
 	return untrusted.Bounds{Bytes: maxBody, Nodes: 64 << 10, Depth: 16}
 }
 
-// bounded limits the size of the token response, because the library decodes it into a map. Other responses are limited
-// where they are read.
+// bounded limits the size of the token response, because the library decodes it into a map. The functions that read
+// other responses limit their size.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -57,17 +57,17 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// errorForm is the form of OAuth error codes. No other part of a response is included in errors, because a page may
-// repeat the request.
+// errorForm matches OAuth error codes. Errors include no other part of a response, because an error page may repeat the
+// request.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// statusError is an error response of the API. Error does not contain text from GitHub.
+// statusError is an error response from the API. Its Error method returns no text from GitHub.
 type statusError struct {
 	path    string
 	code    int
-	message string // text from GitHub, only used for comparison
-	wait    string // the known details of a rate limit
-	sso     bool   // an organization requires single sign-on
+	message string // text from GitHub, used only for comparisons
+	wait    string // how long to wait, if a rate limit was exceeded
+	sso     bool   // whether an organization requires single sign-on
 }
 
 func (e *statusError) Error() string {
@@ -90,19 +90,20 @@ func (e *statusError) Error() string {
 	}
 }
 
-// suspended reports whether GitHub's message is about a suspended account. There is no code for it, only the text
-// "Sorry. Your account was suspended".
+// suspended reports whether GitHub's message says that the account is suspended. GitHub has no code for this case, only
+// the text "Sorry. Your account was suspended".
 func (e *statusError) suspended() bool {
 	return e.code == http.StatusForbidden && e.wait == "" && strings.Contains(strings.ToLower(e.message),
 		"account was suspended")
 }
 
-// bearer authenticates a request with a user's token.
+// bearer returns a function that adds a user's token to a request.
 func bearer(token string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 }
 
-// get decodes one response of the API into value. It returns ErrRefused for a token that GitHub no longer accepts.
+// get sends a request to the API and decodes the response into value. It returns ErrRefused if GitHub no longer accepts
+// the token.
 func (c *Connector) get(ctx context.Context, path string, authenticate func(*http.Request), value any) (http.Header,
 	error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.api+path, nil)
@@ -121,7 +122,7 @@ func (c *Connector) get(ctx context.Context, path string, authenticate func(*htt
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err == nil {
-		err = ctx.Err() // the body may have ended because the request was canceled
+		err = ctx.Err() // the body may be incomplete because the request was canceled
 	}
 	switch {
 	case err != nil:
@@ -162,7 +163,7 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 	return e
 }
 
-// limited returns how long to wait, according to a response's headers, or "" if they contain no limit.
+// limited returns how long to wait, according to a response's headers. It returns "" if no limit was exceeded.
 func (c *Connector) limited(resp *http.Response) string {
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		return ""
@@ -191,8 +192,8 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 	if err != nil {
 		return "", c.unredeemed(err)
 	}
-	// GitHub grants the scopes that the user left selected. The token of a GitHub App has no scopes, and sees only
-	// organizations that have installed the app.
+	// GitHub grants only the scopes that the user left selected. The token of a GitHub App has no scopes, and can read
+	// only organizations that have installed the app.
 	granted, _ := token.Extra("scope").(string)
 	readable := func(s string) bool {
 		return slices.Contains([]string{scope, "write:org", "admin:org"}, strings.TrimSpace(s))
@@ -207,7 +208,8 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 	return token.AccessToken, nil
 }
 
-// unredeemed explains why a code was not redeemed, without text from the response.
+// unredeemed returns an error that explains why GitHub did not redeem a code. The error contains no text from the
+// response.
 func (c *Connector) unredeemed(err error) error {
 	var answered *oauth2.RetrieveError
 	if errors.As(err, &answered) {

@@ -19,16 +19,17 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// Limits on the connections to GitHub. A login queries three addresses, one after the other.
+// Limits on the connections to GitHub. A login sends requests to three addresses in sequence.
 const (
-	answerTimeout  = 10 * time.Second // of one request, including the body
+	answerTimeout  = 10 * time.Second // for one request, including the body
 	maxConnections = 16
 	publicHost     = "github.com"
 	cloudSuffix    = ".ghe.com"
 )
 
-// loginForm is the format of logins of users and organizations: letters, digits and hyphens, and an underscore before
-// the short code of a managed user. teamForm is the format of the slugs that GitHub derives from team names.
+// loginForm matches the login names of users and organizations. They consist of letters, digits and hyphens. The names
+// of managed users also contain an underscore before a short code. teamForm matches the slugs that GitHub derives from
+// team names.
 var (
 	loginForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,99}$`)
 	teamForm  = regexp.MustCompile(`^[a-z0-9_][a-z0-9._-]{0,254}$`)
@@ -36,25 +37,25 @@ var (
 
 // Config is the configuration of the connector for one GitHub instance.
 type Config struct {
-	// URL is the address where users sign in. It is empty for https://github.com, or the URL of a GitHub Enterprise
-	// Server.
+	// URL is the address where users sign in. It is empty for https://github.com. Otherwise it is the URL of a GitHub
+	// Enterprise Server.
 	URL string
 	// ClientID and ClientSecret are the credentials of the OAuth app.
 	ClientID, ClientSecret string
 	// Roots verifies GitHub's certificate. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
-	// Organizations lists the allowed organizations. A user must be an active member of at least one of them. Groups come
-	// only from these organizations.
+	// Organizations lists the allowed organizations. A user must be an active member of at least one of them. Only
+	// these organizations provide groups.
 	Organizations []string
-	// AnyUser lets in all users, whether or not they belong to an organization. It must be set if there are no
-	// Organizations. On github.com, this means everyone in the world.
+	// AnyUser allows all users to sign in, even if they belong to no organization. It must be set if Organizations is
+	// empty. On github.com, any person can have an account.
 	AnyUser bool
 	// Teams lists the allowed teams, as organization/team. A user must be in at least one of them. If the list is
 	// empty, membership in an organization is sufficient.
 	Teams []string
 }
 
-// New returns the connector for a GitHub instance. It sends no requests yet.
+// New returns the connector for a GitHub instance. It sends no requests.
 func New(c Config) (*Connector, error) {
 	base, api, err := addresses(c.URL)
 	if err != nil {
@@ -92,8 +93,8 @@ func New(c Config) (*Connector, error) {
 	}, nil
 }
 
-// addresses returns the base addresses of GitHub's pages and API. github.com and tenants of ghe.com have a separate
-// host for the API. An Enterprise Server serves its API below a path.
+// addresses returns the base addresses of GitHub's web pages and its API. github.com and tenants of ghe.com have a
+// separate host for the API. A GitHub Enterprise Server serves its API below a path.
 func addresses(configured string) (base, api string, err error) {
 	if configured == "" {
 		configured = "https://" + publicHost
@@ -118,7 +119,7 @@ func addresses(configured string) (base, api string, err error) {
 	return base, base + "/api/v3", nil
 }
 
-// lowered returns the names sorted and in lower case, because GitHub ignores case when it compares names.
+// lowered converts names to lower case and sorts them. GitHub ignores case when it compares names.
 func lowered(names []string, what string, valid func(string) bool) ([]string, error) {
 	low := make([]string, 0, len(names))
 	for _, name := range names {

@@ -3,9 +3,9 @@
 
 // Package github queries GitHub, or a GitHub Enterprise Server, for a user and the user's organizations and teams.
 //
-// It uses three endpoints of the REST API with net/http. For these, go-github v88 would add 0.7 MB and two modules to
-// the binary, and it does not limit the size of responses. golang.org/x/oauth2 builds the login URL and redeems the
-// code.
+// It sends requests to three endpoints of the REST API with net/http. It does not use go-github v88, because that
+// library would add 0.7 MB and two modules to the binary and does not limit the size of responses. golang.org/x/oauth2
+// builds the login URL and redeems the code.
 package github
 
 import (
@@ -31,10 +31,10 @@ const (
 	scope      = "read:org"
 	maxCode    = 256
 	maxState   = 1 << 10
-	askTimeout = 40 * time.Second // the timeout of all requests of one login or refresh
+	askTimeout = 40 * time.Second // for all requests of one login or refresh
 )
 
-// Connector is the connector for one GitHub instance.
+// Connector queries one GitHub instance.
 type Connector struct {
 	api, host   string
 	orgs, teams []string
@@ -48,12 +48,12 @@ var (
 	_ connector.Refresher = (*Connector)(nil)
 )
 
-// state is the stored state for Refresh.
+// state is the data that Refresh needs.
 type state struct {
 	Token string `json:"token"`
 }
 
-// Begin returns the address of GitHub's login. Private is the PKCE verifier.
+// Begin returns the address of GitHub's login page. private is the PKCE verifier.
 func (c *Connector) Begin(_ context.Context, callback, state string) (address string, private []byte, err error) {
 	app, verifier := c.app, oauth2.GenerateVerifier()
 	app.RedirectURL = callback
@@ -80,8 +80,8 @@ func (c *Connector) Finish(ctx context.Context, callback string, private []byte,
 	return c.user(ctx, token)
 }
 
-// Refresh queries the user with the token of the login. A user who has changed their login gets the new name, and the
-// ID stays the same.
+// Refresh queries the user again with the token from the login. If the user's login name has changed, Refresh returns
+// the new name with the same ID.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	var s state
 	if len(last.State) > maxState || untrusted.JSON(last.State, &s, untrusted.Small()) != nil || s.Token == "" {
@@ -100,7 +100,8 @@ func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector
 	return u, nil
 }
 
-// Check reports whether GitHub responds and knows the app. Requests to /rate_limit do not count against any limit.
+// Check reports whether GitHub responds and accepts the app's credentials. Requests to /rate_limit do not count against
+// any limit.
 func (c *Connector) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -113,7 +114,7 @@ func (c *Connector) Check(ctx context.Context) error {
 		case status.code == http.StatusUnauthorized:
 			return fmt.Errorf("GitHub refuses the client ID or the client secret of the OAuth app: compare them with the app's "+
 				"page at %s", c.host)
-		// a server whose administrator has disabled rate limits
+		// an administrator of the server has disabled rate limits
 		case status.code == http.StatusNotFound && status.message != "":
 			return nil
 		}
@@ -121,7 +122,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	return err
 }
 
-// user returns the user that a token belongs to, with the user's groups.
+// user returns the user that a token belongs to, including the user's groups.
 func (c *Connector) user(ctx context.Context, token string) (connector.User, error) {
 	a, err := c.account(ctx, token)
 	if err != nil {
@@ -140,8 +141,8 @@ func (c *Connector) user(ctx context.Context, token string) (connector.User, err
 	return connector.User{ID: a.id, Name: a.name, Groups: groups, Notice: notice, State: kept}, err
 }
 
-// admit refuses a user who is in none of the allowed organizations, or in none of the allowed teams. The argument
-// groups contains only groups of the allowed organizations.
+// admit refuses a user who is in none of the allowed organizations, or in none of the allowed teams. groups must
+// contain only groups from the allowed organizations.
 func (c *Connector) admit(name string, groups []string) error {
 	in := func(allowed []string) bool {
 		return slices.ContainsFunc(allowed, func(one string) bool { return slices.Contains(groups, one) })
@@ -157,7 +158,7 @@ func (c *Connector) admit(name string, groups []string) error {
 	return nil
 }
 
-// account holds the fields of GitHub's /user that are used.
+// account holds fields from the response of GitHub's /user endpoint.
 type account struct{ id, name string }
 
 func (c *Connector) account(ctx context.Context, token string) (account, error) {
@@ -165,7 +166,7 @@ func (c *Connector) account(ctx context.Context, token string) (account, error) 
 		ID          int64   `json:"id"`
 		Login       string  `json:"login"`
 		Type        string  `json:"type"`
-		SuspendedAt *string `json:"suspended_at"` // only set by an Enterprise Server
+		SuspendedAt *string `json:"suspended_at"` // set only by a GitHub Enterprise Server
 	}
 	_, err := c.get(ctx, "/user", bearer(token), &answer)
 	var status *statusError

@@ -22,8 +22,8 @@ const (
 	maxLink   = 8 << 10
 )
 
-// groups returns the organizations that the user is an active member of, and the user's teams in these organizations as
-// organization/team. It also returns a notice if GitHub omitted some of them.
+// groups returns the organizations of which the user is an active member, and the user's teams in these organizations
+// as organization/team. It also returns a notice if GitHub omitted some organizations.
 func (c *Connector) groups(ctx context.Context, token string) (groups []string, notice string, err error) {
 	type organization struct {
 		Login string `json:"login"`
@@ -69,23 +69,24 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 	return groups, notice, nil
 }
 
-// headerSSO is the header with which GitHub signals that a list omits organizations, or that an organization refuses
-// the request, because the user has not authorized this app with the organization's SAML single sign-on.
+// headerSSO is the header in which GitHub reports that a list omits organizations, or that an organization refuses the
+// request. This happens if the user has not authorized the app in the organization's SAML single sign-on.
 const headerSSO = "X-GitHub-SSO"
 
-// leftOut is a notice for users and the log. GitHub identifies the omitted organizations only by number.
+// leftOut is a notice for users and the log. It does not name the omitted organizations, because GitHub identifies them
+// only by number.
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
 	"sign in through their single sign-on at GitHub, authorize this app there, and sign in here again"
 
-// counts reports whether the groups of an organization are used. Organizations that are not allowed provide no groups.
-// Otherwise anyone could create an organization whose name occurs in a binding, and get the binding's rights.
+// counts reports whether an organization is allowed to provide groups. Otherwise anyone could create an organization
+// whose name occurs in a binding, and would get the rights that the binding grants.
 func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }
 
-// list calls each with the items of all pages. From the Link header, it takes only the number of the next page. It
-// always uses the known address, so that GitHub's responses never determine where the token is sent. list reports
-// whether GitHub omitted items because of single sign-on.
+// list calls each for the items on all pages, and reports whether GitHub omitted items because of single sign-on. It
+// takes only the number of the next page from the Link header. The address is always the configured one, so that a
+// response from GitHub cannot determine where the token is sent.
 func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool,
 	err error) {
 	for page := 1; page <= maxPages; page++ {
@@ -115,8 +116,9 @@ func list[T any](ctx context.Context, c *Connector, token, path string, query ur
 	return partial, fmt.Errorf("GitHub's list at %s%s has more than %d pages of %d", c.api, path, maxPages, perPage)
 }
 
-// nextPage returns the number of the next page in the Link header, for example
-// <https://api.github.com/user/teams?page=2>; rel="next". The number is 0 if a page follows but its number is missing.
+// nextPage returns the number of the next page from the Link header, for example
+// <https://api.github.com/user/teams?page=2>; rel="next". If the header names a next page without a valid number,
+// nextPage returns 0 and true.
 func nextPage(header http.Header) (page int, follows bool) {
 	for _, value := range header.Values("Link") {
 		if len(value) > maxLink {
@@ -140,7 +142,6 @@ func nextPage(header http.Header) (page int, follows bool) {
 	return 0, false
 }
 
-// isNext reports whether the parameters of a link contain the relation "next".
 func isNext(parameters string) bool {
 	for one := range strings.SplitSeq(parameters, ";") {
 		key, value, _ := strings.Cut(strings.TrimSpace(one), "=")

@@ -22,12 +22,13 @@ import (
 )
 
 const (
-	// Lead is how long a key is published before it signs, so that every cache of the set contains it.
+	// Lead is how long a key is published before it signs tokens, so that every cache of the set contains the key by
+	// then.
 	Lead = time.Hour
-	// Lifetime is how long a key is used for signing.
+	// Lifetime is how long a key signs tokens.
 	Lifetime = 30 * 24 * time.Hour
-	// Overlap is how long a key stays published after the next key has started to sign. It is longer than the lifetime
-	// of any token. The longest lifetime is 12 hours, for direct access.
+	// Overlap is how long a key stays published after the next key has started to sign tokens. Overlap must be longer
+	// than the lifetime of any token. The longest lifetime is 12 hours, for tokens for direct access.
 	Overlap = 13 * time.Hour
 	// maxKeys is the maximum number of keys in a stored set. A set usually has two keys.
 	maxKeys = 8
@@ -62,7 +63,8 @@ func of(private *ecdsa.PrivateKey, created time.Time) (Key, error) {
 		Private: private}, nil
 }
 
-// Active returns the key that signs: the newest key that has been published for long enough, or else the first key.
+// Active returns the key that signs tokens. This is the newest key that has been published for at least Lead, or the
+// first key if no key has been published for that long.
 func (s Set) Active(now time.Time) (Key, error) {
 	for _, key := range slices.Backward(s) {
 		if now.Sub(key.Created) >= Lead {
@@ -94,8 +96,8 @@ func (s Set) JWKS() jose.JSONWebKeySet {
 	return set
 }
 
-// Sealing returns keys for sealing values. All replicas share these keys. The key that is derived from the active key
-// comes first. Because the keys are derived, no other secret has to be stored.
+// Sealing returns secret keys for sealing values. They are derived from the signing keys, so all replicas have them and
+// no other secret has to be stored. The key that is derived from the active key comes first.
 func (s Set) Sealing(active Key) ([][]byte, error) {
 	var all [][]byte
 	others := slices.DeleteFunc(slices.Clone(s), func(key Key) bool { return key.ID == active.ID })
@@ -115,7 +117,7 @@ func (s Set) Sealing(active Key) ([][]byte, error) {
 
 // Step is the next step in the rotation of a set.
 type Step struct {
-	// Add reports whether to add a key. Remove is how many of the oldest keys to remove.
+	// Add reports whether to add a key. Remove is the number of keys to remove, starting with the oldest.
 	Add    bool
 	Remove int
 	// Again is the time of the next step.
@@ -148,7 +150,7 @@ type stored struct {
 	Private []byte    `json:"private"`
 }
 
-// Encode returns a set in the encoding that is stored in a Secret.
+// Encode encodes a set for storage in a Secret.
 func Encode(s Set) ([]byte, error) {
 	all := make([]stored, 0, len(s))
 	for _, key := range s {
@@ -161,7 +163,8 @@ func Encode(s Set) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// Decode decodes the result of Encode. An empty input is the empty set. Errors contain no part of the keys.
+// Decode decodes a set that Encode encoded. It returns an empty set for an empty input. Errors contain no part of the
+// keys.
 func Decode(raw []byte) (Set, error) {
 	if len(raw) == 0 {
 		return nil, nil

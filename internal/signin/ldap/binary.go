@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// objectGUID is the attribute that identifies an entry in Active Directory. Its value is 16 bytes long, and the first
-// three groups of bytes are little-endian.
+// objectGUID is the attribute that identifies an entry in Active Directory. Its value has 16 bytes, and the first three
+// fields of the GUID are little-endian.
 const objectGUID = "objectGUID"
 
 var (
@@ -29,7 +29,7 @@ func guidText(raw []byte) (string, error) {
 		binary.LittleEndian.Uint16(raw[6:]), raw[8:10], raw[10:]), nil
 }
 
-// guidBytes returns the bytes of a GUID that guidText wrote.
+// guidBytes decodes a GUID that guidText encoded.
 func guidBytes(text string) ([]byte, error) {
 	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' ||
 		strings.ToLower(text) != text {
@@ -45,7 +45,7 @@ func guidBytes(text string) ([]byte, error) {
 	return raw, nil
 }
 
-// sidText returns a security identifier in its usual notation: S-1-5-21-….
+// sidText returns a security identifier in the usual notation: S-1-5-21-….
 func sidText(raw []byte) (string, error) {
 	if len(raw) < 8 || raw[0] != 1 || raw[1] > 15 || len(raw) != 8+4*int(raw[1]) {
 		return "", errSID

@@ -18,17 +18,16 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Config is the configuration of a directory.
 type Config struct {
-	// Servers are tried in order. They have the form ldaps://host[:port], or ldap://host[:port] to use StartTLS.
-	// Connections always use TLS.
+	// Servers are tried in order. Their form is ldaps://host[:port], or ldap://host[:port] for StartTLS. Connections
+	// always use TLS.
 	Servers []string
 	// Roots verifies the servers' certificates. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// BindDN is the name of the service account: a DN, or another form that the server accepts, such as drover@example.com
 	// for Active Directory.
 	BindDN string
-	// BindPassword returns the password of the service account. It is called for each connection, so that a changed
+	// BindPassword returns the password of the service account. It is called for each connection, so that a new
 	// password is used immediately.
 	BindPassword func(context.Context) (string, error)
 	Users        Users
@@ -36,7 +35,7 @@ type Config struct {
 	// AllowedGroups lists the groups whose members may sign in. A user must be in at least one of them. If the list is
 	// empty, every user may sign in.
 	AllowedGroups []string
-	// Timeout limits a whole login, refresh or check. 0 means 10 s.
+	// Timeout is the time limit for a whole login, refresh or check. 0 means 10 s.
 	Timeout time.Duration
 }
 
@@ -44,13 +43,14 @@ type Config struct {
 type Users struct {
 	// Base is the DN below which users are searched.
 	Base string
-	// Filter finds a user. {name} is replaced by the escaped name that the user entered, as in
-	// (&(objectClass=person)(uid={name})). For a refresh, {name} matches any name, so the filter determines which users
-	// may refresh.
+	// Filter finds a user. {name} is replaced with the escaped name that the user entered, as in
+	// (&(objectClass=person)(uid={name})). On a refresh, {name} is replaced with *, so the rest of the filter
+	// determines which users may refresh.
 	Filter string
-	// ID is an attribute whose value is never assigned to another user, such as entryUUID, ipaUniqueID or objectGUID.
+	// ID is the attribute that identifies a user, such as entryUUID, ipaUniqueID or objectGUID. Its values must never
+	// be assigned to another user.
 	ID string
-	// Name is the attribute whose value, in lower case, is the user's name in principals. The value must be unique
+	// Name is the attribute with the user's name. The name in principals is the value in lower case. It must be unique
 	// below Base.
 	Name string
 }
@@ -59,7 +59,8 @@ type Users struct {
 type Source string
 
 const (
-	// TokenGroups reads the SIDs that Active Directory computes for a user: all security groups, including nested ones.
+	// TokenGroups reads the SIDs that Active Directory computes for a user. They include all security groups, even
+	// nested ones.
 	TokenGroups Source = "TokenGroups"
 	// MemberOf reads the user's memberOf attribute, which FreeIPA and OpenLDAP with the memberof overlay provide.
 	MemberOf Source = "MemberOf"
@@ -70,17 +71,17 @@ const (
 // Groups describes how the groups of a user are found.
 type Groups struct {
 	Source Source
-	// Base is the DN below which groups are searched. Other groups are ignored.
+	// Base is the DN below which groups are searched. Groups outside Base are ignored.
 	Base string
 	// Filter finds the groups that contain a user or, for nested groups, another group. {dn} is the DN of the user or
 	// group, and {name} is the name of the user. TokenGroups does not use the filter. MemberOf needs it only for nested
 	// groups, where the default is (member={dn}).
 	Filter string
-	// Name is the attribute whose value, in lower case, is the name of a group. The value must be unique below Base.
-	// With MemberOf, the name is the first part of the DN.
+	// Name is the attribute with the name of a group. The group's name is the value in lower case, which must be unique
+	// below Base. With MemberOf, the name is taken from the first component of the group's DN.
 	Name string
-	// Depth is the number of levels of nested groups. 0 means only groups that contain the user directly. TokenGroups
-	// always includes all levels.
+	// Depth is the number of levels of nested groups to search. With 0, only groups that contain the user directly are
+	// found. TokenGroups always includes all levels.
 	Depth int
 }
 
@@ -92,7 +93,7 @@ const (
 	maxTimeout     = time.Minute
 )
 
-// parsed is a Config whose parts have been checked.
+// parsed is a validated Config.
 type parsed struct {
 	Config
 	servers   []server
@@ -102,7 +103,6 @@ type parsed struct {
 	allowed   map[string]bool
 }
 
-// server is one server of the directory.
 type server struct {
 	url, host, address string
 	startTLS           bool
@@ -172,7 +172,7 @@ func (p *parsed) parseUsers() error {
 	if p.find, err = parseTemplate(p.Users.Filter, placeName); err != nil {
 		return fmt.Errorf("filter of users: %w", err)
 	}
-	// A refresh uses the filter with any name.
+	// A refresh replaces the name with *.
 	if _, err := goldap.CompileFilter(p.find.any()); err != nil {
 		return fmt.Errorf("filter of users: %s cannot be put where a * is not allowed", placeName)
 	}
@@ -230,11 +230,11 @@ func parseBase(text string) (*goldap.DN, error) {
 	return dn, nil
 }
 
-// attributeForm is the format of an attribute's name, without options.
+// attributeForm matches the names of attributes without options.
 var attributeForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
 
-// checkAttribute refuses attributes that list the members of a group, because reading them takes minutes for a large
-// group. It also refuses attributes with passwords.
+// checkAttribute rejects attributes that list the members of a group, because reading them takes minutes for a large
+// group. It also rejects attributes with passwords.
 func checkAttribute(name string) error {
 	if !attributeForm.MatchString(name) {
 		return fmt.Errorf("%q is not the name of an attribute", bounded(name))

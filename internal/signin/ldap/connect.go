@@ -18,8 +18,8 @@ import (
 
 // Limits on data from a server.
 const (
-	// Connecting to one server, including TLS and the service account's bind, may take at most 1/dialShare of the whole
-	// time. This leaves time for the next server.
+	// dialShare is the divisor for the time limit of one server. Connecting, including TLS and the service account's
+	// bind, may take 1/dialShare of the timeout. The rest of the time is left for the other servers.
 	dialShare = 3
 	// maxPacket is the maximum size of one message. The entry of a user in 10,000 groups is about 1 MB in size.
 	maxPacket = 4 << 20
@@ -31,13 +31,14 @@ const (
 	maxConnections = 8
 )
 
-// setBounds sets the limits of the BER reader. They apply to the whole process, but only this package uses the reader.
+// setBounds sets the limits of the BER reader. The limits apply to the whole process, but only this package uses the
+// reader.
 var setBounds = sync.OnceFunc(func() {
 	ber.MaxPacketLengthBytes, ber.MaxNestingDepth = maxPacket, maxNesting
 })
 
-// session is a connection for one request, bound as the service account. A login temporarily binds as the user, so a
-// connection serves one user at a time and is not shared.
+// session is a connection that is bound as the service account and serves one request. It is not shared, because a
+// login temporarily binds as the user.
 type session struct {
 	conn             *goldap.Conn
 	server           string
@@ -70,8 +71,7 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		failures = append(failures, err)
-		// All servers would give the same response for the service account, and trying the others could lock the
-		// account.
+		// All servers would reject the service account in the same way, and further attempts could lock the account.
 		if ctx.Err() != nil || !unavailable(err) {
 			break
 		}
@@ -80,8 +80,8 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 	return nil, joined(failures)
 }
 
-// open returns a session with one server. ctx limits the duration of the session, and the setup may take only a share
-// of that time.
+// open returns a session with one server. ctx limits the duration of the session. Connecting may take only a part of
+// that time.
 func (c *Connector) open(ctx context.Context, to server, secret string) (_ *session, err error) {
 	early, cancel := context.WithTimeout(ctx, c.dial)
 	defer cancel()
@@ -96,7 +96,7 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 		&tls.Config{MinVersion: tls.VersionTLS12, ServerName: to.host, RootCAs: c.Roots}); err == nil {
 		err = s.bindAccount()
 	}
-	if !stop() { // ctx has ended, and the connection is closed
+	if !stop() { // the time limit has expired, and the connection is closed
 		err = &failure{server: to.url, what: "connect", err: context.DeadlineExceeded}
 	}
 	if err != nil {
@@ -135,28 +135,27 @@ func started(conn net.Conn, deadline time.Time) *goldap.Conn {
 	return c
 }
 
-// close ends the session. Since ctx limits the network connection, this does not wait for a server.
+// close ends the session. It does not wait for the server, because ctx limits the network connection.
 func (s *session) close() {
 	s.stopped()
 	s.conn.Close()
 	s.release()
 }
 
-// bindAccount binds as the service account.
 func (s *session) bindAccount() error {
 	s.limit()
 	_, err := s.conn.SimpleBind(goldap.NewSimpleBindRequest(s.account, s.secret, nil))
 	return s.failed("sign in as the service account", err, s.secret)
 }
 
-// limit sets the timeout of the next operation to the remaining time plus one second, so that ctx ends first.
+// limit sets the timeout of the next operation to one second more than the remaining time, so that ctx ends first.
 func (s *session) limit() {
 	if deadline, ok := s.ctx.Deadline(); ok {
 		s.conn.SetTimeout(max(time.Until(deadline), 0) + time.Second)
 	}
 }
 
-// boundedConn is a connection that limits the number of bytes read.
+// boundedConn is a connection that limits the total number of bytes read.
 type boundedConn struct {
 	net.Conn
 	left int

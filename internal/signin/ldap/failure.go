@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// failure is an operation that failed on a server. It does not contain the filter, because the filter contains a user's
-// input.
+// failure describes an operation that failed on a server. It does not contain the search filter, because the filter
+// contains user input.
 type failure struct {
 	server, what string
 	err          error
@@ -56,7 +56,7 @@ func (f *failure) reason() string {
 	return bounded(text)
 }
 
-// advice returns advice on a server's response.
+// advice returns a hint on how to fix the cause of a server's error response.
 func (f *failure) advice() string {
 	switch f.code() {
 	case goldap.LDAPResultNoSuchObject:
@@ -73,7 +73,7 @@ func (f *failure) advice() string {
 	return ""
 }
 
-// code returns the result code of the server, or 0.
+// code returns the result code from the server, or 0 if there is none.
 func (f *failure) code() uint16 {
 	var answer *goldap.Error
 	if errors.As(f.err, &answer) && answer.ResultCode < goldap.ErrorNetwork {
@@ -82,7 +82,7 @@ func (f *failure) code() uint16 {
 	return 0
 }
 
-// failed returns the failure of an operation, or nil if err is nil.
+// failed returns a failure of the given operation, or nil if err is nil.
 func (s *session) failed(what string, err error, secrets ...string) error {
 	if err == nil {
 		return nil
@@ -93,8 +93,8 @@ func (s *session) failed(what string, err error, secrets ...string) error {
 	return &failure{server: s.server, what: what, err: err, secrets: secrets}
 }
 
-// unavailable reports whether another server may be able to serve the request: this server did not respond, or
-// responded that it currently cannot serve it.
+// unavailable reports whether it is worth trying another server, because this server did not respond or currently
+// cannot serve requests.
 func unavailable(err error) bool {
 	var f *failure
 	if !errors.As(err, &f) {
@@ -107,7 +107,7 @@ func unavailable(err error) bool {
 	return false
 }
 
-// refusesUser reports whether the response to a user's bind is about the user or the password. Directories use several
+// refusesUser reports whether a bind failed because of the user or the password. Directories return several different
 // codes for a locked user.
 func refusesUser(err error) bool {
 	return goldap.IsErrorAnyOf(err, goldap.LDAPResultInvalidCredentials, goldap.LDAPResultUnwillingToPerform,
@@ -115,12 +115,12 @@ func refusesUser(err error) bool {
 		goldap.LDAPResultInappropriateAuthentication, goldap.LDAPResultNoSuchObject, goldap.LDAPResultInsufficientAccessRights)
 }
 
-// refuse returns the error for a user whom the directory does not let in.
+// refuse returns an error for a user whom the directory refuses.
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{connector.ErrRefused}, args...)...)
 }
 
-// joined returns the failures of several servers in one line.
+// joined returns an error that lists the failures of several servers on one line.
 func joined(failures []error) error {
 	if len(failures) == 1 {
 		return failures[0]
@@ -132,7 +132,7 @@ func joined(failures []error) error {
 	return fmt.Errorf("no server of the directory serves: %s", strings.Join(texts, "; "))
 }
 
-// bounded shortens text from elsewhere and makes it safe to write on one line of a log.
+// bounded truncates text that may come from users or servers, and makes it safe to write on one line of a log.
 func bounded(text string) string {
 	const most = 200
 	text = strings.Map(func(r rune) rune {

@@ -17,14 +17,15 @@ const (
 	placeDN   = "{dn}"
 )
 
-// mark is the value that is used to check a template. This value needs no escaping.
+// mark replaces the placeholders when a template is checked. This text needs no escaping.
 const mark = "drover-0-value"
 
-// template is a filter template with placeholders for values. A value cannot change the structure of the filter,
-// because it is escaped, and because a placeholder is only allowed as a value with which an attribute is compared.
+// template is a filter template with placeholders for values. Values cannot change the structure of the filter, because
+// they are escaped and because placeholders are allowed only where a filter compares an attribute with a value.
 type template struct{ text string }
 
-// parseTemplate returns the template if it is a valid filter with at least one of the placeholders and no others.
+// parseTemplate returns a template if text is a valid filter that contains at least one of the placeholders in places,
+// and no others.
 func parseTemplate(text string, places ...string) (template, error) {
 	if text == "" || len(text) > 4<<10 || strings.Contains(text, mark) {
 		return template{}, fmt.Errorf("%q is not a filter", bounded(text))
@@ -49,7 +50,7 @@ func parseTemplate(text string, places ...string) (template, error) {
 	return t, nil
 }
 
-// compared counts the marks in values of comparisons that are not negated.
+// compared counts the marks in values that a filter compares attributes with. It ignores negated comparisons.
 func compared(packet *ber.Packet) int {
 	count := 0
 	switch packet.Tag {
@@ -79,7 +80,7 @@ func marks(packet *ber.Packet) int {
 
 func (t template) has(place string) bool { return strings.Contains(t.text, place) }
 
-// fill returns the filter with the given values. A placeholder within a value is not replaced.
+// fill returns the filter with the given values. It does not replace placeholders within the values.
 func (t template) fill(name, dn string) string {
 	return strings.NewReplacer(placeName, goldap.EscapeFilter(name), placeDN, goldap.EscapeFilter(dn)).Replace(t.text)
 }
@@ -87,13 +88,11 @@ func (t template) fill(name, dn string) string {
 // any returns the filter that matches any name.
 func (t template) any() string { return strings.ReplaceAll(t.text, placeName, "*") }
 
-// equals returns a filter for entries whose attribute has the value. Bytes that are not text are compared unchanged.
+// equals returns a filter for entries whose attribute has the value. The value may contain arbitrary bytes.
 func equals(attribute, value string) string {
 	return "(" + attribute + "=" + goldap.EscapeFilter(value) + ")"
 }
 
-// either returns a filter for entries that match one of several filters.
 func either(filters []string) string { return "(|" + strings.Join(filters, "") + ")" }
 
-// both returns a filter for entries that match two filters.
 func both(a, b string) string { return "(&" + a + b + ")" }

@@ -11,8 +11,8 @@ import (
 	ber "github.com/go-asn1-ber/asn1-ber"
 )
 
-// timeForm is the syntax of RFC 4517, section 3.3.13. Minutes, seconds and a fraction are optional, but the zone is
-// required.
+// timeForm matches the Generalized Time syntax (RFC 4517, section 3.3.13). Minutes, seconds and a fraction are
+// optional, but the time zone is required.
 var timeForm = regexp.MustCompile(`^[0-9]{10}([0-9]{2}([0-9]{2})?)?([.,][0-9]{1,20})?(Z|[+-][0-9]{2}([0-9]{2})?)$`)
 
 // generalizedTime parses a value in the Generalized Time syntax.

@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// maxGroups is the maximum number of a user's groups. A user in more groups is refused, because an arbitrary subset
-	// of the groups would grant different rights each time.
+	// maxGroups is the maximum number of a user's groups. The hub refuses a user who is in more groups, because an
+	// arbitrary subset of the groups would grant different rights each time.
 	maxGroups = 20_000
 	// batch is the number of groups in one filter.
 	batch = 100
 )
 
-// attribute returns the user attribute that contains the user's groups, or "" if there is none.
+// attribute returns the attribute of a user's entry that lists the user's groups. It returns "" if the source uses no
+// such attribute.
 func (s Source) attribute() string {
 	switch s {
 	case TokenGroups:
@@ -31,7 +32,7 @@ func (s Source) attribute() string {
 	return ""
 }
 
-// groups returns the sorted names of the groups that an account is in. It never requests the members of a group.
+// groups returns the sorted names of an account's groups. It never requests the members of a group.
 func (c *Connector) groups(s *session, a account) ([]string, error) {
 	f := &finder{directory: c, session: s, names: map[string]bool{}, seen: map[string]bool{}}
 	var err error
@@ -66,14 +67,14 @@ type finder struct {
 	directory *Connector
 	session   *session
 	names     map[string]bool
-	// seen contains the DNs of the groups that have been found. It prevents endless searches when groups contain each
-	// other.
+	// seen contains the DNs of the groups that have been found. It prevents endless searches when two groups contain
+	// each other.
 	seen map[string]bool
-	// last contains the DNs that were added at the last level.
+	// last contains the DNs of the groups that were found at the last level.
 	last []string
 }
 
-// tokens adds the groups that Active Directory computes.
+// tokens adds the groups that Active Directory computed for the user.
 func (f *finder) tokens(a account) error {
 	values, err := f.session.values(a.entry, TokenGroups.attribute(), f.directory.most)
 	if err != nil {
@@ -89,14 +90,15 @@ func (f *finder) tokens(a account) error {
 	return f.searched(filters)
 }
 
-// memberOf adds the groups in the user's attribute. The names of the groups are taken from their DNs.
+// memberOf adds the groups in the memberOf attribute of the user's entry. It takes the names of the groups from their
+// DNs.
 func (f *finder) memberOf(a account) error {
 	values, err := f.session.values(a.entry, MemberOf.attribute(), f.directory.most)
 	if err != nil {
 		return err
 	}
 	for _, value := range values {
-		// A value that is not a DN does not count as below the base.
+		// Ignore values that are not DNs, and groups outside the base.
 		if dn, err := goldap.ParseDN(string(value)); err == nil && f.directory.groupBase.AncestorOfFold(dn) {
 			f.add(string(value), firstPart(string(value), f.directory.Groups.Name))
 		}
@@ -104,7 +106,7 @@ func (f *finder) memberOf(a account) error {
 	return nil
 }
 
-// searched adds the groups that match one of the filters. It searches in batches.
+// searched adds the groups that match one of the filters. Each search request contains only a batch of the filters.
 func (f *finder) searched(filters []string) error {
 	for some := range slices.Chunk(filters, batch) {
 		found, err := f.session.search(request{
@@ -125,7 +127,8 @@ func (f *finder) searched(filters []string) error {
 	return nil
 }
 
-// nested adds the groups that contain the groups of the last level, for the configured number of levels.
+// nested adds the groups that contain the groups of the last level. It repeats this for the configured number of
+// levels.
 func (f *finder) nested() error {
 	for range f.directory.Groups.Depth {
 		level := f.last
@@ -141,7 +144,7 @@ func (f *finder) nested() error {
 	return nil
 }
 
-// add adds a group. A group without a usable name grants no rights, but groups that contain it may.
+// add adds a group. A group without a usable name grants no rights, but it may be nested in a group that does.
 func (f *finder) add(dn, name string) {
 	key := strings.ToLower(dn)
 	if f.seen[key] {

@@ -24,9 +24,10 @@ const (
 	maxPassword = 1024
 )
 
-// Connector is the connector for one directory. Each call uses its own connection, at most maxConnections at the same
+// Connector queries one directory. Each call uses its own connection, and at most maxConnections are open at the same
 // time. Connections are not shared, because a login temporarily binds as the user. Idle connections are not kept,
-// because a user would be the first to notice a dead connection. The cost is one TLS handshake per login and refresh.
+// because the next login would fail if such a connection were dead. Each login and refresh therefore needs a TLS
+// handshake.
 type Connector struct {
 	*parsed
 	seats *semaphore.Weighted
@@ -41,7 +42,7 @@ var (
 	_ connector.Refresher = (*Connector)(nil)
 )
 
-// New returns the connector for a directory. It does not connect yet.
+// New returns the connector for a directory. It does not connect to the directory.
 func New(c Config) (*Connector, error) {
 	setBounds()
 	p, err := parse(c)
@@ -58,8 +59,8 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 	if password == "" || len(password) > maxPassword {
 		return connector.User{}, refuse("the password is empty or too long")
 	}
-	// Directories treat several forms of a name as equal, such as forms with extra spaces or full-width letters.
-	// Without this check, each form would have its own count of attempts.
+	// Directories treat several forms of a name as equal, such as forms with extra spaces or full-width letters. If all
+	// forms were allowed, failed attempts would be counted separately for each form.
 	if name == "" || len(name) > maxTyped || !printable(name) || strings.TrimSpace(name) != name ||
 		strings.Contains(name, "  ") || !norm.NFKC.IsNormalString(name) {
 		return connector.User{}, refuse("the name is empty, too long or malformed")
@@ -75,12 +76,13 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 		if err := s.bindAccount(); err != nil {
 			return account{}, err
 		}
-		// A bind may change the entry, for example reset an old lock, so the entry is read after the bind.
+		// A bind may change the entry. For example, it may reset an expired lock. Therefore the entry is read after the
+		// bind.
 		return c.read(s, dn)
 	})
 }
 
-// Refresh returns the current description of a user who signed in before. The user's entry may have moved in the
+// Refresh queries the directory again for a user who signed in before. It also finds an entry that was moved within the
 // directory.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	byID, err := c.byID(last.ID)
@@ -128,7 +130,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	return nil
 }
 
-// ask returns the user for the account that find returns, if the directory lets the user in.
+// ask calls find and returns the account as a user. It refuses a user who is not in any allowed group.
 func (c *Connector) ask(ctx context.Context, find func(*session) (account, error)) (connector.User, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -154,7 +156,6 @@ func (c *Connector) ask(ctx context.Context, find func(*session) (account, error
 	return connector.User{ID: a.id, Name: a.name, Groups: groups, State: []byte(a.changed)}, nil
 }
 
-// allows reports whether the members of one of the groups may sign in.
 func (c *Connector) allows(groups []string) bool {
 	for _, group := range groups {
 		if c.allowed[group] {

@@ -15,11 +15,11 @@ import (
 )
 
 // maxElements is the maximum number of elements in one message. The library allocates about 300 bytes for each element.
-// The entry of a user in 20,000 groups has about that many elements.
+// The entry of a user in 20,000 groups has nearly that many elements.
 const maxElements = 24 << 10
 
-// counted is a connection that reads whole messages. It passes a message to the library only if the number of its
-// elements is within the limit.
+// counted is a connection that reads whole messages. It passes a message to the library only if the message does not
+// contain too many elements.
 type counted struct {
 	net.Conn
 	message bytes.Reader
@@ -56,7 +56,7 @@ func readMessage(from io.Reader) ([]byte, error) {
 	if size > maxPacket {
 		return nil, fmt.Errorf("the server sent a message of %d bytes, more than %d", size, maxPacket)
 	}
-	raw := bytes.NewBuffer(head) // the buffer grows as bytes arrive, regardless of the announced size
+	raw := bytes.NewBuffer(head) // the size in the header may be wrong, so the buffer grows as bytes arrive
 	if _, err := io.CopyN(raw, from, int64(size)); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func lengthOf(raw []byte) (size, content int, err error) {
 	return size, 2 + more, nil
 }
 
-// count counts the elements in the content of an element, including nested ones.
+// count counts an element and all elements that are nested in it.
 func count(raw []byte, content, depth int, room *int) error {
 	if *room--; *room < 0 || depth == 0 {
 		return fmt.Errorf("the server sent a message of more than %d elements, or nested more than %d deep", maxElements,
@@ -109,8 +109,7 @@ func count(raw []byte, content, depth int, room *int) error {
 // oidStartTLS identifies the StartTLS request (RFC 4511, section 4.14.1).
 const oidStartTLS = "1.3.6.1.4.1.1466.20037"
 
-// startTLS requests the server to start TLS. The library's own function would use a connection that does not count
-// elements.
+// startTLS asks the server to start TLS. The library's own function would bypass the limit on elements.
 func startTLS(conn net.Conn) error {
 	request := ber.Encode(ber.ClassUniversal, ber.TypeConstructed, ber.TagSequence, nil, "message")
 	request.AppendChild(ber.NewInteger(ber.ClassUniversal, ber.TypePrimitive, ber.TagInteger, 1, "ID"))

@@ -20,13 +20,14 @@ const (
 	anyEntry = "(objectClass=*)"
 )
 
-// none requests no attributes. An empty list would request all attributes, including up to 100,000 members of a group.
+// none returns a list that requests no attributes. An empty list would request all attributes, including up to 100,000
+// members of a group.
 func none() []string { return []string{"1.1"} }
 
 // errMany is returned if more entries match than the request allows.
 var errMany = errors.New("more entries than allowed")
 
-// request is a search. If more entries match than most allows, the error is errMany.
+// request is a search. If it matches more than most entries, search returns errMany.
 type request struct {
 	what, base string
 	scope      int
@@ -35,7 +36,7 @@ type request struct {
 	most       int
 }
 
-// search returns the matching entries. It ignores references to other servers and does not follow aliases.
+// search returns the matching entries. It ignores referrals to other servers and does not follow aliases.
 func (s *session) search(r request) ([]*goldap.Entry, error) {
 	// Without this limit, the client would accept any number of entries from a server.
 	ask := &goldap.SearchRequest{
@@ -69,7 +70,7 @@ func (s *session) search(r request) ([]*goldap.Entry, error) {
 	}
 }
 
-// seconds returns the remaining time in seconds, in the form in which it is sent to the server.
+// seconds returns the remaining time in seconds, for the time limit in a search request.
 func (s *session) seconds() int {
 	deadline, ok := s.ctx.Deadline()
 	if !ok {
@@ -78,8 +79,8 @@ func (s *session) seconds() int {
 	return max(1, int(time.Until(deadline)/time.Second))
 }
 
-// values returns the values of an attribute of an entry. Active Directory returns the first 1500 values, and the client
-// has to request the rest.
+// values returns all values of an entry's attribute. Active Directory returns at most 1500 values at a time, so the
+// client has to request the rest.
 func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, error) {
 	var all [][]byte
 	for {
@@ -108,8 +109,8 @@ func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, 
 	}
 }
 
-// ranged returns the values of an attribute in an entry. If the entry contains only some of them, ranged also returns
-// the index of the next value.
+// ranged returns the values of an attribute that an entry contains. If the server has more values, ranged also returns
+// the index of the next one.
 func ranged(entry *goldap.Entry, name string) (values [][]byte, next int) {
 	for _, attribute := range entry.Attributes {
 		base, option, ok := strings.Cut(attribute.Name, ";range=")
@@ -120,7 +121,7 @@ func ranged(entry *goldap.Entry, name string) (values [][]byte, next int) {
 		default:
 			values = append(values, attribute.ByteValues...)
 			if _, last, _ := strings.Cut(option, "-"); last != "*" {
-				// The caller detects a number that is invalid or that does not match the number of values.
+				// The caller detects an index that is invalid or that does not match the number of values.
 				n, err := strconv.Atoi(last)
 				if err != nil {
 					n = -2

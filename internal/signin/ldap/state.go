@@ -12,7 +12,7 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Attributes that describe the state of an account. Servers ignore requests for attributes that they do not have.
+// Attributes that describe the state of an account. A server ignores requests for attributes that it does not have.
 const (
 	// Attributes of Active Directory.
 	attributeControl = "userAccountControl"
@@ -26,10 +26,10 @@ const (
 	attributeExpiration = "krbPrincipalExpiration"
 )
 
-// bitDisabled is the bit in userAccountControl that marks a disabled account.
+// bitDisabled is the bit in userAccountControl that is set for disabled accounts.
 const bitDisabled = 1 << 1
 
-// changeAttributes returns the attributes that contain the time when a password was set, in Active Directory, OpenLDAP
+// changeAttributes returns the attributes with the time when a password was last set, for Active Directory, OpenLDAP
 // and FreeIPA.
 func changeAttributes() []string { return []string{"pwdLastSet", "pwdChangedTime", "krbLastPwdChange"} }
 
@@ -38,7 +38,7 @@ func stateAttributes() []string {
 		attributeLock, attributeExpiration)
 }
 
-// changed returns the time when the password of an entry was set, in the directory's format.
+// changed returns the time when the password of an entry was last set, in the directory's format.
 func changed(entry *goldap.Entry) string {
 	for _, attribute := range changeAttributes() {
 		if value := entry.GetEqualFoldAttributeValue(attribute); value != "" {
@@ -48,12 +48,12 @@ func changed(entry *goldap.Entry) string {
 	return ""
 }
 
-// refusal returns the reason why an account currently may not be used, or "" if there is no reason. An unparsable value
-// counts as a reason.
+// refusal returns the reason why an account currently may not be used, or "" if there is no reason. An attribute that
+// cannot be parsed is also a reason.
 //
-// A lock caused by wrong passwords does not count as a reason. Otherwise anyone could end a user's sessions by entering
-// wrong passwords. Such a lock expires after a time that only the directory knows, and its attributes remain until the
-// next bind. Binds with the user's password fail while the lock lasts.
+// A lock caused by wrong passwords is not a reason. Otherwise anyone could end a user's sessions by entering wrong
+// passwords. Only the directory knows when such a lock expires, and the attributes of the lock remain until the next
+// bind. A bind with the user's password fails while the account is locked.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {
@@ -86,8 +86,8 @@ func refusal(entry *goldap.Entry, now time.Time) string {
 	return ""
 }
 
-// lockedForGood reports whether a value of pwdAccountLockedTime is 000001010000Z, which means a lock that only an
-// administrator can remove. Other values are the time when an account was locked because of wrong passwords.
+// lockedForGood reports whether a value of pwdAccountLockedTime means that only an administrator can unlock the
+// account. This special value is 000001010000Z. Other values are the time when wrong passwords locked the account.
 func lockedForGood(value string) bool {
 	if value == "" {
 		return false
@@ -96,8 +96,8 @@ func lockedForGood(value string) bool {
 	return err != nil || at.UTC().Year() <= 0
 }
 
-// expired reports whether an Active Directory time has passed. Such a time is the number of 100 ns intervals since
-// 1601. 0 and the maximum value mean never.
+// expired reports whether an Active Directory time is in the past. Such a time is the number of 100 ns intervals since
+// 1601. 0 and the maximum value mean that an account never expires.
 func expired(steps int64, now time.Time) bool {
 	if steps == 0 || steps == math.MaxInt64 {
 		return false

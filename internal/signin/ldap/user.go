@@ -17,17 +17,17 @@ import (
 // maxName is the maximum length of a name or an ID, in bytes.
 const maxName = 255
 
-// account is the entry of a user.
+// account holds the directory entry of a user.
 type account struct {
-	// raw is the unchanged value of the name attribute, in the form that groups may contain. The field name is the
-	// user's name in principals.
+	// raw is the unchanged value of the name attribute, as it may appear in the entries of groups. name is the user's
+	// name in principals.
 	dn, id, raw, name string
-	// changed is the time when the password was set. A session ends when the password is changed.
+	// changed is the time when the password was last set. Changing the password ends the user's sessions.
 	changed string
 	entry   *goldap.Entry
 }
 
-// locate returns the DN of the only user who matches a filter.
+// locate returns the DN of the user who matches a filter. It refuses a filter that matches several users.
 func (c *Connector) locate(s *session, filter string) (string, error) {
 	found, err := s.search(request{
 		what: "search users below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree, filter: filter, attributes: none(), most: 1,
@@ -45,7 +45,7 @@ func (c *Connector) locate(s *session, filter string) (string, error) {
 	return found[0].DN, nil
 }
 
-// bindUser binds as a user. If it succeeds, the password is correct.
+// bindUser binds as a user to verify the user's password.
 func (s *session) bindUser(dn, password string) error {
 	s.limit()
 	// With this control, OpenLDAP and FreeIPA report whether the password must be changed first.
@@ -97,7 +97,7 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	if a.name, err = normalize(a.raw); err != nil {
 		return account{}, fmt.Errorf("%s: %s of %s: %w", s.server, c.Users.Name, bounded(dn), err)
 	}
-	// Otherwise a disabled user would be let in if the attribute could not be read.
+	// If this attribute cannot be read, the hub cannot tell whether the user is disabled.
 	if strings.EqualFold(c.Users.ID, objectGUID) && a.entry.GetEqualFoldAttributeValue(attributeControl) == "" {
 		return account{}, fmt.Errorf("%s: %s of %s cannot be read: give the service account the right to", s.server,
 			attributeControl, bounded(dn))
@@ -108,8 +108,8 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	return a, nil
 }
 
-// unique returns an error if another entry has the same user name. Otherwise, with a filter on several attributes or
-// with two branches, one user could be mistaken for another.
+// unique returns an error if another entry has the same user name. If two entries had the same name, one user could be
+// mistaken for another. This can happen if the filter compares several attributes, or if users are in several branches.
 func (c *Connector) unique(s *session, a account) error {
 	found, err := s.search(request{
 		what: "search " + c.Users.Name + " below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree,
@@ -144,7 +144,6 @@ func (c *Connector) idOf(entry *goldap.Entry) (string, error) {
 	return id, nil
 }
 
-// byID returns the filter for the user with the given ID.
 func (c *Connector) byID(id string) (string, error) {
 	if strings.EqualFold(c.Users.ID, objectGUID) {
 		raw, err := guidBytes(id)
@@ -159,7 +158,8 @@ func (c *Connector) byID(id string) (string, error) {
 	return equals(c.Users.ID, id), nil
 }
 
-// single returns the only value of an attribute. If there are several, it returns the value in the DN.
+// single returns the only value of an attribute. If there are several values, it returns the one that is part of the
+// DN.
 func single(entry *goldap.Entry, name string) string {
 	values := entry.GetEqualFoldAttributeValues(name)
 	if len(values) == 1 {
@@ -171,7 +171,7 @@ func single(entry *goldap.Entry, name string) string {
 	return ""
 }
 
-// firstPart returns the value of an attribute in the first part of a DN.
+// firstPart returns the value of an attribute in the first component of a DN.
 func firstPart(text, name string) string {
 	dn, err := goldap.ParseDN(text)
 	if err != nil || len(dn.RDNs) == 0 {
@@ -185,10 +185,10 @@ func firstPart(text, name string) string {
 	return ""
 }
 
-// normalize returns a name in the form used in principals. Directories ignore case when they compare names, but
-// principals are case-sensitive.
+// normalize returns a name in the form in which principals contain it. Directories ignore case when they compare names,
+// but principals are case-sensitive.
 func normalize(name string) (string, error) {
-	lower := strings.Map(lowerRune, name) // this makes malformed text valid
+	lower := strings.Map(lowerRune, name) // replaces invalid UTF-8
 	if name == "" || len(lower) > maxName || !printable(name) || strings.TrimSpace(name) != name {
 		return "", fmt.Errorf("%q is empty, longer than %d bytes, not printable or begins or ends with a space",
 			bounded(name), maxName)
@@ -196,8 +196,8 @@ func normalize(name string) (string, error) {
 	return lower, nil
 }
 
-// lowerRune returns the lower case of a letter. Some letters have the same lower case as another letter, such as the
-// Kelvin sign and K. Such letters are not changed, so that two names that differ in a directory do not become the same.
+// lowerRune returns the lower case of a letter. It does not change letters that share their lower case with another
+// letter, such as the Kelvin sign and K. Otherwise two names that differ in a directory could become the same name.
 func lowerRune(r rune) rune {
 	if lower := unicode.ToLower(r); unicode.ToUpper(lower) == r {
 		return lower
@@ -205,8 +205,7 @@ func lowerRune(r rune) rune {
 	return r
 }
 
-// printable reports whether text contains only letters, marks, digits, punctuation and plain spaces, so that all
-// characters are visible.
+// printable reports whether text contains only visible characters and plain spaces.
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -19,7 +19,7 @@ import (
 // maxRedirect is the maximum length of a redirect URI, in bytes.
 const maxRedirect = 256
 
-// authorization is a checked authorization request.
+// authorization is a validated authorization request.
 type authorization struct {
 	Redirect  string `json:"r"`
 	State     string `json:"s"`
@@ -27,14 +27,14 @@ type authorization struct {
 	Challenge string `json:"c"`
 	// Offline reports whether the client requested refresh tokens.
 	Offline bool `json:"o,omitempty"`
-	// Device is the user code of the device that requests the authorization. A device has no redirect URI.
+	// Device is the user code of the device that requests authorization. Such a request has no redirect URI.
 	Device string `json:"d,omitempty"`
-	// Browser is the digest of the cookie of the requesting browser. At is the time of the request.
+	// Browser is the digest of the pageCookie of the requesting browser. At is the time of the request.
 	Browser string    `json:"b"`
 	At      time.Time `json:"t"`
 }
 
-// authorize shows the login page. It stores no object.
+// authorize shows the login page for an authorization request. It stores no object.
 func (p *Pages) authorize(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -64,7 +64,7 @@ func (p *Pages) open(w http.ResponseWriter, r *http.Request, a authorization) {
 	p.show(r.Context(), w, keys, a, failure{status: http.StatusOK})
 }
 
-// parseAuthorization checks a request from kubectl, or from the hub's page at the URL hub. If redirect is false, the
+// parseAuthorization validates a request from kubectl or from the portal, whose URL is hub. If redirect is false, the
 // error must not be sent to the redirect URI.
 func parseAuthorization(q url.Values, hub string) (a authorization, redirect bool, problem *oauth.Error) {
 	for name, values := range q {
@@ -109,7 +109,7 @@ func parseAuthorization(q url.Values, hub string) (a authorization, redirect boo
 	return a, true, nil
 }
 
-// loopback reports whether a redirect URI points to the user's own computer (RFC 8252), in the only form that all
+// loopback reports whether a redirect URI points to the user's own computer (RFC 8252). It accepts only a form that all
 // parsers interpret in the same way.
 func loopback(raw string) bool {
 	if len(raw) > maxRedirect || strings.ContainsFunc(raw, func(c rune) bool {

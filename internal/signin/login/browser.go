@@ -19,19 +19,19 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// Cookies. Their names start with __Host-, so that browsers accept them only from this host, over TLS, for all paths
-// (RFC 6265bis).
+// Cookies. Because of the prefix __Host-, browsers accept these cookies only from this host, only over TLS, and for all
+// paths (RFC 6265bis).
 const (
 	// pageCookie binds login pages to the browser that opened them.
 	pageCookie = "__Host-drover-sign-in"
-	// knownCookie identifies the user who has signed in with the browser. It proves nothing else. It prevents an
-	// attacker who guesses the user's password elsewhere from slowing down the user's own logins. Browsers also send it
-	// when a provider's page redirects back to the hub.
+	// knownCookie identifies the last user who signed in with the browser. It does not authenticate the user. Failed
+	// attempts from browsers without this cookie do not delay logins from a browser that has it. Browsers also send the
+	// cookie when a provider's page redirects back to the hub.
 	knownCookie = "__Host-drover-device"
 )
 
 const (
-	// pageLifetime is how long a login page may stay open.
+	// pageLifetime is the time within which a login page must be used.
 	pageLifetime = 10 * time.Minute
 	// knownLifetime is the lifetime of knownCookie. The cookie becomes invalid earlier if the key that sealed it is
 	// removed.
@@ -45,16 +45,16 @@ type browser struct {
 	known        knownBrowser
 }
 
-// knownBrowser is the sealed content of knownCookie. UID is the UID of the User, or of the account's provider. After a
-// user has been recreated, that user has no known browsers.
+// knownBrowser is the sealed content of knownCookie. UID is the UID of the User, or of the AuthProvider of a provider's
+// user. The cookie is not valid for a User that has been recreated.
 type knownBrowser struct {
 	ID   string    `json:"i"`
 	User string    `json:"u"`
 	UID  types.UID `json:"d"`
 }
 
-// bind returns the digest of the browser's pageCookie. It extends the cookie's lifetime to cover the page's. All
-// open pages share one cookie.
+// bind returns the digest of the browser's pageCookie. It sets the cookie if necessary, and extends its lifetime to
+// pageLifetime. All open pages share one cookie.
 func bind(w http.ResponseWriter, r *http.Request) string {
 	var raw [sha256.Size]byte
 	_, _ = rand.Read(raw[:]) // never fails
@@ -66,7 +66,6 @@ func bind(w http.ResponseWriter, r *http.Request) string {
 	return oauth.Digest(value)
 }
 
-// browserOf reads the cookies and the address of a browser.
 func browserOf(r *http.Request, keys *keyring.Keys) browser {
 	b := browser{source: limit.Source(r.RemoteAddr)}
 	if cookie, err := r.Cookie(pageCookie); err == nil {
@@ -81,14 +80,14 @@ func browserOf(r *http.Request, keys *keyring.Keys) browser {
 	return b
 }
 
-// opened reports whether a login page was opened in this browser recently enough.
+// opened reports whether the login page for a request was opened in this browser, and whether the page is still valid.
 func (b browser) opened(a authorization, now time.Time) bool {
 	return b.page != "" && now.Sub(a.At) <= pageLifetime &&
 		subtle.ConstantTimeCompare([]byte(b.page), []byte(a.Browser)) == 1
 }
 
-// counted returns the name under which the browser's failures are counted: the browser's own ID if a user has signed in
-// with the browser before, and otherwise its address.
+// counted returns the key for counting the browser's failures. The key is the browser's ID if a user has signed in with
+// the browser before, and the browser's address otherwise.
 func (b browser) counted() string {
 	if b.known.ID != "" {
 		return "device " + b.known.ID

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// device shows the page for a user code. Without a code, the page is a form for the code. With a code, it is the login
-// page, where the user approves the device by signing in.
+// device shows the page for a user code. Without a code, the page is a form in which the user enters the code. With a
+// code, it is the login page. The user approves the device by signing in.
 func (p *Pages) device(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil || len(query["user_code"]) > 1 || len(query.Get("user_code")) > oauth.MaxField {

@@ -18,19 +18,19 @@ type attempt struct {
 	request authorization
 	browser browser
 	record  *audit.Record
-	// provider is account.Local or the name of a provider. user and password are the values in the form.
+	// provider is account.Local or the name of a provider. user and password are the values from the form.
 	provider, user, password string
 }
 
 // outcome is the result of an attempt.
 type outcome struct {
 	claims account.Claims
-	// browser is stored in the browser's cookie.
+	// browser is the new content of knownCookie.
 	browser knownBrowser
 	failure *failure // nil if the user has signed in
 }
 
-// login handles the form of the login page.
+// login handles the submitted form of the login page.
 func (p *Pages) login(w http.ResponseWriter, r *http.Request) {
 	a, failed := p.readForm(w, r)
 	if failed != nil {
@@ -46,7 +46,7 @@ func (p *Pages) login(w http.ResponseWriter, r *http.Request) {
 	p.answer(w, r, a, o)
 }
 
-// readForm reads the form of a login page that was opened in the same browser.
+// readForm reads the form of a login page. It refuses a form whose page was not opened in the same browser.
 func (p *Pages) readForm(w http.ResponseWriter, r *http.Request) (attempt, *failure) {
 	refuse := func(status int, message string) (attempt, *failure) {
 		return attempt{}, &failure{status: status, message: message, page: errorPage}

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/upstream"
 )
 
-// Paths of the pages. PathProvider redirects a browser to a provider, and the browser returns to PathCallback.
+// Paths of the pages. PathProvider redirects the browser to a provider, and the provider redirects it to PathCallback.
 const (
 	PathAuthorize = "/v1/auth/authorize"
 	PathLogin     = "/v1/auth/login"
@@ -26,7 +26,7 @@ const (
 	PathCallback  = "/v1/auth/callback/"
 )
 
-// Options of Pages. All are required.
+// Options configures Pages. All fields are required.
 type Options struct {
 	Issuer     string
 	Keyring    *keyring.Keyring
@@ -37,7 +37,7 @@ type Options struct {
 	Log        *quietlog.Log
 }
 
-// Pages are the login pages of one replica. They are safe for concurrent use.
+// Pages serves the login pages of one replica. It is safe for concurrent use.
 type Pages struct {
 	Options
 
@@ -46,7 +46,7 @@ type Pages struct {
 	wrongCodes *attempts.Log // wrong device codes, by address
 }
 
-// New returns Pages.
+// New returns the login pages of one replica.
 func New(o Options) *Pages {
 	return &Pages{Options: o, passwords: newPasswords(), upstreams: newUpstreams(), wrongCodes: attempts.New()}
 }
@@ -61,7 +61,7 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+oauth.PathDevice, p.device)
 }
 
-// keys returns the issuer's keys. If they cannot be read, it writes the response and returns nil.
+// keys returns the issuer's keys. If the keys cannot be read, it writes an error page and returns nil.
 func (p *Pages) keys(w http.ResponseWriter, r *http.Request) *keyring.Keys {
 	keys, err := p.Keyring.Current(r.Context())
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *Pages) keys(w http.ResponseWriter, r *http.Request) *keyring.Keys {
 	return keys
 }
 
-// unavailable responds to a request that the hub cannot serve. The reason is logged.
+// unavailable logs why the hub cannot serve a request, and writes an error page.
 func (p *Pages) unavailable(w http.ResponseWriter, err error) {
 	p.Log.Complain(err, "sign-in request not served")
 	page.WriteUnavailable(w)

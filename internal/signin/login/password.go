@@ -26,23 +26,23 @@ import (
 	"github.com/drover-dev/drover/internal/signin/password"
 )
 
-// hashWait is how long a login waits for its turn.
+// hashWait is the maximum time that a login waits in a queue.
 const hashWait = 5 * time.Second
 
 const (
-	// maxTypedName is the maximum length of a provider user's name, in bytes.
+	// maxTypedName is the maximum length of the name that a provider's user enters, in bytes.
 	maxTypedName = 256
 	// loginLimit is the maximum time that a login waits for a provider.
 	loginLimit = 10 * time.Second
-	// Limits on failed logins to providers from one address, for one replica.
+	// The rate and burst of failed logins with providers, for one browser or address on one replica.
 	failuresPerSecond, failuresAtOnce = 0.2, 20
 )
 
 // passwords limits password guessing and the cost of checking passwords.
 type passwords struct {
 	attempts *attempts.Log
-	// A login waits in the queue known if its user has signed in with the browser before, and otherwise in the queue
-	// strangers. This way, password guessing from elsewhere does not delay a user with a known browser.
+	// Logins wait in known if the user has signed in with the browser before, and in strangers otherwise. Therefore,
+	// attackers who guess passwords from elsewhere do not delay users with known browsers.
 	known, strangers *limit.Gate
 }
 
@@ -52,21 +52,21 @@ func newPasswords() passwords {
 	return passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)}
 }
 
-// hashGate limits how many passwords are checked at the same time. Each user or address can have one password checked
-// at a time.
+// hashGate returns a gate that limits how many passwords are checked at the same time. Only one password per user or
+// address is checked at a time.
 func hashGate(all int) *limit.Gate {
 	return limit.NewGate(limit.Bounds{User: 1, All: all, Queue: 32, QueueUser: 2, Wait: hashWait}, limit.Observer{})
 }
 
-// checkPassword checks the name and password of a local User. If no user has the name, it may be a password that was
-// entered in the wrong field, so it is never logged.
+// checkPassword checks the name and password of a local User. A name that does not exist is never logged, because it
+// may be a password that the user entered in the wrong field.
 func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	if len(a.user) > validation.DNS1123LabelMaxLength {
 		a.user = a.user[:validation.DNS1123LabelMaxLength] + "…" // no user has this name
 	}
 	user, hash, err := p.Accounts.Password(ctx, a.user)
 	claims := account.Claims{}
-	if user != nil { // the digest of the checked hash, because the User's password may change in the meantime
+	if user != nil { // use the digest of the checked hash, because the User's password may change in the meantime
 		claims = account.Claims{User: user.Name, UID: user.UID, Password: oauth.Digest(hash)}
 		a.record.Claimed(claims.Principal())
 	}
@@ -95,7 +95,7 @@ func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	return outcome{claims: claims, browser: known}
 }
 
-// verify reports whether a password matches a hash. It takes the same time for a user who does not exist.
+// verify reports whether a password matches a hash. It takes the same time if the user does not exist.
 func (p passwords) verify(ctx context.Context, try attempts.Attempt, hash, secret string) (bool, error) {
 	gate, requester := p.strangers, limit.Requester{User: try.Source}
 	if try.Device != "" {
@@ -152,7 +152,7 @@ func (p *Pages) askDirectory(ctx context.Context, a attempt) outcome {
 	return outcome{claims: claims, browser: known}
 }
 
-// errNoPassword is returned for a provider that does not accept passwords.
+// errNoPassword is returned if a provider does not accept passwords.
 var errNoPassword = errors.New("the provider does not accept passwords")
 
 // directory returns an AuthProvider that accepts passwords, and its connector.
@@ -172,7 +172,7 @@ func (p *Pages) directory(ctx context.Context, name string) (*v1.AuthProvider, c
 	return provider, directory, nil
 }
 
-// knownTo returns the ID of the browser if the given user has signed in with the browser before, and "" otherwise.
+// knownTo returns the browser's ID if the given user has signed in with the browser before, and "" otherwise.
 func (b browser) knownTo(user string, uid types.UID) string {
 	if b.known.User != user || b.known.UID != uid || uid == "" {
 		return ""
@@ -180,8 +180,8 @@ func (b browser) knownTo(user string, uid types.UID) string {
 	return b.known.ID
 }
 
-// folded returns a name in the form in which directories compare names: without case and, in some directories, without
-// accents. Otherwise each spelling of a name would have its own count of attempts.
+// folded returns a name in the form in which directories compare names. It removes case and accents, which some
+// directories ignore. Otherwise attempts would be counted separately for each spelling of a name.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.Is(unicode.Mn, c) {
@@ -191,21 +191,21 @@ func folded(name string) string {
 	}, norm.NFKD.String(strings.ToLower(name)))
 }
 
-// upstreams limits the queries to providers.
+// upstreams limits queries to providers.
 type upstreams struct {
-	gate   *limit.Gate    // limits concurrent logins to providers
-	failed attempts.Rates // failed logins to providers
+	gate   *limit.Gate    // limits concurrent logins with providers
+	failed attempts.Rates // failed logins with providers
 }
 
-// newUpstreams limits how many logins query providers at the same time. One address gets only a few of these queries,
-// and one provider never gets all of them.
+// newUpstreams returns limits on concurrent queries to providers. One address may use only a few of the queries, and
+// one provider may not use all of them.
 func newUpstreams() upstreams {
 	bounds := limit.Bounds{User: 8, Member: 16, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}
 	return upstreams{limit.NewGate(bounds, limit.Observer{}), attempts.NewRates(failuresPerSecond, failuresAtOnce)}
 }
 
-// enter waits until it is the turn of the address and of the provider. It returns a context in which the provider may
-// be queried. A slow provider leaves room for logins to other providers.
+// enter waits until a query to the provider is allowed. It returns a context for the query, and a function that must be
+// called after the query. A slow provider cannot delay logins with all other providers.
 func (u upstreams) enter(ctx context.Context, source, provider string) (context.Context, func(), error) {
 	seat, err := u.gate.Enter(ctx, limit.Requester{User: source, Member: provider})
 	if err != nil {

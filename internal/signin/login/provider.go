@@ -30,7 +30,7 @@ const maxAnswer = 16 << 10
 // stateField is the default name of the parameter that contains the state.
 const stateField = "state"
 
-// stateOf returns the name of an upstream's parameter that contains the state.
+// stateOf returns the name of the parameter in which an upstream returns the state.
 func stateOf(redirect connector.Redirect) string {
 	if post, ok := redirect.(connector.PostCallback); ok {
 		return post.StateField()
@@ -38,7 +38,7 @@ func stateOf(redirect connector.Redirect) string {
 	return stateField
 }
 
-// departure describes a browser that was sent to a provider. It is sealed and is returned as the state.
+// departure describes a browser that was redirected to a provider. It is sealed and returned as the state.
 type departure struct {
 	Request  authorization `json:"a"`
 	Provider types.UID     `json:"p"`
@@ -46,8 +46,8 @@ type departure struct {
 	Private []byte `json:"k"`
 }
 
-// chosen returns the provider in a path and its connector, if the provider has a login page. Otherwise it writes the
-// response.
+// chosen returns the provider that a request's path names, and its connector. If there is no such provider with a login
+// page, chosen writes an error page and returns nil.
 func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider, connector.Redirect) {
 	provider, err := p.Accounts.Provider(r.Context(), p.Accounts.Cache, r.PathValue("provider"))
 	if errors.Is(err, account.ErrNotStanding) {
@@ -69,8 +69,8 @@ func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider
 	return nil, nil
 }
 
-// leave redirects the browser to a provider. The sealed authorization request is part of the state, so the hub stores
-// nothing.
+// leave redirects the browser to a provider. The hub stores nothing, because the state contains the sealed
+// authorization request.
 func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	keys := p.keys(w, r)
 	if keys == nil {
@@ -108,8 +108,8 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// begin returns the address of the provider's login page. The state also seals the data that the connector returns
-// together with the address. Therefore the state is added to the address afterward.
+// begin returns the address of the provider's login page. Because the state also contains the private data from the
+// connector, begin adds the state to the address after the connector has returned both.
 func (d departure) begin(
 	ctx context.Context, redirect connector.Redirect, callback string, keys *keyring.Keys,
 ) (string, error) {
@@ -132,9 +132,9 @@ func (d departure) begin(
 	return u.String(), nil
 }
 
-// failsTooOften reports whether too many logins have failed to query a provider again. In that case, it writes the
-// response. An attacker can forge any number of provider responses, and a provider that the hub queries too often would
-// block the hub.
+// failsTooOften reports whether too many logins from a browser or address have failed with providers. If so, it writes
+// an error page. Each forged response from a provider makes the hub query the provider, and a provider might block a
+// hub that queries it too often.
 func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from browser) bool {
 	if p.upstreams.failed.Of(from.counted()).TokensAt(p.Now()) >= 1 {
 		return false
@@ -146,7 +146,7 @@ func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from brows
 	return true
 }
 
-// callback handles a provider's response in a URL.
+// callback handles a provider's response in the URL of a request.
 func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	if len(r.URL.RawQuery) > maxAnswer {
 		page.WriteError(w, http.StatusBadRequest, "The provider's response is too long. Start again in the terminal.")
@@ -165,8 +165,8 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, answer.Get(stateField))
 }
 
-// postedCallback handles a provider's response in a form. Browsers send no cookies with a form from another site, so
-// the hub sends the fields back in its own form, which the user submits.
+// postedCallback handles a provider's response in a form. Browsers send no cookies with a form from another site.
+// Therefore the hub returns its own form with the same fields, which the user submits.
 func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	provider, redirect := p.chosen(w, r)
 	if provider == nil {
@@ -197,8 +197,8 @@ func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, state)
 }
 
-// take finishes a login with a provider's response. Only the browser that was redirected to the provider may deliver
-// it.
+// take finishes a login after a provider's response. It accepts the response only from the browser that was redirected
+// to the provider.
 func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys, answer url.Values, state string) {
 	var d departure
 	from := browserOf(r, keys)
@@ -212,7 +212,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	if provider == nil {
 		return
 	}
-	if provider.UID != d.Provider { // this also refuses a response from one provider on another provider's path
+	if provider.UID != d.Provider { // this also refuses a response that was sent to another provider's path
 		page.WriteError(w, http.StatusBadRequest,
 			"The login was started at another provider. Start again in the terminal.")
 		return
@@ -226,7 +226,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	}))
 }
 
-// finish queries a provider for the user that its response identifies.
+// finish queries a provider for the user, and finishes the login.
 func (p *Pages) finish(
 	ctx context.Context, a attempt, provider *v1.AuthProvider, ask func(context.Context) (connector.User, error),
 ) outcome {

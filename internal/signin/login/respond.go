@@ -27,36 +27,35 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// wrong is the message for every problem with a name or password. It is always the same, so that it reveals nothing
-// about users.
+// wrong is the message for every problem with a name or password. The message is always the same, so that it reveals
+// nothing about users.
 const wrong = "The user name or the password is wrong, or the user may not sign in."
 
-// failure is the reason why an attempt failed, and the message for the user.
+// failure describes why an attempt failed, and how the hub responds.
 type failure struct {
 	status  int
 	message string
 	// reason is written to the audit log.
 	reason string
-	// page is the kind of page for the message.
+	// page is the page on which the message is shown.
 	page pageKind
 	// user is the user name to fill in on the login page.
 	user string
-	// provider is the name of the provider that did not let the user in.
+	// provider is the name of the provider that refused the user.
 	provider string
-	// cause is logged with the message log, unless a provider caused the failure.
+	// cause is logged with the message log, unless the failure comes from a provider.
 	cause error
 	log   string
-	// wait is the time to wait, in seconds.
+	// wait is the time in seconds that the user has to wait.
 	wait int
 }
 
-// pageKind is a kind of page.
 type pageKind int
 
 const (
 	loginPage pageKind = iota
 	errorPage
-	// unavailablePage has its own message. The reason is logged.
+	// unavailablePage has its own message. The cause is logged.
 	unavailablePage
 )
 
@@ -72,7 +71,7 @@ func tooManyAttempts(user string, wait time.Duration) outcome {
 	}}
 }
 
-// turnedAway returns the outcome for a user whom a provider has refused.
+// turnedAway returns the outcome for a user whom a provider has refused, or whose provider failed.
 func turnedAway(provider *v1.AuthProvider, err error) outcome {
 	f := failure{
 		status: http.StatusBadGateway, reason: "Unavailable",
@@ -87,13 +86,13 @@ func turnedAway(provider *v1.AuthProvider, err error) outcome {
 	return outcome{failure: &f}
 }
 
-// unavailable returns the outcome if the hub cannot serve the attempt.
+// unavailable returns the outcome for an attempt that the hub cannot serve.
 func unavailable(err error) outcome {
 	return outcome{failure: &failure{page: unavailablePage, cause: err, log: "sign-in request not served"}}
 }
 
-// answer writes the response to an attempt. If the user has signed in, it sets knownCookie and gives the client its
-// code or the device its session.
+// answer writes the response to an attempt. If the user has signed in, answer sets knownCookie. Then it gives a code to
+// the client or a session to the device.
 func (p *Pages) answer(w http.ResponseWriter, r *http.Request, a attempt, o outcome) {
 	if o.failure != nil {
 		p.fail(w, r, a, *o.failure)
@@ -112,7 +111,7 @@ func (p *Pages) answer(w http.ResponseWriter, r *http.Request, a attempt, o outc
 	p.approve(w, r, a, o.claims)
 }
 
-// giveCode redirects the browser to the client with a code.
+// giveCode redirects the browser to the client's redirect URI with a code.
 func (p *Pages) giveCode(w http.ResponseWriter, r *http.Request, a attempt, claims account.Claims) {
 	code, err := a.keys.Seal(keyring.PurposeCode, session.Code{
 		Claims: claims, ID: randomID(), Redirect: a.request.Redirect, Nonce: a.request.Nonce,
@@ -125,7 +124,6 @@ func (p *Pages) giveCode(w http.ResponseWriter, r *http.Request, a attempt, clai
 	p.redirect(w, r, a.request, url.Values{"code": {code}})
 }
 
-// fail writes the response to a failed attempt.
 func (p *Pages) fail(w http.ResponseWriter, r *http.Request, a attempt, f failure) {
 	switch {
 	case f.provider != "":
@@ -149,7 +147,7 @@ func (p *Pages) fail(w http.ResponseWriter, r *http.Request, a attempt, f failur
 	}
 }
 
-// show writes the login page for a request, with the message of a failure.
+// show writes the login page for a request. The page includes the message of the failure.
 func (p *Pages) show(
 	ctx context.Context, w http.ResponseWriter, keys *keyring.Keys, a authorization, f failure,
 ) {
@@ -168,8 +166,7 @@ func (p *Pages) show(
 	shown.Write(w, f.status)
 }
 
-// choose adds the providers to a login page: providers that accept a password, and providers that have their own login
-// page.
+// choose adds the providers to a login page. Some providers accept a password, and others have their own login page.
 func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	var all v1.AuthProviderList
 	if err := p.Accounts.Cache.List(ctx, &all); err != nil {
@@ -201,7 +198,7 @@ func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	return nil
 }
 
-// asks returns HTML that names the client that is asking the user to sign in.
+// asks returns HTML that tells the user which client is asking the user to sign in.
 func (p *Pages) asks(a authorization) string {
 	switch {
 	case a.Device != "":
@@ -215,7 +212,8 @@ func (p *Pages) asks(a authorization) string {
 	return "<p>kubectl on this computer asks to act as you.</p>"
 }
 
-// redirect redirects the browser to the client, with the client's state and the issuer's name (RFC 9207).
+// redirect redirects the browser to the client's redirect URI. The result includes the client's state and the issuer
+// (RFC 9207).
 func (p *Pages) redirect(w http.ResponseWriter, r *http.Request, a authorization, result url.Values) {
 	result.Set("state", a.State)
 	result.Set("iss", p.Issuer)
@@ -224,7 +222,7 @@ func (p *Pages) redirect(w http.ResponseWriter, r *http.Request, a authorization
 	http.Redirect(w, r, a.Redirect+"?"+result.Encode(), http.StatusSeeOther)
 }
 
-// approve starts the session that a device is waiting for. The user has signed in on a page that shows the code.
+// approve starts the session that a device is waiting for, after the user has signed in on a page that showed the code.
 func (p *Pages) approve(w http.ResponseWriter, r *http.Request, a attempt, claims account.Claims) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), session.WriteLimit)
 	defer cancel()

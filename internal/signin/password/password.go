@@ -15,8 +15,8 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// Parameters of new hashes. They are OWASP's first choice. With more memory, as in RFC 9106, a single hash would need
-// more memory than the idle manager.
+// Parameters for new hashes. They are the first choice in OWASP's recommendation. The parameters in RFC 9106 use more
+// memory for a single hash than the idle manager uses.
 const (
 	memory  = 19 << 10 // KiB
 	passes  = 2
@@ -25,7 +25,7 @@ const (
 	hashLen = 32
 )
 
-// Limits on a stored hash, so that a user who can write a hash cannot make the manager use an arbitrary amount of
+// Limits on a stored hash. They prevent a user who can write a hash from making the manager use an arbitrary amount of
 // memory.
 const (
 	maxMemory = 64 << 10 // KiB
@@ -41,14 +41,14 @@ const (
 	Max = 256
 )
 
-// ErrHash means that a stored hash does not have this package's format or exceeds its limits.
+// ErrHash means that a stored hash is malformed or exceeds the limits of this package.
 var ErrHash = errors.New("the hash is not of the form $argon2id$v=19$m=…,t=…,p=…$<salt>$<hash> within the bounds")
 
-// Random returns a new password with 130 bits of entropy. It consists of 26 letters and digits that cannot be confused
-// with each other.
+// Random returns a new password with 130 bits of entropy. It has 26 characters. Letters and digits that look alike are
+// not used.
 func Random() string { return strings.ToLower(rand.Text()) }
 
-// Hash returns the hash of a password in the form in which it is stored.
+// Hash returns the hash of a password in the form that is stored.
 func Hash(password string) (string, error) {
 	if len(password) < Min || len(password) > Max {
 		return "", fmt.Errorf("a password has %d to %d bytes; this one has %d", Min, Max, len(password))
@@ -60,15 +60,15 @@ func Hash(password string) (string, error) {
 		base64.RawStdEncoding.EncodeToString(salt[:]), base64.RawStdEncoding.EncodeToString(sum)), nil
 }
 
-// Nothing returns a hash that no password matches, for a user who does not exist. Verifying against it takes as long as
-// for an existing user.
+// Nothing returns a hash that no password matches. It is used for users who do not exist, because verifying a password
+// then takes the same time.
 func Nothing() string {
 	zero := func(n int) string { return base64.RawStdEncoding.EncodeToString(make([]byte, n)) }
 	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, memory, passes, lanes, zero(saltLen),
 		zero(hashLen))
 }
 
-// Verify reports whether a password matches a stored hash. It takes about 30 ms of CPU time and the amount of memory
+// Verify reports whether a password matches a stored hash. It uses about 30 ms of CPU time and the amount of memory
 // that the hash specifies.
 func Verify(stored, password string) (bool, error) {
 	h, err := parse(stored)
@@ -82,7 +82,7 @@ func Verify(stored, password string) (bool, error) {
 	return subtle.ConstantTimeCompare(sum, h.sum) == 1, nil
 }
 
-// Valid returns an error if a stored hash cannot be verified with Verify.
+// Valid returns an error if Verify cannot use a stored hash.
 func Valid(stored string) error {
 	_, err := parse(stored)
 	return err

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Log is a logger for anonymous requests. The embedded Logger has no rate limit. Use it only for messages that no one
-// but a signed-in user can cause.
+// Log is a logger for anonymous requests. The embedded Logger has no rate limit. Use it only for messages that only
+// signed-in users can cause.
 type Log struct {
 	logr.Logger
 	seldom rate.Sometimes
@@ -23,12 +23,12 @@ func New(log logr.Logger) *Log {
 	return &Log{Logger: log, seldom: rate.Sometimes{First: 1, Interval: time.Second}}
 }
 
-// Complain logs an error on the hub's side, at most once per second.
+// Complain logs an error on the hub's side. It logs at most one message per second.
 func (l *Log) Complain(err error, what string) {
 	l.seldom.Do(func() { l.Error(err, what) })
 }
 
-// Remark logs a message. It shares the rate limit with Complain.
+// Remark logs a message. Complain and Remark share one rate limit.
 func (l *Log) Remark(what string, details ...any) {
 	l.seldom.Do(func() { l.Info(what, details...) })
 }

@@ -34,11 +34,11 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Path is the path on which users create, list and revoke their script tokens.
+// Path is the path of the endpoints for creating, listing and revoking script tokens.
 const Path = "/v1/auth/tokens"
 
 const (
-	// maxTokens is the maximum number of a user's tokens.
+	// maxTokens is the maximum number of tokens per user.
 	maxTokens = 64
 	// maxDescription is the maximum length of a description, in bytes.
 	maxDescription = 256
@@ -46,14 +46,15 @@ const (
 	defaultTTL = 30 * 24 * time.Hour
 	// minTTL is the minimum lifetime of a token.
 	minTTL = time.Minute
-	// seen is how long the response for a new token waits for the token to appear in the cache.
+	// seen is the maximum time that the response for a new token is delayed until the token appears in the cache.
 	seen = 5 * time.Second
 )
 
 // Request is a request for a script token.
 type Request struct {
 	Description string `json:"description,omitempty"`
-	// Cluster is the only cluster that the token is valid for, as <namespace>/<name>. Empty means all clusters.
+	// Cluster is the only cluster for which the token is valid, as <namespace>/<name>. If it is empty, the token is
+	// valid for all clusters.
 	Cluster string `json:"cluster,omitempty"`
 	// TTL is the lifetime of the token. The default is 30 days, or the hub's limit if that is shorter.
 	TTL metav1.Duration `json:"ttl,omitzero"`
@@ -68,7 +69,7 @@ type Info struct {
 	Expires     time.Time `json:"expires"`
 	// LastUsed may be up to an hour out of date, or more if many tokens are in use.
 	LastUsed *time.Time `json:"lastUsed,omitempty"`
-	// Token is the token itself. Only the response that creates the token has this field.
+	// Token is the token itself. Only the response to the request that creates a token contains this field.
 	Token string `json:"token,omitempty"`
 }
 
@@ -84,10 +85,9 @@ func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("DELETE "+Path+"/{id}", s.owned(http.StatusOK, s.revoke))
 }
 
-// action is an operation that a user performs on the user's own tokens. It returns the response.
+// action is an operation on a user's own tokens. It returns the response.
 type action func(http.ResponseWriter, *http.Request, *v1.User) (any, error)
 
-// owned returns a handler for an action.
 func (s *Server) owned(code int, do action) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		answer, err := s.asOwner(w, r, do)
@@ -111,7 +111,7 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	}
 	audit.From(r.Context()).Identified(audit.User{Name: id.User, UID: id.UID}, nil)
 	name, local := strings.CutPrefix(id.User, v1.PrincipalPrefixLocal)
-	if !local { // providers are only queried when a user signs in, so they could not end these tokens
+	if !local { // providers are only queried when a user signs in, so they could not revoke these tokens
 		return nil, refusal.Forbidden("only users of the hub, local:<name>, can have tokens for scripts")
 	}
 	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: name})
@@ -129,8 +129,8 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	return do(w, r, user)
 }
 
-// signedIn returns the user of a request with a session token for all clusters. A script token cannot create other
-// tokens.
+// signedIn returns the user of a request that carries a session token for all clusters. It refuses script tokens,
+// because a script token must not create other tokens.
 func (s *Server) signedIn(r *http.Request) (identity.Identity, error) {
 	raw, err := identity.Token(r)
 	if err != nil {
@@ -180,15 +180,14 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (
 	return info, nil
 }
 
-// awaitSeen waits until a new token is in the cache, so that it counts when the user creates the next one. It does not
-// fail if the token does not appear in the cache in time.
+// awaitSeen waits until a new token is in the cache, so that it is counted when the user creates another token. If the
+// token does not appear in time, awaitSeen returns without an error.
 func (s *Server) awaitSeen(ctx context.Context, secret *corev1.Secret) {
 	_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, seen, true, func(ctx context.Context) (bool, error) {
 		return s.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil, nil
 	})
 }
 
-// readRequest reads and validates a request.
 func (s *Server) readRequest(w http.ResponseWriter, r *http.Request) (Request, error) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/json" {
@@ -232,7 +231,8 @@ func (s *Server) list(_ http.ResponseWriter, r *http.Request, user *v1.User) (an
 	return list, nil
 }
 
-// tokensOf returns the tokens of a user, with the oldest first. It omits tokens of an earlier user with the same name.
+// tokensOf returns a user's tokens, with the oldest first. It omits tokens that belong to an earlier user with the same
+// name.
 func (s *Server) tokensOf(ctx context.Context, user *v1.User) ([]stored, error) {
 	var secrets corev1.SecretList
 	err := s.Client.List(ctx, &secrets, client.InNamespace(s.Namespace),

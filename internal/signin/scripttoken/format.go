@@ -19,24 +19,25 @@ import (
 
 const (
 	prefix = "token-"
-	// Numbers of bytes in the parts of an ID. An ID consists of the time in Unix seconds, random bytes, and a code that
-	// proves that the hub created the ID.
+	// The sizes of the parts of an ID, in bytes. An ID consists of the time in Unix seconds, random bytes, and a code
+	// that proves that the hub created the ID.
 	timeBytes, randomBytes, codeBytes = 4, 8, 8
-	// idLength is the length of an ID in hexadecimal digits.
+	// idLength is the length of an ID, in hexadecimal digits.
 	idLength = 2 * (timeBytes + randomBytes + codeBytes)
-	// secretBytes is the length of a secret. Since 256 bits cannot be guessed, storing an unsalted SHA-256 is
-	// sufficient.
+	// secretBytes is the length of a secret. 256 bits cannot be guessed, so it is safe to store an unsalted SHA-256
+	// hash.
 	secretBytes = 32
 )
 
-// Token is a script token, token-<id>:<secret>. The secret is never printed.
+// Token is a script token. Its encoding is token-<id>:<secret>. The secret is never printed.
 type Token struct {
 	// ID is the ID of the token, which is not secret.
 	ID  string
 	sum [sha256.Size]byte
 }
 
-// Generate returns a token with a new secret, and the encoded token for the user. The key authenticates the ID.
+// Generate generates a token with a new secret. It also returns the encoded token for the user. The key authenticates
+// the ID.
 func Generate(key []byte, now time.Time) (t Token, raw string, err error) {
 	id := make([]byte, timeBytes+randomBytes, timeBytes+randomBytes+codeBytes)
 	binary.BigEndian.PutUint32(id, uint32(now.Unix()))
@@ -55,7 +56,7 @@ func Generate(key []byte, now time.Time) (t Token, raw string, err error) {
 	return t, raw, nil
 }
 
-// Is reports whether a string claims to be a script token, even if its secret was truncated or changed. Such a string
+// Is reports whether a string looks like a script token, even if its secret was truncated or changed. Such a string
 // must not be sent to any other service.
 func Is(raw string) bool {
 	rest, ok := strings.CutPrefix(raw, prefix)
@@ -75,13 +76,13 @@ func IsID(s string) bool {
 	return true
 }
 
-// Parse decodes a token. Each token has only one encoding.
+// Parse decodes a token. It accepts only one encoding of each token.
 func Parse(raw string) (Token, bool) {
 	if !Is(raw) {
 		return Token{}, false
 	}
 	id, secret := raw[len(prefix):len(prefix)+idLength], raw[len(prefix)+idLength+1:]
-	// Otherwise the decoder would skip line breaks.
+	// The decoder would ignore line breaks.
 	if len(secret) != base64.RawURLEncoding.EncodedLen(secretBytes) || strings.ContainsAny(secret, "\r\n") {
 		return Token{}, false
 	}
@@ -91,23 +92,23 @@ func Parse(raw string) (Token, bool) {
 	return Token{ID: id, sum: sha256.Sum256([]byte(raw))}, true
 }
 
-// Hash returns the hexadecimal SHA-256 of the whole token. Only this hash is stored. It covers the ID, so that the
-// secret is not valid with another ID.
+// Hash returns the SHA-256 hash of the whole token in hexadecimal. Only this hash is stored. It covers the ID, so the
+// secret is not valid together with another ID.
 func (t Token) Hash() []byte { return hex.AppendEncode(nil, t.sum[:]) }
 
-// Matches reports whether a token has the given hash. It takes constant time.
+// Matches reports whether a token has the given hash. The comparison takes constant time.
 func (t Token) Matches(hash []byte) bool { return subtle.ConstantTimeCompare(t.Hash(), hash) == 1 }
 
 // Made returns the creation time, which is part of the ID.
 func (t Token) Made() time.Time {
 	raw, err := hex.DecodeString(t.ID[:2*timeBytes])
-	if err != nil { // Parse has already checked it
+	if err != nil { // Parse has validated the ID
 		return time.Time{}
 	}
 	return time.Unix(int64(binary.BigEndian.Uint32(raw)), 0)
 }
 
-// Ours reports whether the hub created the ID of a token with one of the keys. It does not check the secret.
+// Ours reports whether the hub created the token's ID with one of the keys. It does not check the secret.
 func (t Token) Ours(keys ...[]byte) bool {
 	raw, err := hex.DecodeString(t.ID)
 	if err != nil {
@@ -122,7 +123,7 @@ func (t Token) Ours(keys ...[]byte) bool {
 	return false
 }
 
-// codeOf returns the authentication code of an ID.
+// codeOf returns the code that authenticates an ID.
 func codeOf(key, id []byte) ([]byte, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "drover sign-in: IDs of tokens", sha256.Size)
 	if err != nil {

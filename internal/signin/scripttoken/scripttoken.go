@@ -32,10 +32,10 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// Prefix precedes a token's ID in the name of the token's Secret.
+// Prefix is the prefix of the names of token Secrets. The token's ID follows it.
 const Prefix = "drover-token-"
 
-// Keys in a token's Secret. The Secret also has some of the keys that a session's Secret has.
+// Keys in the data of a token's Secret. The Secret also contains some of the keys that a session's Secret contains.
 const (
 	keyHash        = "hash"
 	keyDescription = "description"
@@ -44,10 +44,10 @@ const (
 )
 
 const (
-	// usedEvery is the resolution of a token's last use.
+	// usedEvery is the minimum interval between two updates of a token's last use.
 	usedEvery = time.Hour
-	// usesPerSecond limits the rate at which one replica writes last uses. maxUses is the maximum number of recent
-	// writes that it remembers.
+	// usesPerSecond limits the rate at which one replica writes the last uses of tokens. maxUses is the maximum number
+	// of recent writes that a replica remembers.
 	usesPerSecond, maxUses = 1, 4096
 	useTimeout             = 10 * time.Second
 )
@@ -56,7 +56,7 @@ const (
 // of the hub and of members.
 const credentialID = "authentication.kubernetes.io/credential-id"
 
-// Options of a Server. All are required.
+// Options configures a Server. All fields are required.
 type Options struct {
 	// Client reads from a cache, and Live reads from the API server.
 	Client    client.Client
@@ -78,22 +78,22 @@ type Server struct {
 	Options
 
 	gate *limit.Gate // limits concurrent operations on tokens
-	uses *lru.Cache  // the time when the last use was written, by ID
+	uses *lru.Cache  // the time of the last write by token ID
 	rate *rate.Limiter
 }
 
-// NewServer returns a Server. It serves one operation per user at a time, because listing the tokens of a user scans
-// all labels in the cache.
+// NewServer returns a Server. The Server handles one operation per user at a time, because listing a user's tokens
+// scans all labels in the cache.
 func NewServer(o Options) *Server {
 	gate := limit.NewGate(limit.Bounds{User: 1, All: 4, Queue: 64, QueueUser: 4, Wait: seen}, limit.Observer{})
 	return &Server{Options: o, gate: gate, uses: lru.New(maxUses), rate: rate.NewLimiter(usesPerSecond, usesPerSecond)}
 }
 
-// stored is a token in its stored form.
+// stored is a token as its Secret describes it.
 type stored struct {
 	id, user, uid, description string
 	hash                       []byte
-	// cluster is the only cluster that the token is valid for, as <namespace>/<name>, or empty for all clusters.
+	// cluster is the only cluster for which the token is valid, as <namespace>/<name>. It is empty for all clusters.
 	cluster                  string
 	created, ends, used      time.Time
 	name                     types.NamespacedName
@@ -104,7 +104,7 @@ func (s *Server) name(id string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: Prefix + id}
 }
 
-// read decodes a token's Secret. It returns false if the Secret does not have the right format.
+// read decodes a token's Secret. It returns false if the Secret is malformed.
 func (s *Server) read(secret *corev1.Secret) (stored, bool) {
 	text := func(key string) string { return string(secret.Data[key]) }
 	t := stored{
@@ -128,7 +128,7 @@ func refused() *refusal.Error {
 	return refusal.Unauthorized("the hub does not accept the token; it may be revoked or incomplete")
 }
 
-// Identify returns the user of a script token. For an unknown token, it only looks into the cache.
+// Identify returns the user of a script token.
 func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error) {
 	given, ok := Parse(raw)
 	if !ok {
@@ -170,8 +170,8 @@ func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error
 }
 
 // secretOf returns a token's Secret. If another replica has just created the token, the cache of this replica may not
-// contain it yet. In that case, secretOf reads from the API server, but only if the ID proves that the hub created the
-// token.
+// contain the Secret yet. In that case, secretOf reads from the API server, but only if the ID proves that the hub
+// created the token.
 func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.Client.Get(ctx, s.name(given.ID), secret)
@@ -191,8 +191,8 @@ func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, err
 	return secret, s.Live.Get(ctx, s.name(given.ID), secret)
 }
 
-// noteUse writes the time of a token's last use, at most once in usedEvery for each token and at most usesPerSecond for
-// all tokens on this replica. A use that exceeds the rate is recorded with a later use.
+// noteUse records the time when a token was last used. It writes at most once per usedEvery for each token, and limits
+// the rate of all writes to usesPerSecond. If the limit is reached, only a later use is recorded.
 func (s *Server) noteUse(t stored) {
 	now := s.Now()
 	if now.Sub(t.used) < usedEvery {

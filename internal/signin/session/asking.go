@@ -13,17 +13,18 @@ import (
 const (
 	// AskLimit is the maximum time that a refresh waits for a session's provider.
 	AskLimit = 6 * time.Second
-	// askedFor is how long one request has the exclusive right to query a session's provider. The right expires by
-	// itself, so that a replica that stops in the meantime does not end the session.
+	// askedFor is the time for which one request has the exclusive right to query a session's provider. After that time
+	// the right expires. Otherwise a replica that stops during a query would make the session unusable.
 	askedFor = AskLimit + 2*time.Second
 )
 
 // ErrAsking means that another replica is querying the session's provider.
 var ErrAsking = errors.New("another replica is querying the provider of the session")
 
-// ClaimAsking gives this replica the exclusive right to query a session's provider. A provider that rotates its own
-// refresh tokens would treat a token that is sent twice as stolen. The session must have just been read from the API
-// server. If another replica writes it first, the error is a conflict.
+// ClaimAsking gives this replica the exclusive right to query a session's provider. Without it, two replicas could send
+// the same refresh token, and a provider that rotates refresh tokens would treat the token as stolen. The session must
+// have just been read from the API server. If another replica writes the session first, ClaimAsking returns a conflict
+// error.
 func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	now := s.now()
 	if since := now.Sub(TimeOf(session.Secret, KeyAsking)); since < askedFor && since > -askedFor {
@@ -36,8 +37,8 @@ func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	return nil
 }
 
-// EndAsking lets other replicas query the provider, after the provider has failed to respond. If the write fails, they
-// wait for askedFor.
+// EndAsking lets other replicas query the provider after the provider has failed to respond. If the write fails, the
+// other replicas have to wait for askedFor.
 func (s *Store) EndAsking(ctx context.Context, session Session) {
 	delete(session.Data, KeyAsking)
 	if err := s.client.Update(ctx, session.Secret); err != nil {

@@ -20,12 +20,12 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// directMargin is how long a session is kept after its token has expired, so that repeated requests from a client cause
-// few writes.
+// directMargin is added to the expiry time of a direct-access token before the time is recorded, so that repeated
+// requests from a client cause few writes.
 const directMargin = 10 * time.Minute
 
-// NoteDirect records in a session that it has a token for direct access until the given time. From then on, the Secret
-// is no longer deleted with its User or AuthProvider.
+// NoteDirect records in a session that it has a token for direct access until the given time. It also removes the
+// Secret's owner reference, so that the Secret is no longer deleted together with its User or AuthProvider.
 func (s *Store) NoteDirect(ctx context.Context, session Session, until time.Time) error {
 	if !session.Direct().Before(until) && len(session.OwnerReferences) == 0 && !session.Revoked() {
 		return nil
@@ -55,8 +55,8 @@ func (s *Store) IsDirect(o client.Object) bool {
 		len(secret.Data[KeyDirect]) > 0
 }
 
-// Restore recreates a deleted session as a revoked session. Members may still accept the session's tokens, and without
-// the Secret they would not be informed that the session has ended.
+// Restore recreates a deleted session as a revoked session. Members may still accept the session's tokens. Without the
+// Secret, members would not be informed that the session has ended.
 func (s *Store) Restore(ctx context.Context, deleted Session) error {
 	data := map[string][]byte{KeyRevoked: []byte("true")}
 	for _, key := range []string{KeyUID, KeyBegun, KeyEnds, KeyPrincipal, KeyProvider, KeyProviderUID, KeyDirect} {
@@ -75,7 +75,7 @@ func (s *Store) Restore(ctx context.Context, deleted Session) error {
 	return nil
 }
 
-// All returns all sessions in the cache. The caller must not change them.
+// All returns all sessions in the cache. Callers must not modify them.
 func (s *Store) All(ctx context.Context) ([]Session, error) {
 	var list corev1.SecretList
 	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace),

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session stores the sessions of users, each in a Secret.
+// Package session stores users' sessions, each in a Secret.
 package session
 
 import (
@@ -23,49 +23,49 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// Prefix precedes a session's ID in the name of the session's Secret.
+// Prefix is the prefix of the names of session Secrets. The session's ID follows it.
 const Prefix = "drover-session-"
 
-// LabelUser is the label with the name of a session's User, or with a digest of the principal.
+// LabelUser is the label with the name of the session's User, or with a digest of the principal of a provider's user.
 const LabelUser = v1.Group + "/user"
 
-// Keys of a session's Secret. Secrets of script tokens also have the exported keys.
+// Keys in the data of a session's Secret. The Secrets of script tokens also contain some of these keys.
 const (
 	KeyUID     = "uid"
 	KeyBegun   = "begun"
 	KeyEnds    = "ends"
 	KeyRevoked = "revoked"
 	// KeyKeys holds the UID of the Secret with the issuer's keys. Deleting that Secret ends all sessions. KeyPassword
-	// holds the digest of the password hash with which the user signed in. KeyRefresh holds the state of refresh
-	// tokens, if the session has any.
+	// holds the digest of the password hash with which the user signed in. KeyRefresh holds the state of the session's
+	// refresh tokens, if any.
 	KeyKeys     = "keys"
 	KeyPassword = "password"
 	KeyRefresh  = "refresh"
-	// KeyAwaited marks a session that a user has approved, but whose device has not fetched its tokens yet.
+	// KeyAwaited marks a session that a user has approved and whose device has not fetched its tokens yet.
 	KeyAwaited = "awaited"
 	// KeyDirect holds the time until which members may accept tokens of the session without the hub. The Secret is kept
-	// until then, so that members can be informed that the session has ended.
+	// until that time, so that members can be informed if the session ends.
 	KeyDirect = "direct"
 	// KeyAsking holds the time when a replica started to query the session's provider.
 	KeyAsking = "asking"
 )
 
-// Additional keys of a session whose user belongs to an AuthProvider.
+// Additional keys in the sessions of users from an AuthProvider.
 const (
 	KeyPrincipal   = "principal"
 	KeyProvider    = "provider"
 	KeyProviderUID = "providerUID"
-	// KeyGroups holds the groups that are named in bindings, and KeyState holds the state of the connector.
+	// KeyGroups holds the groups that bindings refer to, and KeyState holds the state of the connector.
 	KeyGroups = "groups"
 	KeyState  = "state"
-	// KeyNotice holds the notice for the user about the login.
+	// KeyNotice holds a notice for the user about the login.
 	KeyNotice = "notice"
 )
 
 // Session is a stored session.
 type Session struct{ *corev1.Secret }
 
-// NewSecret returns a Secret for data of a user, such as a session. It is owned by the user's User or AuthProvider.
+// NewSecret returns a Secret for a user's data, such as a session. The user's User or AuthProvider owns the Secret.
 func NewSecret(name types.NamespacedName, c account.Claims, begun, ends time.Time) *corev1.Secret {
 	kind, owner, uid, label := "User", c.User, c.UID, c.User
 	data := map[string][]byte{KeyUID: []byte(c.UID), KeyBegun: stamp(begun), KeyEnds: stamp(ends)}
@@ -94,7 +94,7 @@ func NewSecret(name types.NamespacedName, c account.Claims, begun, ends time.Tim
 
 func stamp(at time.Time) []byte { return []byte(at.UTC().Format(time.RFC3339)) }
 
-// TimeOf returns a time in a Secret, or the zero time if there is none.
+// TimeOf returns a time from a Secret, or the zero time if the Secret does not contain it.
 func TimeOf(secret *corev1.Secret, key string) time.Time {
 	at, err := time.Parse(time.RFC3339, string(secret.Data[key]))
 	if err != nil {
@@ -103,7 +103,7 @@ func TimeOf(secret *corev1.Secret, key string) time.Time {
 	return at
 }
 
-// ID returns the ID of the session.
+// ID returns the session's ID.
 func (s Session) ID() string { return strings.TrimPrefix(s.Name, Prefix) }
 
 // UID returns the UID of the User, or the ID of the provider's user.
@@ -112,7 +112,7 @@ func (s Session) UID() string { return string(s.Data[KeyUID]) }
 // User returns the name of the local User.
 func (s Session) User() string { return s.Labels[LabelUser] }
 
-// Principal returns the name of the user in bindings.
+// Principal returns the user's name in bindings.
 func (s Session) Principal() string {
 	if name := s.Data[KeyPrincipal]; len(name) > 0 {
 		return string(name)
@@ -126,7 +126,7 @@ func (s Session) Provider() string { return string(s.Data[KeyProvider]) }
 // ProviderUID returns the UID of the user's AuthProvider.
 func (s Session) ProviderUID() string { return string(s.Data[KeyProviderUID]) }
 
-// Claims returns the user's claims from the time of the login, without groups.
+// Claims returns the user's claims from the login, without groups.
 func (s Session) Claims() account.Claims {
 	if s.Provider() == "" {
 		return account.Claims{User: s.User(), UID: types.UID(s.UID())}
@@ -137,18 +137,18 @@ func (s Session) Claims() account.Claims {
 	}
 }
 
-// Upstream returns the connector's last description of the user.
+// Upstream returns the description of the user that the connector returned last.
 func (s Session) Upstream() connector.User {
 	return connector.User{ID: s.UID(), Name: s.Claims().User, State: s.Data[KeyState]}
 }
 
-// Update stores the provider's current description of the user.
+// Update stores the current description of the user that the provider returned.
 func (s Session) Update(c account.Claims) {
 	s.Data[KeyGroups], s.Data[KeyState] = account.EncodeGroups(c.Groups), c.State
 	s.Data[KeyNotice] = []byte(c.Notice)
 }
 
-// Groups returns the groups for the tokens of the session.
+// Groups returns the groups for the session's tokens.
 func (s Session) Groups() ([]string, error) {
 	var groups []string
 	if raw := s.Data[KeyGroups]; len(raw) > 0 {
@@ -159,24 +159,22 @@ func (s Session) Groups() ([]string, error) {
 	return groups, nil
 }
 
-// Revoked reports whether the session was ended.
+// Revoked reports whether the session was revoked.
 func (s Session) Revoked() bool { return len(s.Data[KeyRevoked]) > 0 }
 
-// Awaited reports whether the device has not fetched its tokens yet.
+// Awaited reports whether the session's device has not fetched its tokens yet.
 func (s Session) Awaited() bool { return len(s.Data[KeyAwaited]) > 0 }
 
-// Began returns when the user signed in.
+// Began returns the time when the user signed in.
 func (s Session) Began() time.Time { return TimeOf(s.Secret, KeyBegun) }
 
 // Direct returns the time until which members may accept tokens of the session without the hub.
 func (s Session) Direct() time.Time { return TimeOf(s.Secret, KeyDirect) }
 
-// Ends returns the time when the session's last token expires. With refresh tokens, this is also the end of the
-// session.
+// Ends returns the time when the session's last token expires. A session with refresh tokens ends at that time.
 func (s Session) Ends() time.Time { return Ends(s.Secret) }
 
-// Ends returns the time when a session or a script token ends, or the zero time if its Secret does not contain that
-// time.
+// Ends returns the time when a session or a script token ends, or the zero time if the Secret does not contain a time.
 func Ends(secret *corev1.Secret) time.Time {
 	ends, direct := TimeOf(secret, KeyEnds), TimeOf(secret, KeyDirect)
 	if ends.Before(direct) {
@@ -185,13 +183,14 @@ func Ends(secret *corev1.Secret) time.Time {
 	return ends
 }
 
-// Refresh returns the state of the session's refresh tokens, and reports whether it has any.
+// Refresh returns the state of the session's refresh tokens, and reports whether the session has refresh tokens.
 func (s Session) Refresh() (state refresh.State, ok bool) {
 	raw := s.Data[KeyRefresh]
 	return state, len(raw) > 0 && json.Unmarshal(raw, &state) == nil
 }
 
-// setRefresh stores the state of refresh tokens. From then on, the session ends at until, or with its last token.
+// setRefresh stores the state of the refresh tokens. It sets the end of the session to until, or to the time when the
+// last token expires if that is later.
 func (s Session) setRefresh(state refresh.State, until, now time.Time) error {
 	raw, err := json.Marshal(state)
 	if err != nil {

@@ -26,28 +26,28 @@ import (
 )
 
 const (
-	// maxSessions is the maximum number of sessions of a user, for scripts that sign in repeatedly.
+	// maxSessions is the maximum number of sessions per user. It limits the effect of scripts that sign in repeatedly.
 	maxSessions = 16
-	// Settle is how long the cache of a replica may lack a session that started on another replica.
+	// Settle is the time after which every replica's cache contains a session that was started on another replica.
 	Settle = time.Minute
 	// WriteLimit is the time limit for writes that start or refresh a session.
 	WriteLimit = 10 * time.Second
-	// CodeLifetime is how long a code can be redeemed.
+	// CodeLifetime is the time within which a code can be redeemed.
 	CodeLifetime = time.Minute
-	// replay is how long a session must be kept to show that its code has been redeemed, even if the clocks of replicas
-	// differ.
+	// replay is the minimum time for which a session is kept to show that its code has been redeemed. It is longer than
+	// CodeLifetime, because the clocks of replicas may differ.
 	replay = 2 * CodeLifetime
-	// unseenPerSecond limits the rate at which clients can cause reads from the API server, for sessions that are not
+	// unseenPerSecond limits how often clients can cause reads from the API server by asking for sessions that are not
 	// in the cache.
 	unseenPerSecond = 20
 )
 
-// ErrRefresh is the same error for every problem with a refresh token.
+// ErrRefresh is returned for every problem with a refresh token, so that it reveals no details.
 var ErrRefresh error = &oauth.Error{Code: "invalid_grant", Description: "the refresh token is not valid, has expired " +
 	"or was used before, or its user may not sign in; sign in again"}
 
 // Code is the content of an authorization code, which a login page issues and the token endpoint redeems. The code is
-// sealed, and no object is stored for it before it is redeemed.
+// sealed. No object is stored until the code is redeemed.
 type Code struct {
 	account.Claims
 	// ID is the ID of the session that starts when the code is redeemed.
@@ -60,13 +60,14 @@ type Code struct {
 	Offline bool `json:"o,omitempty"`
 }
 
-// Bounds are the time limits of a session whose client requested refresh tokens. All are required.
+// Bounds are the time limits for sessions with refresh tokens. All fields are required.
 type Bounds struct {
-	// Idle is how long an unused refresh token is valid. Lifetime is how long a session lasts after the login.
+	// Idle is the time after which an unused refresh token expires. Lifetime is the time from the login to the end of
+	// the session.
 	Idle, Lifetime time.Duration
 }
 
-// until returns the time when a session can no longer be refreshed.
+// until returns the time after which a session can no longer be refreshed.
 func (b Bounds) until(begun, used time.Time) time.Time {
 	idle, most := used.Add(b.Idle), begun.Add(b.Lifetime)
 	if most.Before(idle) {
@@ -89,7 +90,7 @@ type Store struct {
 	unseen    *rate.Limiter
 }
 
-// NewStore returns a Store of the sessions in a namespace.
+// NewStore returns a Store for the sessions in a namespace.
 func NewStore(
 	cache client.Client, live client.Reader, namespace string, bounds Bounds, now func() time.Time, log *quietlog.Log,
 ) *Store {
@@ -99,12 +100,11 @@ func NewStore(
 	}
 }
 
-// name returns the name of a session's Secret.
 func (s *Store) name(id string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.namespace, Name: Prefix + id}
 }
 
-// New returns a new session that is not stored yet.
+// New returns a new session without storing it.
 func (s *Store) New(id string, c account.Claims, begun, ends time.Time) Session {
 	return Session{NewSecret(s.name(id), c, begun, ends)}
 }
@@ -121,8 +121,8 @@ func (s *Store) Live(ctx context.Context, id string) (Session, error) {
 	return session, s.live.Get(ctx, s.name(id), session.Secret)
 }
 
-// Given returns the session of a refresh token, or ErrRefresh. It reads from the API server only if the session is not
-// in the cache.
+// Given returns the session of a refresh token. It returns ErrRefresh if the token does not belong to a session. It
+// reads from the API server only if the session is not in the cache.
 func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error) {
 	session, err := s.Cached(ctx, given.Session)
 	if apierrors.IsNotFound(err) { // another replica may have just started the session
@@ -137,12 +137,12 @@ func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error)
 		return Session{}, fmt.Errorf("read session %s: %w", given.Session, err)
 	}
 	if state, ok := session.Refresh(); !ok || !state.Given(given) {
-		return Session{}, ErrRefresh // knowing the ID of a session is not enough to end it
+		return Session{}, ErrRefresh // a session ID alone must not be sufficient to end a session
 	}
 	return session, nil
 }
 
-// Store creates the Secret of a new session. If the user has too many sessions, it removes older ones.
+// Store creates the Secret of a new session. If the user has too many sessions, Store first deletes older ones.
 func (s *Store) Store(ctx context.Context, session Session) error {
 	if err := s.makeRoom(ctx, session); err != nil {
 		return err
@@ -150,8 +150,8 @@ func (s *Store) Store(ctx context.Context, session Session) error {
 	return s.client.Create(ctx, session.Secret)
 }
 
-// Save writes a session that was read from the API server. It returns a conflict if the session was written in the
-// meantime.
+// Save writes a session that was read from the API server. It returns a conflict error if the session has changed in
+// the meantime.
 func (s *Store) Save(ctx context.Context, session Session) error {
 	return s.client.Update(ctx, session.Secret)
 }
@@ -163,18 +163,18 @@ func (s *Store) GiveRefresh(session Session) (string, error) {
 	return given.String(), session.setRefresh(state, s.until(session.Began(), now), now)
 }
 
-// KeepRefresh stores the state of refresh tokens in a session.
+// KeepRefresh stores the state of the refresh tokens in a session.
 func (s *Store) KeepRefresh(session Session, state refresh.State) error {
 	return session.setRefresh(state, s.until(session.Began(), state.Used), s.now())
 }
 
-// Refreshable reports whether a session with this state can still be refreshed.
+// Refreshable reports whether a session can still be refreshed. state is the state of its refresh tokens.
 func (s *Store) Refreshable(session Session, state refresh.State) bool {
 	return s.now().Before(s.until(session.Began(), state.Used))
 }
 
-// Revoke ends a session immediately. Its Secret is kept until its tokens have expired, so that its code cannot start
-// another session.
+// Revoke ends a session immediately. It does not delete the Secret, because the session's code could then start another
+// session. The Secret is deleted when the session's tokens have expired.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	name := s.name(id)
 	session := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
@@ -185,10 +185,10 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 	return nil
 }
 
-// makeRoom removes sessions of a user to make room for a new one. It first removes sessions that have ended, then
-// sessions without refresh tokens, and then the session that has been unused for the longest time. It keeps a session
-// whose code could be redeemed again. Therefore a user who signs in too often has to wait. A login that starts before
-// the previous session is in the cache may leave one session too many, which the next login removes.
+// makeRoom deletes sessions of a user to make room for a new one. It first deletes sessions that have ended, then
+// sessions without refresh tokens, and then the sessions that have been unused for the longest time. It keeps sessions
+// whose code could be redeemed again, so a user who signs in too often has to wait. A login that starts before the
+// previous session is in the cache may leave one session too many, which the next login deletes.
 func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	var sessions corev1.SecretList
 	user := next.User()
@@ -215,8 +215,8 @@ func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	return nil
 }
 
-// removable returns the sessions that a user no longer needs, in the order in which they are removed. It omits sessions
-// whose code could be redeemed again, and sessions that have ended without members having been informed yet.
+// removable returns the sessions that can be deleted, in the order of their deletion. It omits sessions whose code
+// could be redeemed again, and sessions whose tokens for direct access may still be valid.
 func removable(all []corev1.Secret, now time.Time) []corev1.Secret {
 	class := func(secret *corev1.Secret) (int, time.Time) {
 		session := Session{secret}

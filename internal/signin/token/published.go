@@ -13,14 +13,14 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxPublished is the maximum number of an issuer's keys.
+// maxPublished is the maximum number of keys that an issuer may publish.
 const maxPublished = 16
 
 // Published holds the public keys of an issuer, by ID.
 type Published map[string]*ecdsa.PublicKey
 
-// ParsePublished decodes a JSON Web Key Set in the format that the issuer publishes (RFC 7517). It rejects a set with
-// any other kind of key.
+// ParsePublished decodes a JSON Web Key Set (RFC 7517) in the format that the issuer publishes. It rejects a set that
+// contains other types of keys.
 func ParsePublished(raw []byte) (Published, error) {
 	var set jose.JSONWebKeySet
 	if err := untrusted.JSON(raw, &set, untrusted.Small()); err != nil || len(set.Keys) > maxPublished {

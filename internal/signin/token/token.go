@@ -3,8 +3,8 @@
 
 // Package token signs and verifies the tokens that the issuer gives to users.
 //
-// The hub and the agents of members share this package. An agent that users reach without the hub verifies their tokens
-// with only the issuer's public keys.
+// The hub and the agents on members share this package. For direct access, an agent verifies users' tokens with only
+// the issuer's public keys.
 package token
 
 import (
@@ -25,16 +25,16 @@ const (
 	Lifetime = 10 * time.Minute
 	// LongestDirect is the maximum lifetime of a token for direct access to a cluster.
 	LongestDirect = 12 * time.Hour
-	// skew is the maximum difference between the clocks of replicas.
+	// skew is the maximum accepted difference between the clocks of replicas.
 	skew = 30 * time.Second
 	// Max is the maximum length of a token, in bytes.
 	Max = 16 << 10
 )
 
-// ErrToken means that a token was not issued by this issuer or is not valid at present.
+// ErrToken means that a token does not come from this issuer or is not currently valid.
 var ErrToken = errors.New("the token is not valid")
 
-// Claims identify a user.
+// Claims are the claims of a token. They identify a user.
 type Claims struct {
 	Issuer   string           `json:"iss"`
 	Subject  string           `json:"sub"`
@@ -42,24 +42,22 @@ type Claims struct {
 	IssuedAt *jwt.NumericDate `json:"iat"`
 	Expiry   *jwt.NumericDate `json:"exp"`
 	Nonce    string           `json:"nonce,omitempty"`
-	// Authenticated is the time when the user signed in. A refresh does not change it.
+	// Authenticated is the time when the user signed in. Refreshing a token does not change this time.
 	Authenticated *jwt.NumericDate `json:"auth_time,omitempty"`
 	// Session is the ID of the session that the token belongs to.
 	Session string `json:"sid"`
-	// UID is the UID of the User, which differs after a User has been deleted and recreated, or the ID of a provider's
-	// user.
+	// UID is the UID of a User, or the ID of a provider's user. The UID changes when a User is deleted and recreated.
 	UID string `json:"uid"`
-	// Groups are the user's groups that are named in bindings, each with the prefix of its provider.
+	// Groups are the user's groups that bindings refer to. Each has the prefix of its provider.
 	Groups []string `json:"groups,omitempty"`
 }
 
-// Sign returns a token with the claims. It is valid for Lifetime from now on, or until the claims' Expiry if that is
-// earlier.
+// Sign returns a token with the claims. The token expires after Lifetime, or at the claims' Expiry if that is earlier.
 func Sign(key keys.Key, c Claims, now time.Time) (string, error) {
 	return SignFor(Lifetime, key, c, now)
 }
 
-// SignFor returns a token with the claims. It is valid for a lifetime from now on, or until the claims' Expiry if that
+// SignFor returns a token with the claims. The token expires after the given lifetime, or at the claims' Expiry if that
 // is earlier.
 func SignFor(lifetime time.Duration, key keys.Key, c Claims, now time.Time) (string, error) {
 	c.IssuedAt = jwt.NewNumericDate(now)
@@ -74,7 +72,7 @@ func SignFor(lifetime time.Duration, key keys.Key, c Claims, now time.Time) (str
 	return jwt.Signed(signer).Claims(c).Serialize()
 }
 
-// IssuedBy reports whether a token claims to be from an issuer. Only Verify checks the claim.
+// IssuedBy reports whether a token claims to come from an issuer. It does not verify the claim.
 func IssuedBy(raw, issuer string) bool {
 	var c struct {
 		Issuer string `json:"iss"`
@@ -88,9 +86,9 @@ type Keys interface {
 	Public(id string) (*ecdsa.PublicKey, bool)
 }
 
-// Verify returns the claims of a token that was signed with one of the keys for the issuer and for one accepted
-// audience. It also returns the ID of the key. The function accepted returns the maximum lifetime of a token for an
-// audience, or 0 if the audience is not accepted.
+// Verify returns the claims of a token from the issuer, and the ID of the key that signed it. The token must have
+// exactly one audience. The function accepted returns the maximum lifetime of tokens for an audience, or 0 if the
+// audience is not accepted.
 func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string,
 	err error) {
 	if len(raw) > Max {
@@ -128,7 +126,7 @@ func Verify(raw string, set Keys, issuer string, accepted func(audience string) 
 	return c, header.KeyID, nil
 }
 
-// Current returns an error if claims are not yet valid or have expired.
+// Current returns an error if the claims have expired or are not valid yet.
 func (c Claims) Current(now time.Time) error {
 	switch {
 	case now.Add(skew).Before(c.IssuedAt.Time()):

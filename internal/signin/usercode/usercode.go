@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usercode generates the codes that users type to let a client on another device act as them (RFC 8628), and
-// recognizes the codes of this hub.
+// Package usercode generates and recognizes the codes with which users let a client on another device act as them (RFC
+// 8628).
 package usercode
 
 import (
@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// Lifetime is the minimum time for which a code is valid. A code may be valid for up to twice as long, depending on
-	// when it was generated.
+	// Lifetime is the minimum lifetime of a code. Depending on when a code was generated, it may be valid for up to
+	// twice that time.
 	Lifetime = 10 * time.Minute
-	// letters are the letters in codes. There are no vowels, so that a code does not spell a word, and no letters that
+	// letters are the letters in codes. They include no vowels, so that codes do not spell words, and no letters that
 	// look alike (RFC 8628, section 6.1).
 	letters = "BCDFGHJKLMNPQRSTVWXZ"
-	// random and checked are the numbers of letters in a code. The first letters are random and contain 39 bits. The
-	// others prove that this hub generated the code recently, so that a wrong code is detected without storing an
-	// object for each code.
+	// random and checked are numbers of letters in a code. The first letters are random and contain 39 bits. The other
+	// letters prove that this hub generated the code recently. The hub can therefore detect wrong codes without storing
+	// an object for each code.
 	random, checked = 9, 3
 	// maxTyped is the maximum length of a user's input, in bytes.
 	maxTyped = 64
 )
 
-// New generates a code with a secret key.
+// New generates a code. The secret key authenticates the code.
 func New(key []byte, now time.Time) (string, error) {
 	text := make([]byte, 0, random)
 	for len(text) < random {
@@ -46,7 +46,8 @@ func New(key []byte, now time.Time) (string, error) {
 	return string(text) + check, err
 }
 
-// Parse returns the code that a user has typed, if New generated it with one of the keys within its lifetime.
+// Parse returns the code that a user has typed. It reports whether New generated the code with one of the keys
+// recently.
 func Parse(typed string, now time.Time, keys ...[]byte) (string, bool) {
 	if len(typed) > maxTyped {
 		return "", false
@@ -71,7 +72,7 @@ func Parse(typed string, now time.Time, keys ...[]byte) (string, bool) {
 	return "", false
 }
 
-// Format formats a code for users.
+// Format formats a code for display.
 func Format(code string) string {
 	if len(code) != random+checked {
 		return code
@@ -79,8 +80,8 @@ func Format(code string) string {
 	return code[:4] + "-" + code[4:8] + "-" + code[8:]
 }
 
-// Session returns the ID of a code's session. The user who approves the code and the device that polls share no other
-// data.
+// Session returns the ID of the session for a code. The hub uses it to find the session, because it knows only the code
+// when the user approves the device and when the device polls.
 func Session(code string) string {
 	sum := sha256.Sum256([]byte("drover user code " + code))
 	return hex.EncodeToString(sum[:16])
@@ -88,7 +89,7 @@ func Session(code string) string {
 
 func slot(now time.Time) int64 { return now.Unix() / int64(Lifetime/time.Second) }
 
-// checkOf returns the letters that follow the random letters.
+// checkOf returns the letters that prove that the hub generated a code.
 func checkOf(key []byte, text string, slot int64) (string, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "drover sign-in: user codes", sha256.Size)
 	if err != nil {

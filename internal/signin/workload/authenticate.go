@@ -29,15 +29,15 @@ import (
 const (
 	// verifyLimit is the maximum time that a request waits for the issuer of its token.
 	verifyLimit = 5 * time.Second
-	// maxCredentialID is the maximum length of a token's ID in audit logs.
+	// maxCredentialID is the maximum length of a token ID in audit logs, in bytes.
 	maxCredentialID = 256
-	// maxVerified is the maximum number of tokens in the cache of verified tokens.
+	// maxVerified is the maximum number of verified tokens in the cache.
 	maxVerified = 8192
-	// credentialID is the extra field in which API servers record the credential of a user.
+	// credentialID is the extra field in which API servers record a user's credential.
 	credentialID = "authentication.kubernetes.io/credential-id"
 )
 
-// Authenticator authenticates workloads by their tokens. It is safe for concurrent use.
+// Authenticator authenticates workloads with their tokens. It is safe for concurrent use.
 type Authenticator struct {
 	// Cache lists AuthProviders.
 	Cache    client.Reader
@@ -57,7 +57,8 @@ func NewAuthenticator(a Authenticator) *Authenticator {
 	return &a
 }
 
-// verified is a token that a provider's verifier has accepted, with the version of the provider.
+// verified is a token that was accepted by a provider's verifier. The other fields identify the version of the
+// provider.
 type verified struct {
 	User
 	provider   string
@@ -65,16 +66,16 @@ type verified struct {
 	generation int64
 }
 
-// unverified holds the claims that select the provider of a token.
+// unverified holds the claims that determine a token's provider. They are read before the token is verified.
 type unverified struct {
 	Issuer   string           `json:"iss"`
 	Audience jwt.Audience     `json:"aud"`
 	Expiry   *jwt.NumericDate `json:"exp"`
 }
 
-// Identify returns the user of a token for a workload AuthProvider, and reports whether the token is for such a
-// provider. Such a token is never sent to a TokenReview. The hub's API server may trust the same issuer, and would give
-// the user a different name.
+// Identify returns the user of a workload's token, and reports whether an AuthProvider is responsible for the token.
+// Such a token must not be sent to a TokenReview. The hub's API server may trust the same issuer, but would return a
+// different user name.
 func (a *Authenticator) Identify(
 	r *http.Request, raw string, sum [sha256.Size]byte,
 ) (id identity.Identity, ours bool, err error) {
@@ -103,9 +104,9 @@ func (a *Authenticator) Identify(
 	return id, true, err
 }
 
-// provider returns the name of the AuthProvider for the issuer and the audience of a token, or "" if there is none.
-// Tokens of the hub's own API server have an audience that no provider should accept. Even if a provider accepts such
-// an audience, the provider refuses the token, because the provider's issuer does not publish the key that signed it.
+// provider returns the name of the AuthProvider for a token's issuer and audience, or "" if there is none. Tokens from
+// the hub's own API server have an audience that no provider should accept. Even if a provider accepts that audience,
+// it refuses the token, because its issuer does not publish the key that signed the token.
 func (a *Authenticator) provider(ctx context.Context, claims unverified) (string, error) {
 	var all v1.AuthProviderList
 	if err := a.Cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -148,7 +149,7 @@ func (a *Authenticator) verifier(ctx context.Context, name string) (*v1.AuthProv
 		" at the moment; its condition says why").Because(err)
 }
 
-// verify verifies a token for the first time, or again after its provider has changed.
+// verify verifies a token for the first time, or again after the token's provider has changed.
 func (a *Authenticator) verify(
 	r *http.Request, name, raw string, sum [sha256.Size]byte, claims unverified,
 ) (identity.Identity, error) {
@@ -157,7 +158,8 @@ func (a *Authenticator) verify(
 		return identity.Identity{}, err
 	}
 	if claims.Expiry != nil && a.Now().After(claims.Expiry.Time().Add(v.Lifetime())) {
-		// The issuer is not queried again for this user. Without ErrEnded, an open request would never end.
+		// The hub no longer queries the issuer for this user. Without ErrEnded, requests that are already open would
+		// never end.
 		return identity.Identity{}, refusal.Unauthorized("the token expired long ago").Because(identity.ErrEnded)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), verifyLimit)
@@ -180,8 +182,8 @@ func (a *Authenticator) verify(
 	return id, nil
 }
 
-// admit returns the user of a verified token, if the user is not disabled and the token is valid for the request. It
-// looks up groups each time, because bindings may have changed since the token was verified.
+// admit returns the user of a verified token. It refuses a disabled user, and a token that is not valid for the
+// request. It looks up the groups each time, because bindings may have changed since the token was verified.
 func (a *Authenticator) admit(r *http.Request, provider string, u User) (identity.Identity, error) {
 	unusable := func(err error) (identity.Identity, error) {
 		return identity.Identity{}, refusal.Unauthorized(

@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// freshFor is how long keys are used without querying the issuer again. After that, the issuer is queried in the
-	// background while the keys are still used. After dueFor, the keys are used only after the issuer has been queried,
-	// so that a removed key is refused even if the hub has verified no token in the meantime. While the issuer does not
-	// respond, keys are used for up to keptFor.
+	// freshFor is the age up to which keys are used without querying the issuer again. Older keys are still used, but
+	// the issuer is queried in the background. When keys are older than dueFor, the issuer must be queried before they
+	// are used, so that a removed key is refused even if the hub has verified no token for some time. If the issuer
+	// does not respond, keys are used up to the age keptFor.
 	freshFor, dueFor, keptFor = 5 * time.Minute, 10 * time.Minute, time.Hour
-	// askEvery limits the rate of queries to the issuer, even if clients send tokens with unknown keys.
+	// askEvery is the minimum interval between queries to the issuer, even if clients send tokens with unknown keys.
 	askEvery = 10 * time.Second
-	// failedFor is how long an issuer that did not respond is not queried again.
+	// failedFor is the time for which an issuer is not queried again after it did not respond.
 	failedFor = time.Minute
 	// askLimit is the time limit of one query.
 	askLimit = 8 * time.Second
@@ -55,11 +55,11 @@ type issuer struct {
 	known  keySet
 	asked  time.Time
 	failed error // the error of the last query
-	behind bool  // a query is running in the background
+	behind bool  // whether a query is running in the background
 }
 
-// withID returns the keys with the given ID. It queries the issuer if there are none or if the keys are due. If the
-// keys are no longer fresh, it queries the issuer in the background.
+// withID returns the keys with the given ID. It queries the issuer if no key is known or if the keys are older than
+// dueFor. If the keys are older than freshFor, it queries the issuer in the background.
 func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
 	if keys, count := i.look(id); count {
 		return keys, nil
@@ -83,8 +83,8 @@ func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, erro
 	return nil, fmt.Errorf("%w: the token's key is not one of the issuer's keys", connector.ErrRefused)
 }
 
-// look returns the known keys with the given ID, and reports whether they can be used. If they are no longer fresh, it
-// starts a query in the background.
+// look returns the known keys with the given ID, and reports whether they can be used. If the keys are older than
+// freshFor, look starts a query in the background.
 func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -96,7 +96,7 @@ func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	if age >= freshFor && !i.behind && since >= askEvery {
 		i.behind = true
 		go func() {
-			_ = i.ask(context.Background()) // a request that needs the keys after they are due gets the error
+			_ = i.ask(context.Background()) // once the keys are due, a request gets the error
 			i.mu.Lock()
 			defer i.mu.Unlock()
 			i.behind = false
@@ -127,7 +127,7 @@ func (i *issuer) ask(ctx context.Context) error {
 	}
 }
 
-// fetch returns the keys that the issuer publishes at present.
+// fetch returns the keys that the issuer currently publishes.
 func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error) {
 	var document struct {
 		Issuer string `json:"issuer"`
@@ -143,7 +143,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 		return nil, errors.New("the issuer's configuration has a jwks_uri that is not an https URL")
 	}
 	var set struct {
-		Keys []json.RawMessage `json:"keys"` // the client limits their number
+		Keys []json.RawMessage `json:"keys"` // the client limits the number of keys
 	}
 	if err := i.get(ctx, document.Keys, &set); err != nil {
 		return nil, fmt.Errorf("ask the issuer for its keys: %w", err)
@@ -152,7 +152,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 	for _, raw := range set.Keys {
 		var key jose.JSONWebKey
 		if untrusted.JSON(raw, &key, untrusted.Small()) != nil || key.KeyID == "" || !key.IsPublic() || key.Use == "enc" {
-			continue // keys of other kinds do not sign tokens for the hub
+			continue // other keys do not sign tokens for the hub
 		}
 		keys[key.KeyID] = append(keys[key.KeyID], key)
 	}
@@ -162,7 +162,6 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 	return keys, nil
 }
 
-// get requests and decodes a JSON document.
 func (i *issuer) get(ctx context.Context, address string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {
@@ -185,7 +184,7 @@ func (i *issuer) get(ctx context.Context, address string, into any) error {
 // thumbprint identifies a key independently of its ID.
 func thumbprint(key jose.JSONWebKey) string {
 	sum, err := key.Thumbprint(crypto.SHA256)
-	if err != nil { // the key has already verified a token
+	if err != nil { // impossible, because the key has already verified a token
 		return ""
 	}
 	return base64.RawURLEncoding.EncodeToString(sum)

@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// costLimit is the maximum cost of one expression. It allows about 10 ms of CPU time for anyone who can get a token
-	// signed.
+	// costLimit is the maximum cost of one expression. Anyone who can get a token signed can cause this cost, which is
+	// about 10 ms of CPU time.
 	costLimit = 100_000
-	// rulesLimit is the time limit for all expressions for a token.
+	// rulesLimit is the time limit for evaluating all expressions for a token.
 	rulesLimit = time.Second
 	maxGroups  = 1000
 	maxUID     = 255
 )
 
-// compiler is the compiler from Kubernetes structured authentication, with a lower limit for the cost of an expression.
+// compiler is the compiler from Kubernetes structured authentication, with a lower cost limit for expressions.
 var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), ProgramOptions: []cel.ProgramOption{cel.CostLimit(costLimit)},
@@ -43,15 +43,15 @@ var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	return kubecel.NewCompiler(env), nil
 })
 
-// value is the source of a string or a list of strings: a claim or an expression.
+// value describes where a string or a list of strings comes from: a claim or an expression.
 type value struct {
 	claim string
 	kubecel.ClaimsMapper
 }
 
-// rules is the compiled form of a provider's rules for claims and users.
+// rules holds the compiled rules of a provider for claims and users.
 type rules struct {
-	required            []v1.JWTClaimRule // rules with a claim and its required value
+	required            []v1.JWTClaimRule // rules that require a value for a claim
 	claims              kubecel.ClaimsMapper
 	username, uid       value
 	groups              *value
@@ -59,7 +59,7 @@ type rules struct {
 	claimsSay, usersSay []string // the messages of the rules
 }
 
-// compile returns the rules of a provider, or an error that names the expression that cannot be compiled.
+// compile compiles the rules of a provider. The error names the expression that cannot be compiled.
 func compile(spec v1.JWTProvider) (r rules, err error) {
 	c, err := compiler()
 	if err != nil {
@@ -118,7 +118,7 @@ func compileValue(c kubecel.Compiler, field string, m v1.JWTClaimOrExpression) (
 	return value{ClaimsMapper: kubecel.NewClaimsMapper([]kubecel.CompilationResult{one})}, nil
 }
 
-// user returns the user in claims, if the rules let the user in. Errors do not contain claims.
+// user returns the user that the claims describe, or an error if a rule refuses the user. Errors contain no claims.
 func (r rules) user(ctx context.Context, provider string, claims map[string]any) (User, error) {
 	ctx, cancel := context.WithTimeout(ctx, rulesLimit)
 	defer cancel()
@@ -155,11 +155,11 @@ func (r rules) user(ctx context.Context, provider string, claims map[string]any)
 	return u, verdict(results, r.usersSay, err)
 }
 
-// claimEmail is the claim with an email address. Many issuers let users choose their address.
+// claimEmail is the claim with the user's email address. Many issuers let users choose their own address.
 const claimEmail = "email"
 
-// withoutUnverified returns the claims without the email address if the issuer has not verified it, so that no rule or
-// expression can use it.
+// withoutUnverified removes the email address from claims if the issuer has not verified it, so that rules and
+// expressions cannot use it.
 func withoutUnverified(claims map[string]any) map[string]any {
 	if verified, _ := claims["email_verified"].(bool); verified {
 		return claims
@@ -169,7 +169,7 @@ func withoutUnverified(claims map[string]any) map[string]any {
 	return all
 }
 
-// verdict returns the message of the first rule that is not true.
+// verdict returns an error with the message of the first rule that the token does not satisfy.
 func verdict(results []kubecel.EvaluationResult, messages []string, err error) error {
 	if err != nil {
 		return errors.New("a rule of the provider cannot be evaluated for the token, or takes too long")
@@ -186,7 +186,6 @@ func verdict(results []kubecel.EvaluationResult, messages []string, err error) e
 	return nil
 }
 
-// eval returns the value of a claim or an expression.
 func (v value) eval(ctx context.Context, claims map[string]any) (any, error) {
 	if v.ClaimsMapper == nil {
 		if _, verified := claims[claimEmail]; v.claim == claimEmail && !verified {
@@ -213,7 +212,8 @@ func (v value) text(ctx context.Context, claims map[string]any) (string, error) 
 	return text, nil
 }
 
-// list returns a list of strings. The list is empty for a missing value, an empty string or an empty list.
+// list returns a value as a list of strings. It returns an empty list for a missing value, an empty string or an empty
+// list.
 func (v value) list(ctx context.Context, claims map[string]any) ([]string, error) {
 	got, err := v.eval(ctx, claims)
 	if err != nil {
@@ -245,7 +245,7 @@ func (v value) list(ctx context.Context, claims map[string]any) ([]string, error
 	return texts, nil
 }
 
-// native returns a CEL result as a string, a list or nil. It returns results of other types unchanged.
+// native converts a CEL result to a string, a list or nil. It returns results of other types unchanged.
 func native(result ref.Val) any {
 	switch result := result.(type) {
 	case types.Null:

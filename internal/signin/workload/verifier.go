@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package workload verifies tokens from other issuers that identify workloads, such as the tokens of GitHub Actions,
-// GitLab CI, and another cluster's ServiceAccounts.
+// Package workload verifies tokens that other issuers give to workloads, such as the tokens of GitHub Actions, of
+// GitLab CI, and of ServiceAccounts in another cluster.
 package workload
 
 import (
@@ -25,9 +25,9 @@ import (
 const (
 	// Max is the maximum length of a token, in bytes.
 	Max = 16 << 10
-	// skew is the maximum difference between the clocks of the issuer and the hub.
+	// skew is the maximum accepted difference between the clocks of the issuer and the hub.
 	skew = 30 * time.Second
-	// defaultLifetime is the default for the maximum lifetime of a token.
+	// defaultLifetime is the default maximum lifetime of tokens.
 	defaultLifetime = time.Hour
 	maxKeyID        = 256
 )
@@ -44,22 +44,22 @@ type Verifier struct {
 
 var _ connector.Connector = (*Verifier)(nil)
 
-// User is the user of a token.
+// User is the user that a token identifies.
 type User struct {
-	// Name, UID and Groups do not include the name of the provider.
+	// Name, UID and Groups do not contain the provider's prefix.
 	Name, UID string
 	Groups    []string
-	// Audiences are the audiences of the token. At least one of them is an audience of the provider.
+	// Audiences are the token's audiences. At least one of them is an audience that the provider accepts.
 	Audiences []string
-	// ID is the ID of the token, or empty if the token has none.
+	// ID is the token's ID, or empty if the token has none.
 	ID string
 	// Expiry is the time when the token expires.
 	Expiry time.Time
-	// Key and Print identify the key that verified the token.
+	// Key and Print identify the key that signed the token.
 	Key, Print string
 }
 
-// New returns the verifier of a provider. It compiles the expressions, but does not query the issuer yet.
+// New returns the verifier for a provider. It compiles the expressions, but does not query the issuer.
 func New(provider string, spec v1.JWTProvider, roots *x509.CertPool, now func() time.Time) (*Verifier, error) {
 	if len(spec.Issuer.Audiences) == 0 || slices.Contains(spec.Issuer.Audiences, "") {
 		return nil, errors.New("issuer.audiences is empty, or has an empty entry")
@@ -80,30 +80,31 @@ func New(provider string, spec v1.JWTProvider, roots *x509.CertPool, now func() 
 	return v, nil
 }
 
-// Lifetime returns the maximum lifetime of the provider's tokens.
+// Lifetime returns the maximum lifetime of tokens for the provider.
 func (v *Verifier) Lifetime() time.Duration { return v.lifetime }
 
 // Check reports whether the issuer publishes keys.
 func (v *Verifier) Check(ctx context.Context) error { return v.keys.ask(ctx) }
 
-// Takes reports whether a provider verifies tokens that claim to be from the given issuer and for the given audiences.
+// Takes reports whether a provider is responsible for tokens that claim to come from the given issuer and to be for the
+// given audiences.
 func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 	return issuer != "" && spec.Issuer.URL == issuer &&
 		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
 }
 
-// Holds reports whether the key that verified a token is still one of the issuer's keys, as far as the hub knows.
+// Holds reports whether the issuer still publishes the key that signed a user's token, as far as the hub knows.
 func (v *Verifier) Holds(u User) bool {
 	keys, count := v.keys.look(u.Key)
 	return count && slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return thumbprint(key) == u.Print })
 }
 
-// algorithms are the signature algorithms for which only the issuer has the private key.
+// algorithms are the accepted signature algorithms. They all use a private key that only the issuer has.
 var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }
 
-// Verify returns the user of a token that is valid at present. For an invalid token, the error is connector.ErrRefused.
+// Verify returns the user of a token that is currently valid. It returns connector.ErrRefused for an invalid token.
 // Other errors mean that the issuer could not be queried.
 func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
 	standard, claims, u, err := v.signed(ctx, raw)
@@ -121,7 +122,7 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
 	return found, nil
 }
 
-// signed returns the claims of a token that the issuer has signed.
+// signed returns the claims of a token that was signed by the issuer, and the key.
 func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims, claims map[string]any, by User,
 	err error) {
 	refuse := func(why string) (jwt.Claims, map[string]any, User, error) {
@@ -152,7 +153,7 @@ func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims,
 		if key.Algorithm != "" && key.Algorithm != header.Algorithm {
 			continue
 		}
-		if parsed.Claims(key.Key, &standard, &claims) == nil { // names must have exactly one spelling and must not repeat
+		if parsed.Claims(key.Key, &standard, &claims) == nil { // claim names must be exact and unique
 			return standard, claims, User{Key: header.KeyID, Print: thumbprint(key)}, nil
 		}
 		why = "the token's signature does not verify, or its claims are malformed"
@@ -160,7 +161,7 @@ func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims,
 	return refuse(why)
 }
 
-// current returns the reason why a token is not valid for the hub at present.
+// current returns an error that explains why a token is currently not valid for the hub.
 func (v *Verifier) current(c jwt.Claims) error {
 	now := v.now()
 	switch {
