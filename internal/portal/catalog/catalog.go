@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalog shows users their identity on the hub, and the Clusters that they can reach through it.
+// Package catalog shows users their identity on the hub, and the Clusters that they can reach through the hub.
 package catalog
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Paths of the catalog.
+// Paths of the catalog's endpoints.
 const (
 	PathWhoAmI   = "/v1/whoami"
 	PathClusters = "/v1/clusters"
 )
 
-// answerLimit is the time limit for one response, including the time that the request waits for its turn.
+// answerLimit is the time limit for a response, including the time that the request waits in a queue.
 const answerLimit = 15 * time.Second
 
-// Catalog serves users. All its exported fields are required.
+// Catalog serves the catalog to users. All exported fields are required.
 type Catalog struct {
-	// Authenticate identifies the sender of a request. Its errors are refusals.
+	// Authenticate returns the user who sent a request. Its errors are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
 	Ways
 	// Clusters reads Clusters from a cache.
@@ -41,17 +41,18 @@ type Catalog struct {
 	gate *limit.Gate
 }
 
-// Ways holds the ways in which the proxy lets users reach a member.
+// Ways contains the functions that decide which members a user can reach through the proxy.
 type Ways struct {
-	// Workspaces returns the workspaces in which the principals have bindings. For each workspace, it returns the
-	// principals with a binding in that workspace.
+	// Workspaces returns the workspaces in which any of the principals has a binding. For each workspace, it returns
+	// the principals that have a binding there.
 	Workspaces func(index.Principals) (map[string]index.Principals, error)
-	// Bound is access through a binding, and Proxy is access through the "get" right on clusters/proxy. If the name is
-	// empty, Proxy applies to all Clusters in a namespace. If the namespace is empty too, it applies to all Clusters.
+	// Bound decides whether a binding lets the user reach a Cluster. Proxy decides whether the "get" right on
+	// clusters/proxy does. If the name is empty, Proxy decides for all Clusters in a namespace. If the namespace is
+	// empty too, it decides for all Clusters.
 	Bound, Proxy identity.Way
 }
 
-// New returns a Catalog. It serves one list at a time to each user, and lists to eight users at the same time. Other
+// New returns a Catalog. Each user gets one list at a time, and at most eight lists are created at the same time. Other
 // requests wait.
 func New(c Catalog) *Catalog {
 	c.gate = limit.NewGate(limit.Bounds{User: 1, All: 8, Queue: 256, QueueUser: 4, Wait: answerLimit}, limit.Observer{})
@@ -65,7 +66,7 @@ func (c *Catalog) Register(mux *http.ServeMux) {
 	mux.Handle("GET "+PathClusters, c.serve(c.clusters))
 }
 
-// serve returns a handler that responds to a user with JSON.
+// serve returns a handler that sends the answer to a user's request as JSON.
 func (c *Catalog) serve(answer func(context.Context, identity.Identity, *http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		content, err := c.answer(r, answer)
@@ -95,7 +96,7 @@ func (c *Catalog) answer(
 	return answer(r.Context(), id, r)
 }
 
-// clusters returns a list of Clusters, when it is the user's turn.
+// clusters waits until a list may be created for the user, and returns the list.
 func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Request) (any, error) {
 	q, err := queryOf(r)
 	if err != nil {
@@ -111,7 +112,7 @@ func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Re
 	return c.list(ctx, id, q)
 }
 
-// whoAmI returns the user with the names that bindings use, as a Kubernetes SelfSubjectReview.
+// whoAmI returns the user's name and groups as bindings refer to them, in a Kubernetes SelfSubjectReview.
 func whoAmI(id identity.Identity) any {
 	return authenticationv1.SelfSubjectReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectReview"},

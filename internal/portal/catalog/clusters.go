@@ -21,48 +21,49 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// maxReviews is the maximum number of access reviews by the hub's API server for one response. They run one after
-// another.
+// maxReviews is the maximum number of access reviews for one response. The hub's API server carries them out one at a
+// time.
 const maxReviews = 100
 
 // ClusterList holds the Clusters that a user can reach, ordered by name.
 type ClusterList struct {
 	Items []Cluster `json:"items"`
-	// Incomplete reports whether the user may be able to reach more Clusters, because not all of the user's rights could
-	// be checked.
+	// Incomplete reports whether the user may be able to reach further Clusters, because some of the user's rights
+	// could not be checked.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
-// Cluster is the description of a Cluster for users who can reach it.
+// Cluster describes a Cluster to users who can reach it.
 type Cluster struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Ready is the status of the Ready condition, and Reason is its reason.
+	// Ready is the status of the Ready condition. Reason is the reason of that condition.
 	Ready  metav1.ConditionStatus `json:"ready"`
 	Reason string                 `json:"reason,omitempty"`
 	// Version is the Kubernetes version.
 	Version string `json:"version,omitempty"`
-	// Direct is the address at which users reach the member without the hub, or nil.
+	// Direct is the address at which users reach the member without the hub. It is nil if there is no such address.
 	Direct *Direct `json:"direct,omitempty"`
 }
 
-// Direct is a member's own address for users, in the format used in kubeconfigs.
+// Direct is the address at which users reach a member without the hub, in the format of a kubeconfig.
 type Direct struct {
 	Server string `json:"server"`
 	// CABundle contains the CA certificates in PEM. If it is empty, the user's computer must already trust the server's
 	// certificate.
 	CABundle string `json:"caBundle,omitempty"`
-	// Mode is APIServer if the address belongs to the member's API server, and empty if it belongs to its agent.
+	// Mode is APIServer if the address belongs to the member's API server. It is empty if the address belongs to the
+	// member's agent.
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// query selects the Clusters of a workspace, or of all workspaces if it is empty, whose labels match.
+// query selects Clusters by their labels, in one workspace or, if workspace is empty, in all workspaces.
 type query struct {
 	workspace string
 	selector  labels.Selector
 }
 
-// queryOf parses the parameters namespace and labelSelector, which also exist in the Kubernetes API.
+// queryOf parses the parameters namespace and labelSelector, which have the same meaning as in the Kubernetes API.
 func queryOf(r *http.Request) (query, error) {
 	values := r.URL.Query()
 	selector, err := labels.Parse(values.Get("labelSelector"))
@@ -74,9 +75,9 @@ func queryOf(r *http.Request) (query, error) {
 
 // list returns the selected Clusters that a user can reach.
 //
-// The decision for each Cluster is the same as for a request to it. Bindings are looked up in the cache, in workspaces
-// where the user has a binding. The "get" right on clusters/proxy is reviewed once for all Clusters, then once for each
-// workspace, and for individual Clusters only if the query names the workspace.
+// For each Cluster, the decision is the same as for a request to that Cluster. Bindings are looked up in the cache, but
+// only in workspaces where the user has a binding. The "get" right on clusters/proxy is reviewed once for all Clusters,
+// and then once for each workspace. It is reviewed for individual Clusters only if the query names the workspace.
 func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any, error) {
 	bound, err := c.Workspaces(index.Principals{User: id.User, Groups: id.Groups})
 	if err != nil {
@@ -106,7 +107,7 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 	return a.ClusterList, nil
 }
 
-// Describe returns the information about a Cluster that users who can reach it may see.
+// Describe returns the description of a Cluster for users who can reach it.
 func Describe(cluster *v1.Cluster) Cluster {
 	out := Cluster{Namespace: cluster.Namespace, Name: cluster.Name, Ready: metav1.ConditionUnknown,
 		Version: cluster.Status.Version}
@@ -124,25 +125,26 @@ func Describe(cluster *v1.Cluster) Cluster {
 	return out
 }
 
-// clusterListing is a list under construction.
+// clusterListing is a list of Clusters under construction.
 type clusterListing struct {
 	*Catalog
 	ClusterList
 
 	id    identity.Identity
 	bound map[string]index.Principals // by workspace
-	named bool                        // the query names a workspace
+	named bool                        // whether the query names a workspace
 	known map[types.NamespacedName]bool
 }
 
-// reaches reports whether the user can reach a Cluster. If that is unknown, the Cluster is not shown.
+// reaches reports whether the user can reach a Cluster. It returns false if a review fails, so that the Cluster is not
+// shown.
 func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName) bool {
 	if a.mayProxy(ctx, types.NamespacedName{}) {
 		return true
 	}
 	if who, some := a.bound[name.Namespace]; some {
 		id := a.id
-		// a user may have thousands of groups, and groups without a binding in the workspace change nothing
+		// Omit groups that have no binding in the workspace. A user may have thousands of groups.
 		id.Groups = who.Groups
 		open, err := a.Bound(ctx, id, name)
 		if open && err == nil {
@@ -153,7 +155,8 @@ func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName)
 	return a.mayProxy(ctx, types.NamespacedName{Namespace: name.Namespace}) || a.named && a.mayProxy(ctx, name)
 }
 
-// mayProxy reviews each right once for a response, and reviews at most maxReviews rights.
+// mayProxy reports whether the user has the "get" right on clusters/proxy. It reviews each right only once for a
+// response, and reviews at most maxReviews rights.
 func (a *clusterListing) mayProxy(ctx context.Context, what types.NamespacedName) bool {
 	if may, known := a.known[what]; known {
 		return may

@@ -15,40 +15,40 @@ import (
 )
 
 const (
-	// mostDeleted is the maximum number of deletions of one kind that are remembered. If a deletion is forgotten before
-	// a stream has sent it, the stream starts from the beginning.
+	// mostDeleted is the maximum number of remembered deletions per kind. If a deletion is forgotten before a stream
+	// has sent it, the stream restarts from the beginning.
 	mostDeleted = 10_000
-	// slack is the number of outdated records that may exist in addition to one record for each object.
+	// slack is the number of outdated records that may be kept in addition to one record for each object.
 	slack = 1024
-	// settles is how long earlier changes may still arrive after a later one, because a new list returns objects in any
-	// order.
+	// settles is the time for which earlier changes may still arrive after a later one. They can arrive late because a
+	// new list returns objects in any order.
 	settles = time.Second
 )
 
-// object is the last change to an object. It is immutable.
+// object is the latest change to an object. It is immutable.
 type object struct {
 	types.NamespacedName
 	uid     types.UID
-	seq     uint64        // orders the changes that this replica has seen
-	version uint64        // the resource version, 0 if it is not known
+	seq     uint64        // the position in the order in which this replica saw the changes
+	version uint64        // the resource version, or 0 if it is unknown
 	content client.Object // nil if the object was deleted
 }
 
-// changes contains the last change to each object of a kind, in the order of the changes, and the last deletions. A
-// reader keeps its position in it.
+// changes contains the latest change to each object of a kind, in order, and the latest deletions. Each reader keeps
+// its own position.
 type changes struct {
 	now func() time.Time
 
 	mu      sync.Mutex // guards the fields below
-	seq     uint64     // the number of the last change
+	seq     uint64     // the sequence number of the latest change
 	objects map[types.NamespacedName]object
 	records []object // by seq; a record is outdated if its object has changed since
 	live    map[string]int
 	deleted int
-	// Deletions up to forgotten are no longer known, by seq and by resource version.
+	// forgotten is the position up to which deletions are no longer known.
 	forgotten position
-	// version is the greatest resource version of a change. settled is the value that version had before the last burst
-	// of changes.
+	// version is the greatest resource version of any change. settled is the value that version had before the latest
+	// burst of changes.
 	version, settled uint64
 	burst, last      time.Time
 }
@@ -71,8 +71,8 @@ func (c *changes) put(o client.Object, gone bool) {
 	c.putLocked(o, gone, version)
 }
 
-// lose records the deletion of an object whose delete event was missed. The last known version of the object is not the
-// version of its deletion.
+// lose records the deletion of an object whose delete event was missed. The version of the deletion is unknown, because
+// the last known version of the object is older.
 func (c *changes) lose(o client.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +98,7 @@ func (c *changes) putLocked(o client.Object, gone bool, version uint64) {
 	c.compactLocked()
 }
 
-// advanceLocked records a version that has been seen.
+// advanceLocked records that a resource version has been seen.
 func (c *changes) advanceLocked(version uint64) {
 	now := c.now()
 	if now.Sub(c.last) > settles {
@@ -122,7 +122,7 @@ func (c *changes) countLocked(o object, n int) {
 	}
 }
 
-// compactLocked forgets the oldest half of the deletions if there are too many, and drops outdated records.
+// compactLocked removes outdated records. If there are too many deletions, it also forgets the oldest half of them.
 func (c *changes) compactLocked() {
 	drop := 0
 	if c.deleted > mostDeleted {
@@ -148,8 +148,8 @@ func (c *changes) compactLocked() {
 
 func (c *changes) currentLocked(r object) bool { return c.objects[r.NamespacedName].seq == r.seq }
 
-// after returns the next changes after a position, in order and limited to most. It returns false if deletions after
-// the position have been forgotten.
+// after returns up to most changes that follow a position, in order. It returns false if deletions after that position
+// have been forgotten.
 func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +168,7 @@ func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
 	return batch, true
 }
 
-// end returns the position after all changes. All changes up to its version are known.
+// end returns the position after all changes. All changes up to the position's version have been seen.
 func (c *changes) end() position {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,14 +192,14 @@ func (c *changes) since(version uint64) bool {
 	return version > 0 && version >= c.forgotten.version
 }
 
-// forget records that deletions up to a resource version are unknown.
+// forget records that deletions up to a resource version are no longer known.
 func (c *changes) forget(version uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// names returns the names and UIDs of the objects in the namespaces for which in returns true.
+// names returns the names and UIDs of the objects in all namespaces for which the function in returns true.
 func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName]types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +212,7 @@ func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName
 	return found
 }
 
-// current reports whether a change is the last change of its object.
+// current reports whether a change is the latest change to its object.
 func (c *changes) current(o object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

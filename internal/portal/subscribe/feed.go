@@ -21,10 +21,10 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// kind is a kind that users can subscribe to.
+// kind is a kind of object that users can subscribe to.
 type kind struct{ kinds.Kind }
 
-// subscribable returns all kinds that users can subscribe to, in the order in which a stream initially sends them.
+// subscribable returns all kinds that users can subscribe to. A new stream sends them in this order.
 func subscribable() []kind {
 	var all []kind
 	for _, k := range kinds.All() {
@@ -33,18 +33,19 @@ func subscribable() []kind {
 	return all
 }
 
-// feed contains the data about one kind. All streams share it.
+// feed contains the changes to the objects of one kind. All streams share the feed.
 type feed struct {
 	kind
 	*changes
-	frames *frames // messages for other streams
-	parts  *frames // messages with a part of a Cluster, for other streams
+	frames *frames // kept messages with whole objects
+	parts  *frames // kept messages with the visible parts of Clusters
 
 	mu      sync.Mutex // guards started
 	started bool
 }
 
-// start starts recording the changes of the kind, once. It returns when all objects are known.
+// start starts to record the changes of the kind. Only the first call has an effect. start returns when all objects are
+// known.
 func (f *feed) start(ctx context.Context, s *Server) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,8 +73,8 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 	return nil
 }
 
-// complete waits until all objects are known. It returns a version after which all deletions are seen, because the
-// watch started at an earlier version.
+// complete waits until all objects are known. It returns a resource version after which no deletion is missed, because
+// the watch started at an earlier version.
 func (f *feed) complete(ctx context.Context, s *Server,
 	handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
@@ -82,7 +83,8 @@ func (f *feed) complete(ctx context.Context, s *Server,
 	return f.latest(ctx, s.Live)
 }
 
-// latest returns the resource version of the API server, or the maximum value if it cannot be compared.
+// latest returns the current resource version in the API server. It returns the maximum value if resource versions
+// cannot be compared.
 func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
 	list := f.List.DeepCopyObject().(client.ObjectList)
 	if err := live.List(ctx, list, client.Limit(1)); err != nil {
@@ -99,8 +101,8 @@ func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
 func (f *feed) see(s *Server, o any, gone bool) {
 	lost, unseen := o.(toolscache.DeletedFinalStateUnknown)
 	if unseen {
-		// The version of the deletion is unknown. A stream that resumes at a version cannot tell whether to send the
-		// deletion.
+		// The version of the deletion is unknown. A stream that resumes from a version cannot tell whether the deletion
+		// has already been sent.
 		f.forget(f.end().version)
 		o = lost.Obj
 	}
@@ -116,12 +118,12 @@ func (f *feed) see(s *Server, o any, gone bool) {
 	s.wake()
 }
 
-// frame returns the message about an object. If keep is set, the message is kept for other streams.
+// frame returns the message about an object. If keep is set, it keeps the message for other streams.
 func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
 	return f.frames.made(o, keep, func() ([]byte, error) { return f.message(o) })
 }
 
-// message is a message to users. docs/guide/subscribe.md describes its fields.
+// message is a message to a client. docs/guide/subscribe.md describes its fields.
 type message struct {
 	Type       string   `json:"type"`
 	Kind       string   `json:"kind,omitempty"`
@@ -130,15 +132,15 @@ type message struct {
 	Incomplete []string `json:"incomplete,omitempty"`
 	// Partial means that the object contains only the fields that are visible to users who can reach the Cluster.
 	Partial bool `json:"partial,omitempty"`
-	// Unmanaged means that no manager leads, so the states of all objects may be out of date.
+	// Unmanaged means that no manager is the leader, so the states of all objects may be out of date.
 	Unmanaged bool `json:"unmanaged,omitempty"`
 }
 
 // marks is the state of a stream's bookmarks.
 type marks struct {
-	sent      bool      // something has been sent since the last one
-	last      time.Time // when the last one was sent
-	unmanaged bool      // the next one says that no manager leads
+	sent      bool      // whether anything has been sent since the last bookmark
+	last      time.Time // the time of the last bookmark
+	unmanaged bool      // whether the next bookmark says that no manager is the leader
 }
 
 // Types of messages.
@@ -149,7 +151,7 @@ const (
 	typeBookmark = "BOOKMARK"
 )
 
-// outline is the content of a message about a deleted object.
+// outline is the content of a message about an object that was deleted or is no longer visible.
 type outline struct {
 	Metadata nameAndUID `json:"metadata"`
 }
@@ -161,7 +163,7 @@ type nameAndUID struct {
 	UID       string `json:"uid"`
 }
 
-// gone returns the message that says that the user no longer sees an object.
+// gone returns the message that an object is no longer visible to the user.
 func (f *feed) gone(o object) message {
 	return message{Type: typeDeleted, Kind: f.Resource, Object: outline{nameAndUID{o.Namespace, o.Name, string(o.uid)}}}
 }

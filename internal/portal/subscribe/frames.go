@@ -10,21 +10,22 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// Limits on the messages of one kind that are kept for other streams. Users decide how large their objects are, and how
+// Limits on the kept messages of one kind. They are necessary because users determine the size of their objects and how
 // often the objects change.
 const (
 	framesKept  = 1024
 	framesBytes = 8 << 20
 )
 
-// frames keeps the last messages about the most recently used objects, because several streams send the same messages.
+// frames keeps the latest messages about the most recently used objects, so that several streams can send the same
+// message without encoding it again.
 type frames struct {
 	mu    sync.Mutex // guards the fields below
 	kept  *lru.Cache // by the name of the object
 	bytes int
 }
 
-// frame is the message about one change of an object.
+// frame is a message about a change to an object.
 type frame struct {
 	message *websocket.PreparedMessage
 	seq     uint64
@@ -37,8 +38,8 @@ func newFrames() *frames {
 	return f
 }
 
-// made returns the message about a change of an object. If the message has not been kept, it is created with encode. If
-// keep is set, it is kept from then on.
+// made returns the message about a change to an object. It calls encode to create the message if no such message is
+// kept. If keep is set, it keeps a new message.
 func (f *frames) made(o object, keep bool, encode func() ([]byte, error)) (*websocket.PreparedMessage, error) {
 	if kept := f.get(o); kept != nil {
 		return kept, nil
@@ -54,7 +55,7 @@ func (f *frames) made(o object, keep bool, encode func() ([]byte, error)) (*webs
 	return message, err
 }
 
-// get returns the message about a change of an object, or nil if it is not kept.
+// get returns the kept message about a change to an object, or nil if there is none.
 func (f *frames) get(o object) *websocket.PreparedMessage {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,7 +65,7 @@ func (f *frames) get(o object) *websocket.PreparedMessage {
 	return nil
 }
 
-// add keeps a message, replacing an earlier message about the same object.
+// add keeps a message. It replaces any earlier message about the same object.
 func (f *frames) add(o object, message *websocket.PreparedMessage, size int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

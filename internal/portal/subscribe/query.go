@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	mostNamed  = 100     // number of workspaces in a query
-	mostResume = 4 << 10 // bytes of a resume token
+	mostNamed  = 100     // the maximum number of workspaces in a query
+	mostResume = 4 << 10 // the maximum length of a resume token, in bytes
 )
 
-// query is the query of a client.
+// query is a client's query.
 type query struct {
-	kinds      []string // resources, in the order of kinds
-	workspaces []string // empty for all workspaces
+	kinds      []string // resources, in the order of subscribable
+	workspaces []string // empty if all workspaces are requested
 	resume     resume
 }
 
-// queryOf parses the parameters. Its errors are refusals. A resume token that cannot be decoded is ignored, and the
-// stream starts from the beginning.
+// queryOf parses the parameters of a request. Its errors are refusals. It ignores a resume token that cannot be
+// decoded, so that the stream starts from the beginning.
 func queryOf(values url.Values) (query, error) {
 	for name := range values {
 		if !slices.Contains([]string{"kind", "namespace", "resume"}, name) {
@@ -67,21 +67,22 @@ func queryOf(values url.Values) (query, error) {
 	return q, nil
 }
 
-// asks reports whether the query includes a workspace. All queries include objects without a workspace.
+// asks reports whether the query includes a workspace. Every query includes cluster-scoped objects, which have no
+// workspace.
 func (q query) asks(workspace string) bool {
 	return len(q.workspaces) == 0 || workspace == "" || slices.Contains(q.workspaces, workspace)
 }
 
-// resume is the position at which a stream is resumed.
+// resume is the position from which a stream is resumed.
 type resume struct {
-	// Versions maps each resource to the resource version up to which changes have been sent.
+	// Versions contains the resource version up to which changes have been sent, by resource.
 	Versions map[string]uint64 `json:"v"`
 	// Rights is a digest of the user's rights.
 	Rights []byte `json:"r"`
 }
 
-// String returns the token. It contains no secret and grants nothing. It only identifies the changes that do not have
-// to be sent again.
+// String returns the resume token. It contains no secrets and grants no access. It only determines which changes do not
+// have to be sent again.
 func (r resume) String() string {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -99,7 +100,7 @@ func parse(token string) resume {
 	return r
 }
 
-// digest returns a digest of the user, the query, and the objects that the user may see.
+// digest returns a digest of the user, the query, and the objects that are visible to the user.
 func digest(user string, q query, seen map[string][]string) []byte {
 	h := sha256.New()
 	write := func(part string) {

@@ -18,31 +18,32 @@ import (
 	"github.com/drover-dev/drover/internal/portal/catalog"
 )
 
-// resourceClusters is the only kind whose objects users see even if they may not watch them.
+// resourceClusters is the only resource whose objects are partly visible to users who may not watch it.
 const resourceClusters = "clusters"
 
-// reach describes which Clusters a user can reach through the hub. The user sees some fields of each of them, even
-// without the right to watch it. The zero value includes no Cluster.
+// reach describes which Clusters a user can reach through the hub. Some fields of these Clusters are visible to the
+// user even without the right to watch them. The zero value contains no Clusters.
 type reach struct {
 	scope // through the "get" right on clusters/proxy
-	// bound holds the principals with bindings, by workspace, and names contains the Clusters that these bindings let
-	// the user reach, with the Clusters' UIDs.
+	// bound contains the principals with bindings, by workspace. names contains the Clusters that these bindings let
+	// the user reach, with the UIDs of the Clusters.
 	bound map[string]index.Principals
 	names map[types.NamespacedName]types.UID
 }
 
-// same reports whether a later reach includes the same Clusters.
+// same reports whether a later reach contains the same Clusters.
 func (r reach) same(later reach) bool {
 	return r.scope.same(later.scope) && maps.Equal(r.names, later.names)
 }
 
-// asReview reviews the "get" right on clusters/proxy in a workspace, or in all workspaces if it is empty.
+// asReview reviews the "get" right on clusters/proxy in a workspace. If the workspace is empty, it reviews the right in
+// all workspaces.
 func (st *stream) asReview(ctx context.Context, _, workspace string) (bool, error) {
 	return st.Reach.Proxy(ctx, st.id, types.NamespacedName{Namespace: workspace})
 }
 
-// reviewReach reviews which Clusters the user can reach, unless the user may watch all of them. If a review fails, the
-// previous result is used. It looks up each Cluster in workspaces where the user has a binding.
+// reviewReach reviews which Clusters the user can reach, unless the user may watch all Clusters. It looks up each
+// Cluster in the workspaces where the user has a binding. If a review fails, it uses the previous result.
 func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	if k.feed.Resource != resourceClusters || k.all {
 		return reach{}
@@ -72,14 +73,15 @@ func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	return now
 }
 
-// isBound reports whether a binding lets the user reach a Cluster. If that is unknown, it returns the previous result.
+// isBound reports whether a binding lets the user reach a Cluster. If the lookup fails, it returns known, which is the
+// previous result.
 func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedName, known bool) bool {
 	who, some := r.bound[name.Namespace]
 	if !some {
 		return false
 	}
 	id := st.id
-	// a user may have thousands of groups, and groups without a binding in the workspace change nothing
+	// Omit groups that have no binding in the workspace. A user may have thousands of groups.
 	id.Groups = who.Groups
 	open, err := st.Reach.Bound(ctx, id, name)
 	if err != nil {
@@ -89,10 +91,10 @@ func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedNa
 	return open
 }
 
-// A view determines how much of an object a user sees.
+// view determines how much of an object is visible to a user.
 type view int
 
-// Views of an object. A user who can no longer reach a Cluster is told that it is gone.
+// Views of an object. viewGone means that the user can no longer reach a Cluster and is told that it is gone.
 const (
 	viewNothing view = iota
 	viewGone
@@ -100,8 +102,8 @@ const (
 	viewAll
 )
 
-// view returns how much of a changed object the user sees. A Cluster is looked up again, because its labels may have
-// changed.
+// view returns how much of a changed object is visible to the user. It checks bindings for a Cluster again, because the
+// Cluster's labels may have changed.
 func (st *stream) view(ctx context.Context, k *watched, o object) view {
 	if k.look(ctx, k.feed.kind, st.may, o.Namespace, scope{}) {
 		return viewAll
@@ -113,7 +115,8 @@ func (st *stream) view(ctx context.Context, k *watched, o object) view {
 		return viewPart
 	}
 	if !k.feed.current(o) {
-		// a message about the current Cluster with this name follows; the user may not have reached the previous one
+		// A message about the current Cluster with this name follows. The user may not have been able to reach the
+		// previous Cluster.
 		return viewNothing
 	}
 	shown, was := k.reach.names[o.NamespacedName]
@@ -128,7 +131,7 @@ func (st *stream) view(ctx context.Context, k *watched, o object) view {
 	return viewNothing
 }
 
-// seen adds the reachable Clusters to the objects that the user sees, for the digest of a resume token.
+// seen adds the reachable Clusters to the objects that are visible to the user, for the digest in a resume token.
 func (r reach) seen(st *stream, k *watched, seen map[string][]string) {
 	if k.feed.Resource != resourceClusters || k.all {
 		return
@@ -145,8 +148,8 @@ func (r reach) seen(st *stream, k *watched, seen map[string][]string) {
 	slices.Sort(seen[bound])
 }
 
-// part contains the fields of a Cluster that are sent to a user who can reach the Cluster but may not watch it, in the
-// same structure as a Cluster. They are the same fields as in the catalog's list.
+// part contains the fields of a Cluster that are sent to a user who can reach the Cluster but may not watch it. It has
+// the same structure as a Cluster, and contains the same fields as the catalog's list.
 type part struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        nameAndUID `json:"metadata"`
@@ -159,14 +162,14 @@ type part struct {
 	} `json:"status"`
 }
 
-// partCondition is the Ready condition without its message, which may describe the hub.
+// partCondition is a Ready condition without its message, because the message may describe the hub.
 type partCondition struct {
 	Type   string                 `json:"type"`
 	Status metav1.ConditionStatus `json:"status"`
 	Reason string                 `json:"reason,omitempty"`
 }
 
-// part returns the message with these fields of a Cluster. If keep is set, the message is kept for other streams.
+// part returns the message with the visible part of a Cluster. If keep is set, it keeps the message for other streams.
 func (f *feed) part(o object, keep bool) (*websocket.PreparedMessage, error) {
 	return f.parts.made(o, keep, func() ([]byte, error) { return f.partOf(o) })
 }

@@ -9,22 +9,23 @@ import (
 	"slices"
 )
 
-// mostWorkspaces is the maximum number of access reviews in workspaces, for one kind in one stream.
+// mostWorkspaces is the maximum number of workspaces in which a stream reviews the right to watch a kind.
 const mostWorkspaces = 100
 
-// scope describes which objects of one kind a user can see.
+// scope describes which objects of one kind are visible to a user.
 type scope struct {
 	all        bool
-	workspaces map[string]bool // the results of reviews by workspace; not used if the user may see all objects
-	incomplete bool            // the user may be allowed to see more
-	unknown    bool            // a review failed
+	workspaces map[string]bool // the results of reviews, by workspace; not used if all is set
+	incomplete bool            // whether the user may have further rights
+	unknown    bool            // whether a review failed
 }
 
-// may reports whether a user may watch a resource in a workspace, or in all workspaces if it is empty.
+// may reports whether a user may watch a resource in a workspace. If the workspace is empty, it reports whether the
+// user may watch the resource in all workspaces.
 type may func(ctx context.Context, resource, workspace string) (bool, error)
 
-// ask reviews which objects of a kind the user may see, in the given workspaces with objects. If a review fails, the
-// previous result is used.
+// ask reviews which objects of a kind are visible to the user in the given workspaces. If a review fails, it uses the
+// previous result.
 func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope) scope {
 	now := scope{workspaces: map[string]bool{}}
 	all, err := may(ctx, k.Resource, "")
@@ -41,7 +42,8 @@ func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope
 	return now
 }
 
-// look reviews one workspace, unless the result is already known, and reports whether the user may see objects there.
+// look reports whether objects in a workspace are visible to the user. It reviews the user's right only if the result
+// is not known yet.
 func (s *scope) look(ctx context.Context, k kind, may may, workspace string, before scope) bool {
 	if s.all || k.ClusterScoped {
 		return s.all
@@ -62,8 +64,8 @@ func (s *scope) look(ctx context.Context, k kind, may may, workspace string, bef
 	return sees
 }
 
-// same reports whether a later scope includes the same objects. Workspaces that were not reviewed before had no
-// objects.
+// same reports whether a later scope contains the same objects. A workspace without a review in the earlier scope
+// contained no objects at that time.
 func (s scope) same(later scope) bool {
 	if s.all != later.all {
 		return false
@@ -76,7 +78,7 @@ func (s scope) same(later scope) bool {
 	return true
 }
 
-// seen returns the workspaces whose objects the user may see.
+// seen returns the workspaces whose objects are visible to the user.
 func (s scope) seen(workspaces []string) []string {
 	return slices.DeleteFunc(slices.Clone(workspaces), func(workspace string) bool { return !s.workspaces[workspace] })
 }

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package subscribe streams the changes of Drover's objects to users who may watch them, and some fields of each
-// Cluster to users who can reach it.
+// Package subscribe streams changes of Drover's objects to users who may watch them, and some fields of Clusters to
+// users who can reach them.
 //
 // docs/guide/subscribe.md describes the protocol.
 package subscribe
@@ -28,32 +28,33 @@ import (
 	"github.com/drover-dev/drover/internal/portal/catalog"
 )
 
-// Paths of the streams. Rancher's operators use the second path to check that WebSockets work.
+// Paths of the streams. Rancher's operators use the second path to check whether WebSockets work.
 const (
 	Path        = "/v1/subscribe"
 	PathRancher = "/v3/subscribe"
 )
 
-// subprotocol is the subprotocol that a browser offers in addition to the subprotocol that contains its token.
+// subprotocol is the subprotocol that a browser offers together with another subprotocol, which contains its token.
 const subprotocol = "v1.subscribe.drover.dev"
 
 const (
-	startLimit   = 15 * time.Second // for the first read of a kind and the first review of rights
-	upgradeLimit = 10 * time.Second // for the response to the request
-	mostOfUser   = 8                // concurrent streams
+	startLimit   = 15 * time.Second // for the first read of a kind, and the first review of rights
+	upgradeLimit = 10 * time.Second // for the response to the upgrade request
+	mostOfUser   = 8                // concurrent streams per user
 	mostOfAll    = 2000
 )
 
-// Options of a Server. All fields except Observer are required.
+// Options configures a Server. All fields except for Observer are required.
 type Options struct {
-	// Authenticate identifies the sender of a request. Its errors are refusals.
+	// Authenticate returns the user who sent a request. Its errors are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
-	// Watch reports whether a user may watch one of Drover's resources in a namespace, or in all namespaces if it is
-	// empty.
+	// Watch reports whether a user may watch one of Drover's resources in a namespace. If the namespace is empty, it
+	// reports whether the user may watch the resource in all namespaces.
 	Watch func(ctx context.Context, id identity.Identity, resource, namespace string) (bool, error)
-	// Reach holds the ways to reach a member. Users see some fields of Clusters that they can reach but may not watch.
+	// Reach decides which members a user can reach. Some fields of Clusters that a user can reach are visible to the
+	// user even without the right to watch them.
 	Reach catalog.Ways
-	// Unmanaged reports whether no manager leads and the user may know that.
+	// Unmanaged reports whether no manager is the leader and the user may know that.
 	Unmanaged func(ctx context.Context, id identity.Identity) bool
 	// Informers are the informers of the manager's cache.
 	Informers cache.Informers
@@ -64,11 +65,11 @@ type Options struct {
 	Observer
 }
 
-// Observer holds functions that the server calls for metrics. Each may be nil. They must not block.
+// Observer contains functions that the server calls for metrics. Each function may be nil, and must not block.
 type Observer struct {
-	// Streams receives 1 when a stream starts, and -1 when it ends.
+	// Streams is called with 1 when a stream starts, and with -1 when it ends.
 	Streams func(n int)
-	// Ended receives the reason why a stream has ended. The number of different reasons is small.
+	// Ended is called with the reason why a stream has ended. The set of reasons is small.
 	Ended func(why string)
 }
 
@@ -77,15 +78,15 @@ type Server struct {
 	Options
 	feeds map[string]*feed
 	gate  *limit.Gate
-	every time.Duration // interval between reviews of a stream's rights
-	pings time.Duration // interval between pings of a stream
-	doubt time.Duration // how long a stream continues while its rights cannot be reviewed
+	every time.Duration // the interval between reviews of a stream's rights
+	pings time.Duration // the interval between a stream's pings
+	doubt time.Duration // how long a stream may continue while its rights cannot be reviewed
 
 	mu      sync.Mutex    // guards changed
 	changed chan struct{} // closed at the next change
 }
 
-// New returns a Server. It does not watch anything until the first stream starts.
+// New returns a Server. It watches nothing until the first stream starts.
 func New(o Options) *Server {
 	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{},
 		changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
@@ -95,7 +96,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Register adds the endpoints to a mux. When closing ends, all streams end.
+// Register adds the endpoints to a mux. When the context closing ends, the server ends all streams.
 func (s *Server) Register(closing context.Context, mux *http.ServeMux) {
 	serve := func(w http.ResponseWriter, r *http.Request) { s.serve(closing, w, r) }
 	mux.HandleFunc("GET "+Path, serve)
@@ -127,7 +128,7 @@ func (s *Server) serve(closing context.Context, w http.ResponseWriter, r *http.R
 	defer done()
 	conn, err := upgrade(w, r)
 	if err != nil {
-		return // the upgrader has responded
+		return // the upgrader has already responded
 	}
 	if s.Streams != nil {
 		s.Streams(1)
@@ -139,7 +140,7 @@ func (s *Server) serve(closing context.Context, w http.ResponseWriter, r *http.R
 	}
 }
 
-// admit returns the stream of a request. Its errors are refusals.
+// admit checks a request and returns its stream. Its errors are refusals.
 func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, done func(), err error) {
 	if closing.Err() != nil {
 		return nil, nil, refusal.Unavailable("this replica of the hub is stopping; connect again to reach another one")
@@ -180,12 +181,13 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 	return st, seat.Release, nil
 }
 
-// upgrade responds to the request. A web page that must not open a WebSocket gets a refusal.
+// upgrade upgrades the connection of a request to a WebSocket. It refuses requests from web pages that must not open a
+// WebSocket.
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	const key = "Sec-WebSocket-Key"
 	if sent, err := base64.StdEncoding.DecodeString(r.Header.Get(key)); err == nil && len(sent) > 0 && len(sent) != 16 {
-		// Rancher's operators send 13 bytes for their check, and curl ignores the response to them. The library refuses keys
-		// that are not 16 bytes long.
+		// Rancher's operators send a key of 13 bytes for their check, and curl ignores the response to the key. The
+		// library refuses keys that are not 16 bytes long.
 		digest := sha256.Sum256(sent)
 		r.Header.Set(key, base64.StdEncoding.EncodeToString(digest[:16]))
 	}

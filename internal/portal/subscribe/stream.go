@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	pace         = 100 * time.Millisecond // interval between checks for changes
-	rightsEvery  = 20 * time.Second       // interval between reviews of the user and the rights
-	rightsLimit  = 15 * time.Second       // time limit for a review
-	doubtLimit   = 2 * time.Minute        // a stream ends if its rights cannot be reviewed for this long
-	bookmarks    = time.Second            // interval between bookmarks
+	pace         = 100 * time.Millisecond // the interval between checks for changes
+	rightsEvery  = 20 * time.Second       // the interval between reviews of the user and their rights
+	rightsLimit  = 15 * time.Second       // the time limit for a review
+	doubtLimit   = 2 * time.Minute        // how long a stream may continue while rights cannot be reviewed
+	bookmarks    = time.Second            // the minimum interval between bookmarks
 	pingEvery    = 25 * time.Second
-	silence      = 60 * time.Second // a client that is silent for this long is considered gone
-	writeLimit   = 10 * time.Second // time limit for one message
-	batch        = 256              // number of changes that are taken at a time
-	unauthorized = 4401             // close code for a user who is no longer authenticated
+	silence      = 60 * time.Second // after this time without a response, a client is considered gone
+	writeLimit   = 10 * time.Second // the time limit for sending one message
+	batch        = 256              // the number of changes that are read at a time
+	unauthorized = 4401             // the close code for a user who is no longer authenticated
 )
 
 var (
@@ -44,14 +44,14 @@ type watched struct {
 	feed *feed
 	scope
 	reach reach
-	at    uint64 // the position
-	until uint64 // deletions up to this position are not sent, because their objects were never sent
-	floor uint64 // the resource version up to which an earlier stream has sent all changes
+	at    uint64 // the position in the changes
+	until uint64 // deletions up to this position are not sent, because the deleted objects were never sent
+	floor uint64 // the resource version up to which an earlier stream sent all changes
 	sure  uint64 // the resource version up to which this stream has sent all changes
-	reset bool   // set if a reset has to be sent before anything else
+	reset bool   // whether a reset must be sent before anything else
 }
 
-// stream is the stream of one client.
+// stream is a stream to one client.
 type stream struct {
 	*Server
 	request *http.Request
@@ -64,7 +64,7 @@ type stream struct {
 	certain time.Time // when the user and their rights were last confirmed
 }
 
-// begin reviews which objects the user may see, and determines the position at which the stream starts.
+// begin reviews which objects are visible to the user, and determines the positions from which the stream starts.
 func (st *stream) begin(ctx context.Context) {
 	for _, k := range st.kinds {
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})
@@ -84,7 +84,7 @@ func (st *stream) begin(ctx context.Context) {
 }
 
 // reached reports whether the hub has reached a resource version. A hub that was restored from an older backup may not
-// have reached that version. New changes on such a hub, up to that version, would be mistaken for changes that were
+// have reached that version. In that case, new changes with smaller versions would be mistaken for changes that were
 // already sent.
 func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
 	if version <= k.feed.newest() {
@@ -94,7 +94,7 @@ func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool 
 	return err == nil && version <= now
 }
 
-// workspaces returns the workspaces in the query that have objects of a kind.
+// workspaces returns the workspaces in the query that contain objects of a kind.
 func (st *stream) workspaces(k *watched) []string {
 	var list []string
 	for _, workspace := range k.feed.namespaces() {
@@ -109,7 +109,7 @@ func (st *stream) may(ctx context.Context, resource, workspace string) (bool, er
 	return st.Watch(ctx, st.id, resource, workspace)
 }
 
-// digest returns a digest of everything that determines what the stream shows.
+// digest returns a digest of everything that determines which objects the stream sends.
 func (st *stream) digest() []byte {
 	seen := map[string][]string{}
 	for _, k := range st.kinds {
@@ -123,7 +123,7 @@ func (st *stream) digest() []byte {
 	return digest(st.id.Hub.Username, st.query, seen)
 }
 
-// run writes to the client until the client or the server ends the stream. It returns the reason as one word.
+// run sends messages to the client until the client or the server ends the stream. It returns the reason as one word.
 func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 	st.conn = conn
 	ctx, end := context.WithCancelCause(context.Background())
@@ -135,7 +135,7 @@ func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 		defer close(gone)
 		end(st.read())
 	}()
-	// this runs concurrently with writing, because a client on a slow connection would otherwise be considered gone
+	// Pings are sent concurrently, because a client with a slow connection would otherwise be considered gone.
 	go func() { end(st.ping(ctx)) }()
 	err := st.write(ctx)
 	if cause := context.Cause(ctx); cause != nil {
@@ -152,7 +152,7 @@ func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 }
 
 // outcome returns the reason why a stream ended, as a word for metrics and as a close code for the client. The code is
-// 0 if there is no client.
+// 0 if the client is gone.
 func outcome(err error) (why string, code int) {
 	switch {
 	case errors.Is(err, errStopping):
@@ -169,9 +169,9 @@ func outcome(err error) (why string, code int) {
 	return "client", 0
 }
 
-// read returns when the client is gone, or when it sends a message, because clients must not send any.
+// read returns when the client is gone or sends a message. Clients must not send messages.
 func (st *stream) read() error {
-	st.conn.SetReadLimit(1) // if a message is larger, the library closes the connection with code 1009
+	st.conn.SetReadLimit(1) // for a larger message, the library closes the connection with code 1009
 	alive := func(string) error { return st.conn.SetReadDeadline(time.Now().Add(silence)) }
 	st.conn.SetPongHandler(alive)
 	if err := alive(""); err != nil {
@@ -184,7 +184,7 @@ func (st *stream) read() error {
 	return err
 }
 
-// ping checks regularly that the client is still connected, until ctx ends.
+// ping sends pings to the client until ctx ends.
 func (st *stream) ping(ctx context.Context) error {
 	ticks := time.NewTicker(st.pings)
 	defer ticks.Stop()
@@ -233,7 +233,7 @@ func (st *stream) write(ctx context.Context) error {
 	}
 }
 
-// pause waits for the given time, and returns false if ctx ends first.
+// pause waits for the given time. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -242,7 +242,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// again repeats the reviews of the user's identity and rights. If the rights for a kind have changed, the kind is sent
+// again reviews the user's identity and rights again. If the rights for a kind have changed, the stream sends the kind
 // from the beginning.
 func (st *stream) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
@@ -252,7 +252,7 @@ func (st *stream) again(ctx context.Context) error {
 		st.id = id
 	} else if code := refusal.Of(err).Status().Code; code == http.StatusUnauthorized || code == http.StatusForbidden {
 		return errUnauthorized
-	} // otherwise the review failed, which does not end the stream for a while
+	} // the review itself failed, but the stream may continue for a while
 	unknown := err != nil
 	for _, k := range st.kinds {
 		before := *k
@@ -274,12 +274,11 @@ func (st *stream) again(ctx context.Context) error {
 	return nil
 }
 
-// restart makes the stream send the kind from the beginning.
+// restart makes the stream send a kind from the beginning.
 func (k *watched) restart() {
 	k.at, k.until, k.floor, k.sure, k.reset = 0, k.feed.end().seq, 0, 0, true
 }
 
-// flush sends all changes.
 func (st *stream) flush(ctx context.Context) error {
 	for _, k := range st.kinds {
 		for ctx.Err() == nil {
@@ -298,7 +297,7 @@ func (st *stream) flush(ctx context.Context) error {
 	return nil
 }
 
-// flushSome sends some changes of a kind, and reports whether there may be more.
+// flushSome sends some changes of a kind, and reports whether there may be more changes.
 func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err error) {
 	if k.reset {
 		if err := st.send(message{Type: typeReset, Kind: k.feed.Resource}); err != nil {
@@ -325,8 +324,8 @@ func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err err
 	return len(changed) > 0, nil
 }
 
-// sendObject sends the part of a changed object that the user may see. If keep is set, the message is kept for other
-// streams.
+// sendObject sends the part of a changed object that is visible to the user. If keep is set, the message is kept for
+// other streams.
 func (st *stream) sendObject(ctx context.Context, k *watched, o object, keep bool) error {
 	shown, encode := k.reach.names[o.NamespacedName], k.feed.frame
 	switch st.view(ctx, k, o) {
@@ -346,7 +345,7 @@ func (st *stream) sendObject(ctx context.Context, k *watched, o object, keep boo
 	return st.sendFrame(frame)
 }
 
-// bookmark sends the position of the stream.
+// bookmark sends the stream's position to the client.
 func (st *stream) bookmark() error {
 	st.marks.sent, st.marks.last = false, time.Now()
 	m := message{Type: typeBookmark, Unmanaged: st.marks.unmanaged}

@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudconfig reads the cloud-config that Cluster API bootstrap providers create.
+// Package cloudconfig parses the cloud-config that Cluster API bootstrap providers create.
 //
-// It accepts the parts that a Host can carry out: files and commands.
+// It accepts only the parts that a Host can carry out: files and commands.
 package cloudconfig
 
 import (
@@ -23,26 +23,25 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxContent is the maximum size of all files together, in bytes. A Host's instructions have room for this much.
+// maxContent is the maximum total size of all files, in bytes. Larger files would not fit into a Host's instructions.
 const maxContent = 1 << 20
 
-// maxVariables is the maximum number of variables in a template. The kubeadm provider uses two.
+// maxVariables is the maximum number of variables in a template. The kubeadm provider uses two variables.
 const maxVariables = 256
 
-// bounds limits the bootstrap data. kubeadm's data is about 30 KiB in size without users' files. Even 250 files contain
-// fewer values than the limit.
+// bounds returns the limits on bootstrap data. kubeadm's data has a size of about 30 KiB without the user's files. Even
+// with 250 files, the data contains fewer values than the limit allows.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
-// written limits the same data as JSON, where a line break takes two bytes, and some other characters take six. In
-// JSON, each value is counted as up to two.
+// written returns the limits on the same data as JSON. In JSON, a line break takes two bytes and some other characters
+// take six. A value may count as two.
 func written() untrusted.Bounds { return untrusted.Bounds{Bytes: 6 << 20, Nodes: 8192, Depth: 8} }
 
 // Config describes one-time work on a machine.
 type Config struct {
 	// Files are written before the commands run. Each path occurs once.
 	Files []File
-	// Commands are the lines of a script for /bin/sh, in order. As with cloud-init, a command that fails does not end
-	// the script.
+	// Commands are the lines of a script for /bin/sh. As with cloud-init, the script continues after a failed command.
 	Commands []string
 }
 
@@ -54,7 +53,7 @@ type File struct {
 	UID, GID int
 }
 
-// Instance holds the facts about the machine that templates may use.
+// Instance contains the facts about the machine that templates can use.
 type Instance struct {
 	// ID is the value of "ds.meta_data.instance_id".
 	ID string
@@ -62,7 +61,7 @@ type Instance struct {
 	Hostname string
 }
 
-// document is a cloud-config. A key without a field here is rejected with an error that names the key.
+// document is a cloud-config. A key that is not a field here is rejected with an error that names the key.
 type document struct {
 	WriteFiles []writeFile       `json:"write_files"`
 	RunCmd     []json.RawMessage `json:"runcmd"`
@@ -75,10 +74,10 @@ type writeFile struct {
 	Owner       string          `json:"owner"`
 	Permissions json.RawMessage `json:"permissions"`
 	Append      bool            `json:"append"`
-	Defer       bool            `json:"defer"` // until users are created, but Drover creates none
+	Defer       bool            `json:"defer"` // wait until users are created; Drover creates no users
 }
 
-// Parse reads a cloud-config for one machine. Its error contains none of the cloud-config's content.
+// Parse parses a cloud-config for one machine. Its errors do not contain any part of the cloud-config.
 func Parse(raw []byte, instance Instance) (*Config, error) {
 	if !header.Match(raw) {
 		return nil, errors.New("the bootstrap data is not a cloud-config: it does not begin with #cloud-config")
@@ -110,8 +109,8 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	return config, err
 }
 
-// refused holds the keys that bootstrap providers write, but Drover does not carry out. These keys prepare a machine,
-// but a Host has already been prepared by its owner.
+// refused contains keys that bootstrap providers write and Drover does not support. These keys prepare a machine, but
+// the machine of a Host has already been prepared by its owner.
 var refused = map[string]string{
 	"bootcmd":    "commands at each boot (bootCommands): create a systemd unit with files and preKubeadmCommands",
 	"disk_setup": "partitions (diskSetup): prepare the disks before the machine joins",
@@ -134,7 +133,8 @@ func onlyKnown(keys map[string]json.RawMessage) error {
 	return nil
 }
 
-// header matches the start of a cloud-config. Scripts and data that is compressed as a whole do not have this header.
+// header matches the start of a cloud-config. Scripts do not have this header, and neither does data that is compressed
+// as a whole.
 var header = regexp.MustCompile(`^(##\s*template:\s*jinja[ \t\r]*\n)?#cloud-config[ \t\r]*(\n|$)`)
 
 // templated matches the first line of a cloud-config that is a Jinja template.
@@ -142,18 +142,18 @@ var templated = regexp.MustCompile(`^##\s*template:\s*jinja[ \t\r]*\n`)
 
 var variable = regexp.MustCompile(`\{\{-?\s*([A-Za-z0-9_.]+)\s*-?\}\}`)
 
-// plain matches values that may be inserted into a template, because YAML, a shell and a kubelet all read them as one
-// word.
+// plain matches values that may be inserted into a template. YAML, shells and the kubelet all read such a value as a
+// single word.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9./-]{0,253}$`)
 
-// render substitutes the variables in a template. It rejects templates that use any other Jinja feature.
+// render replaces the variables in a template. It rejects templates that use other Jinja features.
 func render(text string, instance Instance) (string, error) {
 	if !templated.MatchString(text) {
 		return text, nil
 	}
 	values := map[string]string{"instance_id": instance.ID, "local_hostname": instance.Hostname, "hostname": instance.Hostname}
 	if len(variable.FindAllStringIndex(text, maxVariables+1)) > maxVariables {
-		// each variable may expand to a name of 250 bytes
+		// a variable may expand to a name of 250 bytes
 		return "", fmt.Errorf("the bootstrap data is a Jinja template with more than %d variables", maxVariables)
 	}
 	var err error
@@ -224,7 +224,7 @@ func mode(raw json.RawMessage) (string, error) {
 	return fmt.Sprintf("%04o", number), nil
 }
 
-// owner reads the user and the group. Names other than root depend on the machine.
+// owner parses a user and a group. It accepts only root and numeric IDs, because other names depend on the machine.
 func owner(text string) (uid, gid int, err error) {
 	user, group, both := strings.Cut(text, ":")
 	if !both {
@@ -244,7 +244,7 @@ func owner(text string) (uid, gid int, err error) {
 	return uid, gid, err
 }
 
-// decode returns the content of a file, limited to a number of bytes.
+// decode decodes the content of a file. It returns an error if the content has more than room bytes.
 func decode(content, encoding string, room int) ([]byte, error) {
 	tooMuch := fmt.Errorf("the files have more than %d bytes", maxContent)
 	var out []byte
@@ -270,7 +270,7 @@ func decode(content, encoding string, room int) ([]byte, error) {
 	return out, nil
 }
 
-// unzip reads at most one byte more than the limit.
+// unzip decompresses content. It reads at most one byte more than the limit.
 func unzip(packed []byte, room int) ([]byte, error) {
 	reader, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
@@ -283,7 +283,8 @@ func unzip(packed []byte, room int) ([]byte, error) {
 	return out, nil
 }
 
-// commands returns the lines of a script. A string is already a line, and a list is a command with its arguments.
+// commands returns the lines of a script. Each item is either a string, which is a whole line, or a list, which is a
+// command with its arguments.
 func commands(all []json.RawMessage) ([]string, error) {
 	var out []string
 	for i, raw := range all {

@@ -23,23 +23,23 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// GroupVersion is the API version of the objects that are read.
+// GroupVersion is the API version of the Cluster API objects that are read.
 var GroupVersion = schema.GroupVersion{Group: "cluster.x-k8s.io", Version: "v1beta2"}
 
-// GroupKubeadm is the API group of the kubeadm bootstrap provider, and KubeadmConfig is its kind.
+// GroupKubeadm is the API group of the kubeadm bootstrap provider. KubeadmConfig is the kind of its configurations.
 const (
 	GroupKubeadm  = "bootstrap.cluster.x-k8s.io"
 	KubeadmConfig = "KubeadmConfig"
 )
 
-// Labels and an annotation from the contract, and the type of Secrets that Cluster API creates.
+// Labels and annotations from Cluster API's contract, and the type of the Secrets that it creates.
 const (
 	LabelCluster      = "cluster.x-k8s.io/cluster-name"
 	LabelControlPlane = "cluster.x-k8s.io/control-plane"
 	LabelDeployment   = "cluster.x-k8s.io/deployment-name"
 
 	annotationPaused = "cluster.x-k8s.io/paused"
-	// Cluster API calls these two names internal, but sends them to extensions.
+	// Cluster API calls these two annotations internal, but sends them to extensions.
 	annotationUpdate       = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 	annotationPendingHooks = "runtime.cluster.x-k8s.io/pending-hooks"
 
@@ -71,7 +71,7 @@ type Endpoint struct {
 	Port int32  `json:"port"`
 }
 
-// Reference refers to a provider's object in the same namespace.
+// Reference refers to an object of a provider in the same namespace.
 type Reference struct {
 	APIGroup string `json:"apiGroup"`
 	Kind     string `json:"kind"`
@@ -98,16 +98,16 @@ type Machine struct {
 	} `json:"status"`
 }
 
-// ByKubeadm reports whether kubeadm sets up a Machine.
+// ByKubeadm reports whether kubeadm sets up the machine of a Machine.
 func (m *Machine) ByKubeadm() bool {
 	ref := m.Spec.Bootstrap.ConfigRef
 	return ref.APIGroup == GroupKubeadm && ref.Kind == KubeadmConfig
 }
 
-// Kubeadm holds the settings in a Machine's KubeadmConfig that apply to each run of kubeadm on the machine, not only to
-// the first.
+// Kubeadm contains settings from a Machine's KubeadmConfig. They apply to every run of kubeadm on the machine, not only
+// to the first one.
 type Kubeadm struct {
-	// Patches is a directory on the machine, or "" if there is none.
+	// Patches is a directory with patches on the machine, or "" if there is none.
 	Patches               string
 	IgnorePreflightErrors []string
 }
@@ -142,20 +142,19 @@ func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Ku
 	return Kubeadm{Patches: of.Patches.Directory, IgnorePreflightErrors: of.NodeRegistration.IgnorePreflightErrors}, nil
 }
 
-// UpdatesInPlace reports whether Cluster API has started to update a Machine in place, and is waiting for the extension
-// to carry out the update.
+// UpdatesInPlace reports whether Cluster API has started to update a Machine in place and is waiting for the extension.
 func (m *Machine) UpdatesInPlace() bool {
 	return InPlaceUpdate(m) && slices.Contains(strings.Split(m.Annotations[annotationPendingHooks], ","), "UpdateMachine")
 }
 
-// InPlaceUpdate reports whether Cluster API has marked one of a machine's objects for the machine's in-place update.
+// InPlaceUpdate reports whether Cluster API has marked an object for the in-place update of its machine.
 func InPlaceUpdate(object metav1.Object) bool {
 	_, marked := object.GetAnnotations()[annotationUpdate]
 	return marked
 }
 
-// owner returns the reference to the Cluster or Machine that a provider object belongs to. It returns nil until Cluster
-// API has written the reference.
+// owner returns the owner reference from a provider's object to its Cluster or Machine. It returns nil if Cluster API
+// has not written the reference yet.
 func owner(object metav1.Object, kind string) *metav1.OwnerReference {
 	for _, ref := range object.GetOwnerReferences() {
 		group, err := schema.ParseGroupVersion(ref.APIVersion)
@@ -166,9 +165,10 @@ func owner(object metav1.Object, kind string) *metav1.OwnerReference {
 	return nil
 }
 
-// ClusterOf reads the Cluster that a DroverCluster belongs to. If it belongs to none, problem explains why. An owner
-// reference alone proves nothing, because anyone who can create a DroverCluster can set an owner reference to any
-// Cluster. Therefore the Cluster must have the UID in the reference, and name the DroverCluster as its infrastructure.
+// ClusterOf reads the Cluster that a DroverCluster belongs to. If the DroverCluster belongs to no Cluster, problem
+// explains why. An owner reference alone is no proof, because anyone who can create a DroverCluster can set an owner
+// reference to any Cluster. Therefore the Cluster must have the UID in the reference, and its infrastructure reference
+// must name the DroverCluster.
 func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.DroverCluster) (found *Cluster, problem string, err error) {
 	ref := owner(object, "Cluster")
 	if ref == nil {
@@ -189,8 +189,9 @@ func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.Drover
 	return found, "", nil
 }
 
-// MachineOf reads the Machine that a DroverMachine belongs to, or nil if it belongs to none. The Machine must have the
-// UID in the owner reference, and name the DroverMachine as its infrastructure, as ClusterOf explains.
+// MachineOf reads the Machine that a DroverMachine belongs to. It returns nil if the DroverMachine belongs to no
+// Machine. The Machine must have the UID in the owner reference, and its infrastructure reference must name the
+// DroverMachine. See ClusterOf for the reason.
 func MachineOf(ctx context.Context, reader client.Reader, object *infrav1.DroverMachine) (*Machine, error) {
 	ref := owner(object, "Machine")
 	if ref == nil {
@@ -208,9 +209,9 @@ func MachineOf(ctx context.Context, reader client.Reader, object *infrav1.Drover
 	return found, nil
 }
 
-// Metadata returns the metadata that is read from an object of the provider.
+// Metadata returns the metadata to keep for the provider's own objects.
 func Metadata() untrusted.Metadata {
-	const presence = 64 // only the presence of the annotation counts
+	const presence = 64 // only the presence of the annotation matters
 	return untrusted.Metadata{
 		Annotations: map[string]int{annotationPaused: presence, annotationUpdate: presence},
 		Labels:      []string{LabelCluster, LabelControlPlane, LabelDeployment},
@@ -218,7 +219,7 @@ func Metadata() untrusted.Metadata {
 	}
 }
 
-// IsPaused reports whether an object is paused according to Cluster API.
+// IsPaused reports whether Cluster API considers an object paused.
 func IsPaused(cluster *Cluster, object metav1.Object) bool {
 	_, annotated := object.GetAnnotations()[annotationPaused]
 	return annotated || cluster != nil && cluster.Spec.Paused
@@ -236,8 +237,8 @@ func GetMachine(ctx context.Context, reader client.Reader, name types.Namespaced
 	return out, get(ctx, reader, name, "Machine", out)
 }
 
-// ProviderIDs returns the provider IDs of the Machines in a namespace, with the names of the Machines. A Machine that
-// is being deleted keeps its provider ID until its Node is gone. Removing the Node is the last step.
+// ProviderIDs returns the names of the Machines in a namespace, by provider ID. A Machine that is being deleted keeps
+// its provider ID until the last step of its deletion, which removes the Node.
 func ProviderIDs(ctx context.Context, reader client.Reader, namespace string) (map[string]string, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(GroupVersion.WithKind("MachineList"))
@@ -269,8 +270,9 @@ func read(ctx context.Context, reader client.Reader, name types.NamespacedName, 
 	return nil
 }
 
-// GetBootstrap reads the data that the bootstrap provider created for a Machine. It refuses Secrets of another type or
-// another cluster: a user who can write Machines must not be able to read all Secrets in a workspace through a Host.
+// GetBootstrap reads the data that the bootstrap provider created for a Machine. It refuses Secrets that have a
+// different type or belong to another cluster. Otherwise a user who can write Machines could read all Secrets in a
+// workspace through a Host.
 func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) ([]byte, error) {
 	name := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.DataSecretName}
 	secret := &corev1.Secret{}
@@ -287,7 +289,7 @@ func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) (
 	return secret.Data["value"], nil
 }
 
-// KubeconfigSecret names the Secret with the kubeconfig of a cluster.
+// KubeconfigSecret returns the name of the Secret with a cluster's kubeconfig.
 func KubeconfigSecret(cluster types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 }
@@ -305,10 +307,10 @@ func GetKubeconfig(ctx context.Context, reader client.Reader, cluster types.Name
 	return secret.Data["value"], nil
 }
 
-// A refusal is an error that only a user can fix.
+// refusal is an error that only a user can fix.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// Refused marks the error as a refusal.
+// Refused marks the error as one that only a user can fix.
 func (r refusal) Refused() bool { return true }

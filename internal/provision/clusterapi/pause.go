@@ -22,11 +22,12 @@ const KubeadmControlPlane = "KubeadmControlPlane"
 
 var controlPlanes = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", Version: GroupVersion.Version}
 
-// annotationPausedBy contains the UID of the object for which Drover has paused a Cluster. Clusters that a user has
-// paused do not have it.
+// annotationPausedBy is the annotation on a Cluster that Drover has paused. Its value is the UID of the object for
+// which Drover has paused the Cluster. Clusters that were paused by a user do not have the annotation.
 const annotationPausedBy = "cluster.drover.dev/paused-by"
 
-// PausedBy returns the UID of the object for which Drover has paused a Cluster, or "" if Drover has not paused it.
+// PausedBy returns the UID of the object for which Drover has paused a Cluster. It returns "" if Drover has not paused
+// the Cluster.
 func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
 
 // The drover-provisioner-cluster-api policy allows no other write to Clusters. KubeadmConfigs are read because an
@@ -35,8 +36,8 @@ func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPa
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get
 
-// SetPaused pauses a Cluster for the object whose UID is by, or resumes the Cluster if by is empty. It writes only
-// these two fields, and only if the Cluster has not changed since it was read.
+// SetPaused pauses a Cluster for the object with the UID by, or resumes the Cluster if by is empty. It writes only
+// spec.paused and the annotation, and only if the Cluster has not changed since it was read.
 func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by string) error {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(GroupVersion.WithKind("Cluster"))
@@ -52,8 +53,8 @@ func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by stri
 	return nil
 }
 
-// ControlPlanePaused reports whether the controller of a Cluster's control plane has seen that the Cluster is paused,
-// and has stopped acting.
+// ControlPlanePaused reports whether the controller of a Cluster's control plane has noticed the pause and has stopped
+// acting.
 func ControlPlanePaused(ctx context.Context, reader client.Reader, cluster *Cluster) (bool, error) {
 	if !cluster.Spec.Paused {
 		return false, nil
@@ -65,7 +66,7 @@ func ControlPlanePaused(ctx context.Context, reader client.Reader, cluster *Clus
 	}
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Spec.ControlPlaneRef.Name}
 	if err := read(ctx, reader, name, controlPlanes.WithKind(KubeadmControlPlane), &object); apierrors.IsNotFound(err) {
-		return true, nil // an absent controller does nothing
+		return true, nil // a control plane that does not exist has no active controller
 	} else if err != nil {
 		return false, err
 	}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config loads and validates the provisioner's configuration file, and decides what its manager caches.
+// Package config loads and validates the provisioner's configuration file, and determines what its manager caches.
 package config
 
 import (
@@ -15,7 +15,8 @@ import (
 	core "github.com/drover-dev/drover/internal/config"
 )
 
-// Kind is the kind of the configuration file. It has the same apiVersion as the manager's file.
+// Kind is the kind of the provisioner's configuration file. Its apiVersion is the same as in the manager's
+// configuration file.
 const Kind = "ProvisionerConfig"
 
 // EnvNamespace is the environment variable with the namespace of the provisioner's pod.
@@ -25,37 +26,37 @@ const EnvNamespace = "DROVER_NAMESPACE"
 type Config struct {
 	core.Program `json:",inline"`
 
-	// ClusterAPI makes the hub a Cluster API infrastructure provider. It is off by default.
+	// ClusterAPI makes the hub a Cluster API infrastructure provider. Default: disabled.
 	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
 }
 
-// ClusterAPI lets Cluster API create clusters on Hosts. Anyone who can write Cluster API objects has root access to the
-// Hosts.
+// ClusterAPI lets Cluster API create clusters on Hosts. Anyone who can write Cluster API objects thereby gets root
+// access to the Hosts.
 type ClusterAPI struct {
 	// Enabled turns on reconciliation of the kinds in config/clusterapi, which must be installed. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
-	// InPlaceUpdates (experimental) serves the hooks that Cluster API uses to update machines in place. It requires
+	// InPlaceUpdates (experimental) serves the hooks with which Cluster API updates machines in place. It requires
 	// Enabled. Default: false.
 	InPlaceUpdates bool `json:"inPlaceUpdates,omitempty"`
-	// Hooks is the port for InPlaceUpdates.
+	// Hooks configures the port that InPlaceUpdates uses.
 	Hooks Hooks `json:"hooks,omitempty"`
-	// Import turns on the import of Cluster API clusters that have the label cluster.drover.dev/import. It requires
-	// config/clusterapi/import. Default: false.
+	// Import turns on the import of Cluster API clusters with the label cluster.drover.dev/import. It requires the
+	// objects in config/clusterapi/import. Default: false.
 	Import bool `json:"import,omitempty"`
 }
 
 // Hooks configures the HTTPS port that Cluster API calls.
 type Hooks struct {
-	// Listen is the address of the port. Default: ":9443".
+	// Listen is the address on which the server listens. Default: ":9443".
 	Listen string `json:"listen,omitempty"`
-	// CertDir is the directory with the certificate, as tls.crt and tls.key. Default: "/etc/drover-tls".
+	// CertDir is the directory with the certificate and its key, tls.crt and tls.key. Default: "/etc/drover-tls".
 	CertDir string `json:"certDir,omitempty"`
 }
 
-// Load reads, defaults and validates the file at path. Unknown fields are errors.
+// Load reads and validates the file at path, and sets defaults. Unknown fields are errors.
 func Load(path string) (Config, error) { return core.Read(path, Parse) }
 
-// Parse is like Load, but takes the content of the file. It reports all problems together.
+// Parse is like Load, but for the content of a file. It reports all problems together.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -79,7 +80,6 @@ func (c *Config) validate(add func(field, format string, args ...any)) {
 	}
 }
 
-// address returns the host and the port.
 func (h Hooks) address() (string, int, error) {
 	host, text, err := net.SplitHostPort(h.Listen)
 	if err != nil {

@@ -26,12 +26,11 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// leaseName is the name of the Lease for leader election among the replicas.
+// leaseName is the name of the Lease with which the replicas elect a leader.
 const leaseName = "drover-provisioner"
 
-// ManagerOptions returns the options of the controller manager for a configuration. Secrets are never cached: the
-// provisioner is not permitted to list them. The only ConfigMap in the cache is drover-ca, which Drover's manager
-// publishes.
+// ManagerOptions returns the options for the controller manager. Secrets are never cached, because the provisioner must
+// not list them. The only cached ConfigMap is drover-ca, which Drover's manager publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -81,8 +80,8 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 // maxMark is the maximum size of an annotation that contains a time, in bytes.
 const maxMark = 64
 
-// trim is a cache transform. It removes managed fields, and metadata that the provisioner does not read, because users
-// can give an object more than a megabyte of metadata.
+// trim is a cache transform. It removes managed fields, and all metadata that the provisioner does not read, because
+// users can add more than a megabyte of metadata to an object.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {
@@ -96,7 +95,7 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// metadata returns the metadata that is read from an object. Objects of other kinds exist only in Drover's own
+// metadata returns the metadata to keep for an object. It reports false for kinds that exist only in Drover's own
 // namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
@@ -114,7 +113,7 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 			Annotations: map[string]int{provisionv1.AnnotationScheduledFor: maxMark},
 			Labels:      []string{provisionv1.LabelScheduled}, Owners: []string{infrav1.Group},
 		}, true
-	case *metav1.PartialObjectMetadata: // Cluster API Clusters
+	case *metav1.PartialObjectMetadata: // a Cluster API Cluster
 		return untrusted.Metadata{Labels: []string{v1.LabelImport}}, true
 	}
 	return kept, false

@@ -17,7 +17,8 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// protect serves metrics to users who can get /metrics, in the same way as Drover's manager.
+// protect serves metrics only to users with the "get" right on the path /metrics. Drover's manager protects its metrics
+// in the same way.
 func protect(config *rest.Config, client *http.Client) (server.Filter, error) {
 	clients, err := kubernetes.NewForConfigAndClient(config, client)
 	if err != nil {

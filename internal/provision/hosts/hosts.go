@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts takes Hosts for clusters and machines, gives them their instructions, and releases them when they are
-// clean.
+// Package hosts takes Hosts for clusters and machines, gives them instructions, and releases them when their machines
+// are clean.
 package hosts
 
 import (
@@ -32,42 +32,42 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// fieldOwner is the field manager of everything that this package writes.
+// fieldOwner is the field manager for everything that this package writes.
 const fieldOwner = owned.FieldOwner
 
-// annotationDigest is set on the Secrets in which Drover stores instructions. Its value is a digest of the content.
+// annotationDigest is an annotation on Secrets with instructions. Its value is a digest of the instructions.
 const annotationDigest = v1.AnnotationPlanDigest
 
-// annotationNote is set on Secrets with instructions. Its value is a note that the controller keeps for itself.
+// annotationNote is an annotation on Secrets with instructions. Its value is a note that only the controller uses.
 const annotationNote = v1.AnnotationPlanNote
 
 var (
-	// ErrNotFree reports an attempt to take a Host that is not free.
+	// ErrNotFree is returned when a Host that is not free should be taken.
 	ErrNotFree = errors.New("the host is not free")
-	// ErrForeignInstructions is returned for a Host whose instructions Drover did not create. Such instructions are
-	// neither changed nor removed.
+	// ErrForeignInstructions is returned for a Host with instructions that Drover did not create. Drover neither
+	// changes nor removes such instructions.
 	ErrForeignInstructions = errors.New("the host has instructions that Drover did not make: delete their Secret")
-	// ErrFormerInstructions is returned for a Host whose instructions belong to an object that no longer exists. A hub
-	// that was restored from a backup may have created the object again with another UID.
+	// ErrFormerInstructions is returned for a Host with instructions that belong to an object that no longer exists. On
+	// a hub that was restored from a backup, the object may exist again with another UID.
 	ErrFormerInstructions = errors.New("the host has instructions of a former consumer, whose installation may be running: " +
 		"delete their Secret to have the machine cleaned")
 )
 
-// Hub provides access to Hosts and their instructions. Client writes objects and reads them from the cache. Live reads
-// from the API server.
+// Hub provides access to Hosts and their instructions. Client writes objects and reads from a cache. Live reads from
+// the API server.
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
-	// NotCurrent returns the reason why a Host's status may be out of date, or "" if the agent has reported it to the
-	// current leader. The status may be from a backup that the hub was restored from. If the function is nil, every
-	// status counts as current.
+	// NotCurrent returns the reason why a Host's status may be out of date, or "" if the agent has reported the status
+	// to the current leader. An outdated status may come from the backup that the hub was restored from. If NotCurrent
+	// is nil, every status is considered current.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
-	// Finalizer, if not empty, is set on Hosts while they are taken. As a result, a taken Host that is deleted is
-	// cleaned only after Release.
+	// Finalizer is a finalizer for taken Hosts. With a finalizer, a taken Host that is being deleted is not cleaned
+	// before Release is called. If Finalizer is empty, no finalizer is set.
 	Finalizer string
 }
 
-// TakenBy reports whether a Host is taken by the given object, and not by a former object with the same name.
+// TakenBy reports whether a Host is taken by the given object. An earlier object with the same name does not count.
 func TakenBy(host *v1.Host, consumer v1.HostConsumerRef) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && *ref == consumer
@@ -91,8 +91,8 @@ func NotFree(host *v1.Host) string {
 	return notClean(host)
 }
 
-// notClean returns the reason why something may still be installed on a Host's machine, or "" if it is known to be
-// clean.
+// notClean returns the reason why software may still be installed on a Host's machine, or "" if the machine is known to
+// be clean.
 func notClean(host *v1.Host) string {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
@@ -120,8 +120,8 @@ func Free(all []v1.Host, selector labels.Selector) []*v1.Host {
 	return free
 }
 
-// Take takes a free Host for an object in its namespace. If two objects try to take it at the same time, one of them
-// gets an error for which apierrors.IsConflict is true.
+// Take takes a free Host for an object in its namespace. If two objects try to take the Host at the same time, one of
+// them gets a conflict error (apierrors.IsConflict).
 func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) error {
 	if TakenBy(host, consumer) {
 		return nil
@@ -147,8 +147,8 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.setConsumer(ctx, host, &consumer)
 }
 
-// Given is the Secret with a Host's instructions, in the version that was read. The zero value means that there is
-// none.
+// Given is the Secret with a Host's instructions, in the version that was read. The zero value means that the Host has
+// no such Secret.
 type Given struct {
 	secret *corev1.Secret
 	ours   bool
@@ -160,8 +160,8 @@ func (h Hub) Given(ctx context.Context, host *v1.Host) (Given, error) {
 	return Given{secret, ours}, err
 }
 
-// Note returns the note that was given with the instructions, and the instructions' version as it appears in the Host's
-// status. Both are empty if the Host has no instructions from Drover.
+// Note returns the note that is stored with the instructions, and the version of the instructions that appears in the
+// Host's status. Both are empty if the Host has no instructions from Drover.
 func (g Given) Note() (note, version string) {
 	if !g.ours || !g.secret.DeletionTimestamp.IsZero() {
 		return "", ""
@@ -169,9 +169,9 @@ func (g Given) Note() (note, version string) {
 	return g.secret.Annotations[annotationNote], versionOf(g.secret)
 }
 
-// Instructions reads the instructions that Drover gave a Host, and their version as it appears in the Host's status,
-// from the API server. It returns nil if Drover gave none, or withdrew them. It returns ErrForeignInstructions if
-// another Secret has their name.
+// Instructions reads the instructions that Drover gave to a Host from the API server. It also returns their version, as
+// it appears in the Host's status. It returns nil if there are no such instructions or if they were withdrawn. It
+// returns ErrForeignInstructions if somebody else created a Secret with the same name.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.secret(ctx, host)
 	switch {
@@ -193,8 +193,8 @@ func versionOf(secret *corev1.Secret) string {
 	return string(secret.UID) + "." + secret.ResourceVersion
 }
 
-// Give writes the instructions of a Host that was taken for an object, unless they are up to date, and reports whether
-// it did.
+// Give writes the instructions of a Host that was taken for an object. It reports whether it wrote them, and writes
+// nothing if they are up to date.
 func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions) (bool, error) {
 	before, err := h.Given(ctx, host)
 	if err != nil {
@@ -203,8 +203,9 @@ func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
 }
 
-// ReplaceInstructions is like Give, but for instructions that were derived from the result of Instructions, with their
-// version. If the instructions have changed in the meantime, apierrors.IsConflict is true for the error.
+// ReplaceInstructions is like Give, but for instructions that were derived from the result of Instructions. version is
+// the version that Instructions returned. If the instructions have changed in the meantime, ReplaceInstructions returns
+// a conflict error (apierrors.IsConflict).
 func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, version string) (bool, error) {
 	before, err := h.Given(ctx, host)
 	switch {
@@ -216,9 +217,9 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
 }
 
-// GiveWithNote gives a Host its instructions, replacing the instructions that were read before, and reports whether it
-// did. If the instructions have changed in the meantime, the error is Conflict or AlreadyExists. The note, which Note
-// returns, is not a secret.
+// GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
+// the instructions in given. If these have changed in the meantime, it returns a Conflict or AlreadyExists error. Note
+// returns the note, which must not contain secrets.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, instructions protocol.HostInstructions,
 	note string,
@@ -260,9 +261,10 @@ func (h Hub) GiveWithNote(
 	return true, nil
 }
 
-// Release removes a Host's instructions, so its machine is cleaned, and releases the Host once the machine is clean. It
-// returns true if the Host has been released, is taken by another object, or is being deleted, in which case it is
-// cleaned anyway. Otherwise the Host's status shows the reason. Call Release again when the status changes.
+// Release removes a Host's instructions, so that its machine is cleaned. It releases the Host after the machine is
+// clean. It returns true if the Host has been released, is taken by another object, or is being deleted. The machine of
+// a deleted Host is cleaned in any case. If Release returns false, the Host's status shows the reason, and Release must
+// be called again when the status changes.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
 	case !TakenBy(host, consumer):
@@ -270,8 +272,8 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	case !host.DeletionTimestamp.IsZero():
 		return true, h.letGo(ctx, host)
 	}
-	// a Host that is released must have no instructions, because otherwise they would run alongside the next consumer's
-	// instructions
+	// A released Host must have no instructions. Otherwise they would run alongside the instructions from the next
+	// consumer.
 	secret, ours, err := h.secret(ctx, host)
 	switch {
 	case err != nil:
@@ -286,10 +288,10 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	return true, h.setConsumer(ctx, host, nil)
 }
 
-// ReleaseFormer releases a clean Host whose consumer no longer exists, and reports whether it did. A consumer removes
-// the instructions before it is removed itself. If the Host still has instructions, ReleaseFormer keeps them and
-// returns ErrFormerInstructions, because, on a restored hub, the consumer may exist with another UID, and its
-// installation may be running.
+// ReleaseFormer releases a clean Host whose consumer no longer exists, and reports whether it released the Host. A
+// consumer removes its instructions before it is deleted. If the Host still has instructions, ReleaseFormer keeps them
+// and returns ErrFormerInstructions. On a restored hub, the consumer may exist with another UID, and its installation
+// may be running.
 func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	if host.DeletionTimestamp.IsZero() {
 		if secret, _, err := h.secret(ctx, host); err != nil {
@@ -305,9 +307,9 @@ func conflict(host *v1.Host, why string) error {
 	return fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), secretName(host), errors.New(why)))
 }
 
-// marks returns the marks of the Secret with the instructions that Drover created for a Host. The name alone is not
-// enough, because a user who can write Secrets can give any Secret this name. Only users who can update hosts/plan can
-// create a Secret of this type, and the type of a Secret cannot be changed.
+// marks returns the marks that identify the Secret with the instructions that Drover created for a Host. The name is
+// not sufficient, because a user who can write Secrets can give any Secret this name. Only users with the "update"
+// right on hosts/plan can create a Secret of this type, and the type of a Secret cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
@@ -316,8 +318,8 @@ func marks(host *v1.Host) owned.Marks {
 
 func secretName(host *v1.Host) string { return host.Name + v1.HostPlanSecretSuffix }
 
-// secret reads the Secret whose name is reserved for a Host's instructions, and reports whether Drover created it. The
-// Secret is nil if there is none. Secrets are not cached.
+// secret reads the Secret with the name that is reserved for a Host's instructions, and reports whether Drover created
+// it. It returns nil if there is no such Secret. It does not use a cache.
 func (h Hub) secret(ctx context.Context, host *v1.Host) (secret *corev1.Secret, ours bool, err error) {
 	name := types.NamespacedName{Namespace: host.Namespace, Name: secretName(host)}
 	secret = &corev1.Secret{}
@@ -345,7 +347,7 @@ func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostCo
 	return nil
 }
 
-// letGo removes the finalizer, so that a Host that is being deleted can be cleaned.
+// letGo removes the finalizer from a Host that is being deleted, so that its machine is cleaned.
 func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	before := host.DeepCopy()
 	if h.Finalizer == "" || !controllerutil.RemoveFinalizer(host, h.Finalizer) {
@@ -358,7 +360,7 @@ func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	return nil
 }
 
-// Handler enqueues the objects of a kind that have taken Hosts when a Host changes or is released.
+// Handler enqueues the object of the given kind that has taken a Host when the Host changes or is released.
 func Handler(kind string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 		host, ok := object.(*v1.Host)

@@ -3,7 +3,7 @@
 
 // Package hub reads the objects that Drover's manager publishes.
 //
-// These objects contain the address of the hub, and the state that Hosts have reported to the current leader.
+// These objects contain the addresses of the hub, and the state that Hosts have reported to the current leader.
 package hub
 
 import (
@@ -24,10 +24,10 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// ManagerLease is the name of the Lease of Drover's manager. Every user who is logged in to the hub can read it.
+// ManagerLease is the name of the Lease of Drover's manager. Every authenticated user of the hub can read the Lease.
 const ManagerLease = "drover-manager"
 
-// Hub reads the objects that the manager publishes. Client reads from the cache, and Live reads from the API server.
+// Hub reads the objects that the manager publishes. Client reads from a cache, and Live reads from the API server.
 type Hub struct {
 	Client, Live client.Reader
 	// Namespace is the manager's namespace.
@@ -35,12 +35,12 @@ type Hub struct {
 	Now       func() time.Time
 }
 
-// ConfigMap is the name of the object with the hub's addresses and CA.
+// ConfigMap returns the name of the ConfigMap with the hub's addresses and CA.
 func (h Hub) ConfigMap() types.NamespacedName {
 	return types.NamespacedName{Namespace: h.Namespace, Name: trust.AuthorityConfigMap}
 }
 
-// Settings returns the hub's addresses, with the preferred one first, and the hub's CA.
+// Settings returns the hub's addresses and its CA. The preferred address comes first.
 func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
 	published := &corev1.ConfigMap{}
 	if err := h.Client.Get(ctx, h.ConfigMap(), published); err != nil {
@@ -51,12 +51,12 @@ func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
 	}, nil
 }
 
-// NotCurrent returns the reason why the status of a Host may be older than the last report from its agent, or "" if the
-// agent has reported it to the current leader. The status may have been written by a former leader, or come from a
+// NotCurrent returns the reason why the status of a Host may be out of date. It returns "" if the agent has reported
+// the status to the current leader. An outdated status may have been written by a previous leader, or may come from the
 // backup that the hub was restored from.
 //
-// A manager without leader election has no Lease, and writes no term into the status of a Host. Such a manager does not
-// notice that the hub was restored, and neither does this function.
+// A manager without leader election has no Lease, and does not record a term in the status of a Host. NotCurrent cannot
+// detect a restored hub in that case.
 func (h Hub) NotCurrent(ctx context.Context, host *v1.Host) (string, error) {
 	lease := &coordinationv1.Lease{}
 	name := types.NamespacedName{Namespace: h.Namespace, Name: ManagerLease}
@@ -78,8 +78,9 @@ func (h Hub) NotCurrent(ctx context.Context, host *v1.Host) (string, error) {
 	return "", nil
 }
 
-// renewed reports whether a Lease has been renewed recently. A Lease that was restored with the hub has not been
-// renewed recently. Clocks may differ by at most the duration of the Lease.
+// renewed reports whether a Lease has been renewed recently. A Lease that was restored together with the hub has not
+// been renewed recently. The clocks of the manager and this process must not differ by more than the duration of the
+// Lease.
 func (h Hub) renewed(lease *coordinationv1.Lease) bool {
 	spec, holder := lease.Spec, lease.Spec.HolderIdentity
 	if holder == nil || *holder == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {

@@ -19,8 +19,8 @@ import (
 // lookEvery is the interval at which the manager's Lease is read.
 const lookEvery = 5 * time.Second
 
-// RestoreWatch stops the process once the hub's etcd has been restored from a backup. The caches of the process may
-// contain states that the hub has lost, such as a Host that is clean only in the cache.
+// RestoreWatch stops the process after the hub's etcd has been restored from a backup. The caches in the process may
+// contain state that the hub has lost. For example, a Host may be clean only according to the cache.
 type RestoreWatch struct {
 	leases    leasesv1.LeasesGetter
 	namespace string
@@ -35,9 +35,9 @@ func NewRestoreWatch(leases leasesv1.LeasesGetter, namespace string, log logr.Lo
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*RestoreWatch) NeedLeaderElection() bool { return false }
 
-// Start reads the Lease until ctx ends. If the Lease lacks a renewal that an earlier read has seen, Start returns
-// checkpoint.ErrRestored. It logs when the Lease can no longer be read. A missing Lease is not logged, because a
-// manager without leader election has none.
+// Start reads the Lease until ctx ends. If a renewal that Start has seen before is missing from the Lease, Start
+// returns checkpoint.ErrRestored. It logs an error if the Lease can no longer be read. It does not log a missing Lease,
+// because a manager without leader election has no Lease.
 func (r *RestoreWatch) Start(ctx context.Context) error {
 	again := time.NewTicker(lookEvery)
 	defer again.Stop()

@@ -14,14 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// LookAgain is the interval at which a workspace without the necessary rights is checked again. RoleBindings are not
-// watched.
+// LookAgain is the interval at which missing rights in a workspace are checked again. The interval is necessary because
+// RoleBindings are not watched.
 const LookAgain = 10 * time.Second
 
-// NotPermitted returns instructions for granting the provisioner its rights to a workspace's Secrets if err is the
-// error of a request that failed because of missing rights. It returns "" for any other error. A policy that refuses a
-// write gives the same kind of error, so the function reads a Secret to tell them apart. It does not matter whether
-// that Secret exists.
+// NotPermitted returns instructions for granting the provisioner its rights on a workspace's Secrets if a request
+// failed with err because these rights are missing. It returns "" for any other error. When an admission policy refuses
+// a write, the error is of the same kind. To distinguish the two cases, NotPermitted tries to read a Secret. The Secret
+// does not have to exist.
 func NotPermitted(ctx context.Context, live client.Reader, workspace string, err error) string {
 	if !apierrors.IsForbidden(err) {
 		return ""

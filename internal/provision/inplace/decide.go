@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// infrastructure is a DroverMachine or DroverMachineTemplate, or an object of another provider.
+// infrastructure is a DroverMachine, a DroverMachineTemplate, or an object from another infrastructure provider.
 type infrastructure struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -31,17 +31,17 @@ type infrastructure struct {
 	} `json:"spec"`
 }
 
-// change is the difference between two states of machines, as far as it can be applied in place.
+// change is the difference between the current and the desired state of machines.
 type change struct {
 	kind             string
 	current, desired infrastructure
-	// from and to are the Kubernetes versions, and before and after are the installers.
+	// from and to are the Kubernetes versions. before and after are the installers.
 	from, to      string
 	before, after json.RawMessage
 	byKubeadm     bool
 }
 
-// is reports whether a bootstrap configuration has the given kind of the kubeadm provider.
+// is reports whether a bootstrap configuration belongs to the kubeadm provider and has the given kind.
 func (b bootstrap) is(kind string) bool {
 	group, _, _ := strings.Cut(b.APIVersion, "/")
 	return group == clusterapi.GroupKubeadm && b.Kind == kind
@@ -77,8 +77,8 @@ func canUpdateMachineSet(q *request) response {
 }
 
 // refused returns the reason why machines cannot be updated in place, or "" if they can. If there is a reason, Cluster
-// API replaces the machines. It also replaces them if other fields differ, because it makes only changes in place for
-// which the response contains a patch.
+// API replaces the machines. It also replaces them if they differ in other fields, because only changes in the returned
+// patch are made in place.
 func (c change) refused() string {
 	ours := infrav1.GroupVersion.String()
 	switch {
@@ -94,7 +94,7 @@ func (c change) refused() string {
 	return ""
 }
 
-// upgrade returns the reason why kubeadm does not upgrade from one Kubernetes version to the other, or "" if it does.
+// upgrade returns the reason why kubeadm cannot upgrade from one Kubernetes version to another, or "" if it can.
 func upgrade(from, to string) string {
 	before, err := version.ParseSemantic(from)
 	if err != nil {
@@ -126,13 +126,14 @@ func (c change) ofInstaller(path string) *patch {
 	return set(path, c.after)
 }
 
-// localMode is a feature gate that Cluster API adds for Kubernetes versions up to 1.35, which support it. kubeadm reads
-// it from the cluster, not from the machine.
+// localMode is a feature gate that Cluster API sets for Kubernetes versions up to 1.35, which support the gate. kubeadm
+// reads the gate from the cluster, not from the machine.
 const localMode = "ControlPlaneKubeletLocalMode"
 
-// ofBootstrap returns a patch for differences in a control plane's configuration that change nothing on an existing
-// machine: settings that Cluster API itself changes with the version, and the phases that a machine skips when it
-// joins. The first machine skipped phases of kubeadm init instead. The patch is nil if there is no such difference.
+// ofBootstrap returns a patch for differences between bootstrap configurations that do not affect existing control
+// plane machines. These are settings that Cluster API itself changes with the version, and the phases that a machine
+// skips when it joins. The first machine skipped phases of kubeadm init instead. The patch is nil if there are no such
+// differences.
 func ofBootstrap(current, desired bootstrap) *patch {
 	var operations []operation
 	if cluster, changed := withGate(current.Spec.ClusterConfiguration, desired.Spec.ClusterConfiguration); changed {
@@ -146,7 +147,6 @@ func ofBootstrap(current, desired bootstrap) *patch {
 	return asPatch(operations)
 }
 
-// get returns a field, or nil if the field is null or missing.
 func (f fields) get(name string) json.RawMessage {
 	if value := f[name]; string(value) != "null" {
 		return value
@@ -154,14 +154,13 @@ func (f fields) get(name string) json.RawMessage {
 	return nil
 }
 
-// same reports whether two values are written in the same way, except for spaces.
+// same reports whether two JSON values are equal except for white space.
 func same(a, b json.RawMessage) bool {
 	var first, second bytes.Buffer
 	return len(a) == 0 && len(b) == 0 || json.Compact(&first, a) == nil && json.Compact(&second, b) == nil && bytes.Equal(first.Bytes(), second.Bytes())
 }
 
-// withGate returns a clusterConfiguration with the feature gate set as in the other clusterConfiguration, and reports
-// whether this changes anything.
+// withGate returns cluster with the feature gate localMode set as in other. It reports whether this changes anything.
 func withGate(cluster, other fields) (fields, bool) {
 	const field = "featureGates"
 	before, after := gatesOf(cluster.get(field)), gatesOf(other.get(field))
@@ -186,7 +185,7 @@ func withGate(cluster, other fields) (fields, bool) {
 	return out, true
 }
 
-// gatesOf reads feature gates. It returns none if they have an unexpected form.
+// gatesOf parses feature gates. It returns no gates if their format is unexpected.
 func gatesOf(raw json.RawMessage) fields {
 	var gates fields
 	if len(raw) == 0 || untrusted.JSON(raw, &gates, bounds()) != nil {
@@ -202,7 +201,7 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// put returns the operation that sets a field, whether it exists or not, or that removes an existing field.
+// put returns an operation that sets a field, or that removes an existing field if removed is set.
 func put(path string, value any, removed bool) operation {
 	if removed {
 		return operation{Op: "remove", Path: path}
@@ -212,7 +211,7 @@ func put(path string, value any, removed bool) operation {
 
 func set(path string, value any) *patch { return asPatch([]operation{put(path, value, false)}) }
 
-// asPatch returns the JSON patch with the operations, or nil if there are none.
+// asPatch returns the operations as a JSON patch, or nil if there are none.
 func asPatch(operations []operation) *patch {
 	if len(operations) == 0 {
 		return nil
@@ -222,7 +221,7 @@ func asPatch(operations []operation) *patch {
 
 func marshal(value any) []byte {
 	raw, err := json.Marshal(value)
-	if err != nil { // strings, and JSON that was read, can always be encoded
+	if err != nil { // strings and parsed JSON can always be encoded
 		panic(err)
 	}
 	return raw

@@ -1,12 +1,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace serves the runtime hooks that Cluster API uses to check whether machines can be updated in place, and
-// to update them.
+// Package inplace serves the runtime hooks with which Cluster API checks whether machines can be updated in place, and
+// updates them.
 //
-// Cluster API presents no credential that the hub knows, because by default it has no client certificate for
-// extensions. Therefore anyone who reaches the port can call a hook. A call has no effect that Cluster API's own
-// objects do not request, its response contains no data about other objects, and its cost is bounded.
+// Cluster API does not authenticate its calls, because by default it has no client certificate for extensions.
+// Therefore anyone who can connect to the port can call a hook. This is safe because a call has only effects that
+// Cluster API's own objects request, the response contains no data about other objects, and the cost of a call is
+// bounded.
 package inplace
 
 import (
@@ -23,24 +24,25 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Path is the prefix of the paths that Cluster API adds for each hook.
+// Path is the prefix of the hooks' paths. Cluster API appends the rest of the path for each hook.
 const Path = "/v1/cluster-api"
 
 // groupVersion is the group and version of the hooks.
 const groupVersion = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
 const (
-	// answerLimit is the time limit for a response, including the time that the call waits for its turn. Cluster API
+	// answerLimit is the time limit for a response, including the time that the call waits in a queue. Cluster API
 	// waits for 10 s.
 	answerLimit = 9 * time.Second
 	// readLimit is the time limit for receiving a request.
 	readLimit = 3 * time.Second
 )
 
-// bounds limits a request. A request contains up to six objects, and bootstrap configurations contain files.
+// bounds returns the limits on a request. A request contains up to six objects, and bootstrap configurations contain
+// files.
 func bounds() untrusted.Bounds { return untrusted.Large() }
 
-// Hooks serves the hooks.
+// Hooks serves the runtime hooks.
 type Hooks struct {
 	// Live reads from the API server.
 	Live client.Reader
@@ -51,16 +53,16 @@ type Hooks struct {
 	gate *limit.Gate
 }
 
-// New returns Hooks that serve two calls from one address (or IPv6 /64) at the same time, and eight calls in total.
+// New returns Hooks that serve at most eight calls at the same time, and at most two from one address (or IPv6 /64).
 // Further calls wait.
 func New(h Hooks) *Hooks {
 	h.gate = limit.NewGate(limit.Bounds{User: 2, All: 8, Queue: 64, QueueUser: 32, Wait: answerLimit}, limit.Observer{})
 	return &h
 }
 
-// Only the relevant fields of requests are read.
+// The types contain only the fields of requests that are read.
 type (
-	// request is the request for CanUpdateMachine and CanUpdateMachineSet.
+	// request is a CanUpdateMachine or CanUpdateMachineSet request.
 	request struct {
 		Current objects `json:"current"`
 		Desired objects `json:"desired"`
@@ -91,10 +93,10 @@ type (
 			JoinConfiguration    fields `json:"joinConfiguration"`
 		} `json:"spec"`
 	}
-	// fields are the fields of an object, undecoded.
+	// fields are the undecoded fields of an object.
 	fields map[string]json.RawMessage
-	// order is the request for UpdateMachine. It only identifies the Machine. The update itself is read from the API
-	// server.
+	// order is an UpdateMachine request. Only the identity of the Machine is taken from the request. The update itself
+	// is read from the API server.
 	order struct {
 		Desired struct {
 			Machine struct {
@@ -107,7 +109,7 @@ type (
 	}
 )
 
-// response is a hook's response. Each hook uses some of its fields.
+// response is the response of a hook. Each hook sets only some of the fields.
 type response struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -116,7 +118,7 @@ type response struct {
 	Message string `json:"message,omitempty"`
 
 	Handlers []handler `json:"handlers,omitempty"`
-	// RetryAfterSeconds is 0 when an update is done.
+	// RetryAfterSeconds is 0 if the update has been completed.
 	RetryAfterSeconds int32 `json:"retryAfterSeconds,omitempty"`
 
 	MachinePatch                       *patch `json:"machinePatch,omitempty"`
@@ -126,7 +128,7 @@ type response struct {
 	InfrastructureMachineTemplatePatch *patch `json:"infrastructureMachineTemplatePatch,omitempty"`
 }
 
-// handler is a hook that is served.
+// handler describes a hook that is served.
 type handler struct {
 	Name        string `json:"name"`
 	RequestHook struct {
@@ -135,7 +137,7 @@ type handler struct {
 	} `json:"requestHook"`
 }
 
-// patch holds the parts of a change that are applied in place.
+// patch describes the changes that are made in place.
 type patch struct {
 	PatchType string `json:"patchType"`
 	Patch     []byte `json:"patch"`
@@ -160,8 +162,8 @@ func (h *Hooks) Register(mux *http.ServeMux) {
 
 const success, failure = "Success", "Failure"
 
-// serve responds to a call when it is the call's turn. If a request cannot be served, the reason is logged but not sent
-// to the caller.
+// serve returns a handler that responds to calls of a hook. If a call fails, the reason is logged but not sent to the
+// caller.
 func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Request) (response, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerLimit)
@@ -172,7 +174,7 @@ func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Req
 			return
 		}
 		defer seat.Release()
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readLimit)) // a slow sender must not occupy a seat
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readLimit)) // a slow client must not occupy a seat
 		request := new(Request)
 		if err := untrusted.ReadJSON(http.MaxBytesReader(w, r.Body, int64(bounds().Bytes)), request, bounds()); err != nil {
 			http.Error(w, "the request is not the JSON of "+hook+" in "+groupVersion+", or is too large", http.StatusBadRequest)

@@ -20,16 +20,16 @@ import (
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 )
 
-// fieldOwner is the field manager that owns the tasks that update machines. It owns no other tasks.
+// fieldOwner is the field manager for the tasks that update machines. It owns no other tasks.
 const fieldOwner = client.FieldOwner("drover-update")
 
-// retrySeconds is the time after which Cluster API calls again.
+// retrySeconds is the time after which Cluster API calls the hook again.
 const retrySeconds = 5
 
 // maxAttempt is the maximum length of an attempt's name, as defined in the schema.
 const maxAttempt = 63
 
-// step is the next step for a machine.
+// step is the next step of an update.
 type step struct {
 	// tasks are the updates that the machine must have, if write is true.
 	tasks    []infrav1.MachineTask
@@ -37,8 +37,8 @@ type step struct {
 	response response
 }
 
-// updateMachine takes an update one step further. It accepts only a Machine that Cluster API has started to update, and
-// reads the new version from the Machine itself.
+// updateMachine takes the next step of an update. It accepts only a Machine that Cluster API has started to update, and
+// reads the new version from the Machine in the API server.
 func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	name := types.NamespacedName{Namespace: o.Desired.Machine.Metadata.Namespace, Name: o.Desired.Machine.Metadata.Name}
 	unknown := response{Status: failure, Message: "there is no such Machine, or the Machine and its DroverMachine are not both being updated in place"}
@@ -84,8 +84,8 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 
 // decide returns the next step of an update. It has no side effects.
 //
-// A task stays the same for the whole update, no matter how often Cluster API calls. The task's ID contains the
-// Machine's generation, which also increases with changes that are unrelated to the version.
+// The task stays the same for the whole update, no matter how often Cluster API calls the hook. The task's ID is
+// derived from the Machine's generation, which may also increase because of changes that are unrelated to the version.
 func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clusterapi.Kubeadm) step {
 	to, attempt, here := machine.Spec.Version, protocol.Cut(of.Annotations[infrav1.AnnotationUpdateAttempt], maxAttempt), machine.Status.NodeInfo.KubeletVersion
 	var task *infrav1.MachineTask
@@ -132,14 +132,14 @@ func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clus
 	return step{write: true, response: response{Status: success, Message: fmt.Sprintf("Host %s was updated to %s", of.Status.HostName, to)}}
 }
 
-// taskID returns an ID that no other update of the machine has.
+// taskID returns an ID that is unique among the updates of a machine.
 func taskID(machine *clusterapi.Machine, attempt string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %s", machine.UID, machine.Spec.Version, machine.Generation, attempt))
 	return "update-" + hex.EncodeToString(sum[:8])
 }
 
-// apply writes the updates of a machine, unless the machine has changed since it was read. Tasks of other controllers
-// are kept.
+// apply writes the update tasks of a machine, unless the machine has changed since it was read. It keeps the tasks of
+// other controllers.
 func (h *Hooks) apply(ctx context.Context, of *infrav1.DroverMachine, tasks []infrav1.MachineTask) error {
 	list := make([]any, len(tasks))
 	for i := range tasks {

@@ -3,9 +3,9 @@
 
 package k3s
 
-// pinAddresses fixes each node's address to the address that its machine reported when it became a node. Hosts send the
-// cluster's token to the address of a server, so neither this machine nor a replacement may change the address with a
-// later report. The address can be changed only with spec.internalAddress of the Host.
+// pinAddresses keeps each node's address fixed to the address that its machine reported when it became a node. Hosts
+// send the cluster's token to a server's address. Therefore no later report from a machine may change the address. Only
+// spec.internalAddress of the Host can change it.
 func (in *Input) pinAddresses() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

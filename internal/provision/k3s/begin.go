@@ -10,8 +10,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// begin selects the host that starts the cluster, and reports whether hosts may receive instructions. The choice is
-// stored before that host receives instructions.
+// begin selects the host that starts the cluster, and reports whether hosts may get instructions. The selection must be
+// stored before the selected host gets instructions.
 func (d *decision) begin() bool {
 	s, etcd := &d.Stored, d.with(provisionv1.RoleEtcd)
 	first := d.named(s.First)
@@ -21,7 +21,7 @@ func (d *decision) begin() bool {
 	if s.Begun {
 		return d.hasData() || d.stop()
 	}
-	// There is no cluster yet to remove a node from.
+	// There is no cluster yet, so no nodes need to be removed.
 	for _, host := range d.leave {
 		d.release(host)
 	}
@@ -43,8 +43,8 @@ func (d *decision) begin() bool {
 	return false
 }
 
-// stop changes nothing, because none of the remaining hosts has the cluster's data. It releases hosts that are being
-// deleted, and returns false.
+// stop is called when none of the remaining hosts has the cluster's data. It releases hosts that are being deleted, and
+// changes nothing else. It always returns false.
 func (d *decision) stop() bool {
 	why := "a decision: no host has the cluster's data any more"
 	d.out.Unselected = slices.ContainsFunc(d.leave, func(h Host) bool { return isEtcd(&h) && !h.Leaving && !d.isOld(&h) })

@@ -11,7 +11,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// turns records which hosts are being restarted. Other hosts wait for them.
+// turns records which hosts are being restarted, because other hosts must wait for them.
 type turns struct {
 	// changing is a server that is being started, or "" if there is none.
 	changing string
@@ -19,7 +19,7 @@ type turns struct {
 	unavailable int
 }
 
-// change gives hosts that have joined their new instructions, if they can be changed now.
+// change gives new instructions to hosts that have joined and can be changed now.
 func (d *decision) change(removes []removal) error {
 	if err := d.resume(removes); err != nil {
 		return err
@@ -47,8 +47,8 @@ func (d *decision) change(removes []removal) error {
 	return nil
 }
 
-// changeHost gives a host its instructions immediately if they do not restart the host, and otherwise when it is the
-// host's turn.
+// changeHost gives a host its instructions. Instructions that do not restart the host are given immediately. Otherwise
+// the host may have to wait for other hosts.
 func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	next, err := d.write.render(m, m.Held.Join, does)
 	if err == nil && next.Start != m.Held.Start {
@@ -80,8 +80,8 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	return nil
 }
 
-// rejoin returns the URL through which a host that is restarted finds the cluster. It differs from the host's previous
-// URL if the server through which the host joined is gone. etcd members find each other through etcd.
+// rejoin returns the URL with which a host finds the cluster after a restart. A host needs a new URL if the server
+// through which it joined is gone. etcd members find each other through etcd.
 func (d *decision) rejoin(m *member) string {
 	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
 	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {
@@ -91,8 +91,8 @@ func (d *decision) rejoin(m *member) string {
 	return cmp.Or(url, m.Held.Join)
 }
 
-// mayChange returns what a host is waiting for before it is restarted, or "" if it does not have to wait. A host that
-// is not working does not have to wait.
+// mayChange returns what a host has to wait for before it is restarted, or "" if it does not have to wait. A connected
+// host that is not working does not have to wait for other hosts.
 func (d *decision) mayChange(m *member, now *turns) (why string) {
 	switch {
 	case !m.Connected:

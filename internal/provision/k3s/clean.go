@@ -3,12 +3,13 @@
 
 package k3s
 
-// clean is a script that runs its arguments if they exist, and fails if k3s or RKE2 is still running afterward. An
-// installer may have put its script in another place, in which case a host that looks clean would still be a node.
+// clean is a script that runs the uninstall scripts in its arguments, if they exist. It fails if k3s or RKE2 is still
+// running afterward. An installer may have put its uninstall script in a different place, and a host that only looks
+// clean would still be a node.
 //
-// It also removes data that these scripts leave behind: the node's password, and data in a user-defined directory,
-// which scripts released before July 2024 do not remove. RKE2's script fails if that directory is a mount point, after
-// it has emptied it.
+// The script also removes data that the uninstall scripts leave behind: the node's password, and data in a user-defined
+// directory. Uninstall scripts released before July 2024 do not remove that directory. RKE2's script fails if that
+// directory is a mount point, but only after it has emptied the directory.
 const clean = `ran=
 for script in "$@"; do
 	test -x "$script" || continue

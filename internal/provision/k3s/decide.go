@@ -4,12 +4,12 @@
 // Package k3s decides which Hosts belong to a k3s or RKE2 cluster, and which instructions each of them has to carry
 // out.
 //
-// The package has no side effects. The caller first stores the decisions that must not be made twice, then takes and
-// releases Hosts, and then writes their instructions. After that, it calls Decide again.
+// The package has no side effects. The caller first stores the decisions that must not be made twice. Then it takes and
+// releases Hosts, and writes their instructions. After that, it calls Decide again.
 //
-// Decide lists all steps. The roster determines which hosts are in the cluster and how well they work, without changing
-// anything. The writer creates the instructions of a host. Each step of a decision has a file: restore, begin, leave,
-// task, change and join.
+// Decide lists all steps of a decision. Each step has a file: restore, begin, leave, task, change and join. The roster
+// determines which hosts are in the cluster and how well they work, without changing anything. The writer creates the
+// instructions for a host.
 package k3s
 
 import (
@@ -20,13 +20,13 @@ import (
 
 // Decision lists the actions to take now.
 type Decision struct {
-	// Stored must be stored before anything else is done, if it has changed.
+	// Stored is the new state. If it has changed, it must be stored before anything else is done.
 	Stored Stored
 	// Take and Release are the names of Hosts to take and to release.
 	Take, Release []string
 	// Instructions are the instructions that hosts must have now, by host name.
 	Instructions map[string]*Instructions
-	// Waiting maps the name of each host that is not ready to the reason it is waiting.
+	// Waiting contains the hosts that are not ready. It maps each host's name to the reason why it is waiting.
 	Waiting map[string]string
 	// Hosts and Ready count the cluster's hosts, including hosts that are leaving.
 	Hosts, Ready int
@@ -36,18 +36,18 @@ type Decision struct {
 	Lost bool
 	// Unselected is true if some hosts have the cluster's data, but no pool selects any of them.
 	Unselected bool
-	// Task is the ID of the task that TaskHost is carrying out. It is empty if there is none.
+	// Task is the ID of the task that TaskHost is carrying out. It is empty if there is no such task.
 	Task, TaskHost string
 	// Restore is the next restore, or the restore in progress.
 	Restore CurrentRestore
-	// Configure is the spec that the caller must write back now; its generation must be noted in Stored.Restore. It is nil
-	// if there is none.
+	// Configure is the spec that the caller must write back now, or nil if there is none. The caller must record the
+	// new generation in Stored.Restore.
 	Configure []byte
-	// stuck is true if etcd members must be removed, but no server can do so before it is changed.
+	// stuck is true if etcd members must be removed, but no server is able to remove them before it is changed.
 	stuck bool
 }
 
-// decision is a Decision that is being built. Its steps change the field out and the input's Stored, which is a copy.
+// decision is a Decision under construction. Its steps change out and the input's Stored, which is a copy.
 type decision struct {
 	*roster
 	out Decision
@@ -80,7 +80,7 @@ func Decide(in Input) (Decision, error) {
 	return d.out, nil
 }
 
-// steps runs the steps in order, as far as currently possible.
+// steps takes the steps of the decision in order, until a step has to wait.
 func (d *decision) steps() error {
 	if restores, err := d.restore(); restores || err != nil {
 		return err
@@ -101,7 +101,6 @@ func (d *decision) steps() error {
 	return d.join()
 }
 
-// give adds a host's instructions to the decision.
 func (d *decision) give(m *member, join string) error {
 	instructions, err := d.write.render(m, join, d.dutiesOf(m, nil))
 	if err == nil {
@@ -110,7 +109,7 @@ func (d *decision) give(m *member, join string) error {
 	return err
 }
 
-// release releases a host, which may be about to be deleted.
+// release releases a host. Its Host may be about to be deleted.
 func (d *decision) release(host Host) {
 	d.out.Waiting[host.Name] = "leaves, and is cleaned"
 	d.out.Release = append(d.out.Release, host.Name)
@@ -122,7 +121,6 @@ func (d *decision) waitAll(why string) {
 	}
 }
 
-// count counts the hosts and the hosts that are ready.
 func (d *decision) count() {
 	d.out.Hosts = len(d.stay) + len(d.leave)
 	for _, m := range d.stay {

@@ -13,19 +13,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// distribution turns machines into a cluster. The decisions are the same for every distribution. Distributions differ
-// only in the files and commands on hosts, which come from these methods. Commands are complete, and each can be
-// repeated after an interruption.
+// distribution is a distribution of Kubernetes that can be installed. All distributions share the same decisions, and
+// differ only in the files and commands that these methods return. Each command can be repeated after an interruption.
 type distribution interface {
-	// checkConfig reads the user's configuration. Its errors name the field.
+	// checkConfig parses and validates the user's configuration. Its errors name the field.
 	checkConfig(field string, raw []byte) (map[string]any, error)
-	// checkKeys refuses to rotate keys if the cluster does not have any.
+	// checkKeys returns an error if the spec requests a rotation of encryption keys and the cluster has no such keys.
 	checkKeys(spec Spec) error
-	// checkSnapshots refuses a snapshot schedule together with configuration that turns snapshots off.
+	// checkSnapshots returns an error if the spec has a snapshot schedule and the configuration turns snapshots off.
 	checkSnapshots(spec Spec) error
 
-	// files returns the files that are written to a host before anything runs. Join is empty for the host that starts
-	// the cluster. A change to the files takes effect when the host is restarted.
+	// files returns the files that are written to a host before any command runs. join is empty for the host that
+	// starts the cluster. Changed files take effect when the host is restarted.
 	files(in *Input, host *member, join string) ([]protocol.HostFile, error)
 	// manifest returns the path of the file whose content the servers apply in the cluster.
 	manifest(in *Input) string
@@ -36,58 +35,58 @@ type distribution interface {
 	// probes returns the probes that check whether a host works.
 	probes(in *Input, host *member) []protocol.HostProbe
 
-	// install returns the command that installs the binaries and starts nothing. check returns a command that fails
-	// unless the installed programs match the spec.
+	// install returns the command that installs the binaries. It starts nothing. check returns a command that fails
+	// unless the installed binaries match the spec.
 	install(in *Input, host *member) []string
 	check(in *Input) []string
-	// start returns the command that starts or restarts a host. The command ends when the host is up.
+	// start returns the command that starts or restarts a host. The command returns when the host is up.
 	start(in *Input, host *member) []string
-	// stop returns the command that stops a server, and keeps it from starting when its machine starts.
+	// stop returns the command that stops a server. The server does not start again when its machine starts.
 	stop(in *Input) []string
-	// rotateCertificates and rotateKeys return the commands that renew the certificates of a server, and the keys that
-	// encrypt Secrets.
+	// rotateCertificates returns the command that renews the certificates of a server. rotateKeys returns the command
+	// that rotates the keys that encrypt Secrets.
 	rotateCertificates(in *Input, host *member) []string
 	rotateKeys(in *Input) []string
 
-	// snapshot returns the command that takes an etcd snapshot. The name of the snapshot's file starts with the given
-	// name.
+	// snapshot returns the command that takes an etcd snapshot. The name of the snapshot file starts with name.
 	snapshot(in *Input, name string) []string
-	// find returns a command that fails unless the host has the file of a restore. restore returns the command that
-	// then replaces the etcd data with that file and keeps the former data.
+	// find returns a command that fails unless the host has the file for a restore. restore returns the command that
+	// replaces the etcd data with that file and keeps the previous data.
 	find(in *Input, r *Restoring) []string
 	restore(in *Input, r *Restoring) []string
-	// keep, resume and rejoin prepare the start of a host during a restore. With keep, the host starts with the
-	// restored data; with resume, with its former data; and with rejoin, without any data of its own.
+	// keep, resume and rejoin return commands that prepare the start of a host during a restore. After keep, the host
+	// starts with the restored data. After resume, it starts with its previous data. After rejoin, it starts without
+	// data.
 	keep(in *Input) []string
 	resume(in *Input) []string
 	rejoin(in *Input, epoch string) []string
 
-	// removeNode removes a node from the cluster. forget lets a machine that was reinstalled join under the name of an
-	// existing node. keepNodes removes all nodes except the given ones.
+	// removeNode removes a node from the cluster. forget lets a reinstalled machine join under the name of an existing
+	// node. keepNodes removes all nodes except the given ones.
 	removeNode(in *Input, node string) []string
 	forget(in *Input, node string) []string
 	keepNodes(in *Input, nodes []string) []string
 	// leave makes a server leave etcd. clean removes the distribution from a machine.
 	leave(in *Input, node string) []string
 	clean(in *Input, host *member) protocol.HostInstruction
-	// remove returns the command that removes the distribution from a machine, if it is installed, regardless of who
-	// installed it.
+	// remove returns the command that removes the distribution from a machine if it is installed. It does not matter
+	// who installed it.
 	remove() []string
-	// kubeconfig is the file that an administrator on a server uses to reach the cluster. programs are the directories
-	// with kubectl that are not in PATH.
+	// kubeconfig returns the path of the file with which an administrator on a server reaches the cluster. programs
+	// returns the directories outside PATH that contain kubectl.
 	kubeconfig() string
 	programs() []string
 }
 
-// distributions contains all distributions that can be installed. A new one requires a file in this package and an
-// entry here.
+// distributions contains all distributions that can be installed. A new distribution requires a file in this package
+// and an entry here.
 var distributions = map[provisionv1.Distribution]distribution{
 	provisionv1.DistributionK3s:  k3s,
 	provisionv1.DistributionRKE2: rke2,
 }
 
-// distributionOf returns the distribution with the given name. It returns an error for an unknown name, so that no
-// other distribution is installed instead.
+// distributionOf returns the distribution with the given name. An unknown name is an error, because otherwise a
+// different distribution might be installed.
 func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	if found, ok := distributions[name]; ok {
 		return found, nil
@@ -95,8 +94,8 @@ func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	return nil, fmt.Errorf("spec.distribution: there is no distribution %q, only %q", name, slices.Sorted(maps.Keys(distributions)))
 }
 
-// CheckConfig reads spec.config or spec.serverConfig and checks that the distribution accepts it. The argument field is
-// the name of the field. The error names the forbidden option but contains no values.
+// CheckConfig parses spec.config or spec.serverConfig, and checks that the distribution accepts it. field is the name
+// of the spec field, for errors. Errors name forbidden options, but contain no values.
 func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[string]any, error) {
 	dist, err := distributionOf(name)
 	if err != nil {
@@ -105,7 +104,7 @@ func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[s
 	return dist.checkConfig(field, raw)
 }
 
-// CheckKeys refuses to rotate keys if the cluster does not have any.
+// CheckKeys returns an error if the spec requests a rotation of encryption keys and the cluster has no such keys.
 func CheckKeys(spec Spec) error {
 	dist, err := distributionOf(spec.Distribution)
 	if err != nil || spec.EncryptionKeyRotation == 0 {
@@ -114,7 +113,7 @@ func CheckKeys(spec Spec) error {
 	return dist.checkKeys(spec)
 }
 
-// CheckSnapshots refuses a snapshot schedule together with the option that turns the distribution's snapshots off.
+// CheckSnapshots returns an error if the spec has a snapshot schedule and the configuration turns snapshots off.
 func CheckSnapshots(spec Spec) error {
 	dist, err := distributionOf(spec.Distribution)
 	if err != nil || spec.Etcd.Schedule == "" {
@@ -123,8 +122,8 @@ func CheckSnapshots(spec Spec) error {
 	return dist.checkSnapshots(spec)
 }
 
-// Removals returns the commands that remove any distribution from a machine, by distribution name. Distributions that
-// are removed by the same command share an entry.
+// Removals returns the commands that remove distributions from a machine, by distribution name. If several
+// distributions are removed by the same command, only one of them has an entry.
 func Removals() map[string][]string {
 	all, seen := map[string][]string{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(distributions)) {
@@ -136,16 +135,16 @@ func Removals() map[string][]string {
 	return all
 }
 
-// Kubeconfig is the file that an administrator on a server uses to reach the cluster.
+// Kubeconfig describes the file with which an administrator on a server reaches the cluster.
 type Kubeconfig struct {
 	// Distribution is the distribution that creates the file.
 	Distribution string
 	File         string
-	// Programs are the directories with kubectl that are not in PATH.
+	// Programs are the directories outside PATH that contain kubectl.
 	Programs []string
 }
 
-// Kubeconfigs returns the file of each distribution.
+// Kubeconfigs returns the Kubeconfigs of all distributions.
 func Kubeconfigs() (all []Kubeconfig) {
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(distributions))) {
 		d := distributions[name]

@@ -10,14 +10,14 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// hasData reports whether a host that stays has the cluster's data.
+// hasData reports whether any member has the cluster's data.
 func (r *roster) hasData() bool {
 	return slices.ContainsFunc(r.with(provisionv1.RoleEtcd), func(m *member) bool {
 		return m.Held != nil && !r.isOld(&m.Host) && (m.up() || !m.Held.Rejoins)
 	})
 }
 
-// lost reports whether no host of the cluster has its data.
+// lost reports whether no server has the cluster's data.
 func (r *roster) lost() bool {
 	for _, m := range r.servers() {
 		if m.is(provisionv1.RoleEtcd) && !r.isOld(&m.Host) {
@@ -27,8 +27,8 @@ func (r *roster) lost() bool {
 	return true
 }
 
-// etcd returns the number of all etcd members, and the number of members that work. A host that is gone but has not
-// been removed from the cluster is still a member. A host that could not join is not.
+// etcd returns the number of etcd members, and the number of members that are working. A host that is gone remains a
+// member until it is removed from the cluster. A host that could not join is not a member.
 func (r *roster) etcd() (members, work int) {
 	for name, node := range r.Stored.Nodes {
 		if !node.Etcd {
@@ -49,8 +49,7 @@ func (r *roster) etcd() (members, work int) {
 
 func quorum(members int) int { return members/2 + 1 }
 
-// canSpareOne reports whether etcd keeps its quorum while a member is restarted. If there are only one or two members,
-// all of them must work first, because the remaining member has no quorum in any case.
+// current reports whether a host has been started with its current instructions.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()
 	if members <= 2 {
@@ -59,7 +58,7 @@ func (r *roster) canSpareOne() bool {
 	return work-1 >= quorum(members)
 }
 
-// current reports whether a host has been started with all of its current instructions.
+// current reports whether a host has been started with its current instructions.
 func (r *roster) current(m *member) bool {
 	if m.Held == nil {
 		return false
@@ -68,8 +67,8 @@ func (r *roster) current(m *member) bool {
 	return err == nil && now.Start == m.Held.Start
 }
 
-// operator returns the server that removes nodes, or nil if there is none. It must work and be up to date. A server
-// that has started to remove nodes continues.
+// operator returns the server that removes nodes, or nil if there is none. The server must be working and up to date. A
+// server that has already started to remove nodes is preferred.
 func (r *roster) operator() *member {
 	var best *member
 	for _, m := range r.ordered() {
@@ -83,7 +82,7 @@ func (r *roster) operator() *member {
 	return best
 }
 
-// idle returns a server with a role that can be given a task, or nil if there is none.
+// idle returns a server that has the role and can be given a task, or nil if there is none.
 func (r *roster) idle(role provisionv1.HostRole) *member {
 	for _, m := range r.ordered() {
 		if m.is(role) && m.up() && r.current(m) {
@@ -93,7 +92,7 @@ func (r *roster) idle(role provisionv1.HostRole) *member {
 	return nil
 }
 
-// holder returns the server that was given a task, or nil if there is none.
+// holder returns the server with the given task, or nil if there is none.
 func (r *roster) holder(id string) *member {
 	for _, m := range r.stay {
 		if m.Held != nil && m.Held.Task == id {
@@ -104,7 +103,7 @@ func (r *roster) holder(id string) *member {
 }
 
 // changing returns a server that is being started, or "" if there is none. Other servers do not wait for a server that
-// has failed. They also do not wait for a host that is not connected, unless the connection was lost during the change.
+// has failed. They wait for a disconnected server only if it lost its connection during the change.
 func (r *roster) changing() string {
 	for _, m := range r.ordered() {
 		if m.server() && m.Held != nil && m.State.Busy() && (m.Connected || m.Held.Changed && r.current(m)) {
@@ -114,8 +113,9 @@ func (r *roster) changing() string {
 	return ""
 }
 
-// unavailable counts the workers that are being changed, and the workers that failed or disconnected because of this
-// change. This prevents a change from breaking all workers. Other workers that do not work are ignored.
+// unavailable counts the workers that are being changed, and the workers that failed or lost their connection because
+// of this change. The count prevents a change from breaking all workers. Workers that were already broken are not
+// counted.
 func (r *roster) unavailable() (n int) {
 	for _, m := range r.stay {
 		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {
@@ -129,7 +129,7 @@ func (r *roster) unavailable() (n int) {
 }
 
 // broken returns a server that was broken by the change that is about to be made to another server, or "" if there is
-// none. A server that is leaving counts as well.
+// none. The search includes servers that are leaving the cluster.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {
@@ -139,8 +139,8 @@ func (r *roster) broken(other *member) string {
 	return ""
 }
 
-// behind returns a control plane server that is not running the version in the spec, or "" if there is none. A server
-// that is not connected does not count, because it serves no users.
+// behind returns a control plane server that is not running the version in the spec, or "" if there is none.
+// Disconnected servers are ignored, because they serve no users.
 func (r *roster) behind() string {
 	for _, m := range r.ordered() {
 		if m.is(provisionv1.RoleControlPlane) && m.Held != nil && m.Connected && (m.Held.Version != r.Spec.Version || !m.working()) {

@@ -18,16 +18,16 @@ type Input struct {
 	Hosts []Host
 	// Registries is the content of registries.yaml, or nil if there is none.
 	Registries []byte
-	// Manifest installs the agent of the Cluster. It is nil once an agent has joined.
+	// Manifest is the manifest that installs the Cluster's agent. It is nil after an agent has joined.
 	Manifest []byte
 	// S3 contains the credentials for spec.etcd.s3.
 	S3 S3Credentials
-	// Snapshots are the snapshots that have been requested or taken, in the order in which they are taken.
+	// Snapshots are the snapshots that have been requested or taken, in order.
 	Snapshots []Snapshot
-	// Now is the time in seconds since 1970. Numbers that become part of IDs are never smaller than Now, so a hub that
-	// was restored from a backup does not use a number twice.
+	// Now is the current time in Unix seconds. Numbers in IDs are never smaller than Now, so that a hub that was
+	// restored from a backup does not reuse a number.
 	Now int64
-	// Restores are the restores that have been requested or have ended, in the order in which they are carried out.
+	// Restores are the restores that have been requested or have ended, in order.
 	Restores []Restore
 	// Generation is the generation of the spec.
 	Generation int64
@@ -35,18 +35,18 @@ type Input struct {
 	Refused bool
 }
 
-// S3Credentials are the credentials of an object store. All are optional.
+// S3Credentials are the credentials for an object store. All fields are optional.
 type S3Credentials struct {
 	AccessKey, SecretKey string
 	CA                   []byte
 }
 
-// Spec is the user's spec after parsing.
+// Spec is the user's spec in parsed form.
 type Spec struct {
 	provisionv1.ClusterInstallationSpec
 	// Config and ServerConfig are the results of CheckConfig.
 	Config, ServerConfig map[string]any
-	// Selectors are the selectors of the pools.
+	// Selectors are the selectors of the pools, in the order of the pools.
 	Selectors []labels.Selector
 }
 
@@ -55,17 +55,18 @@ type Spec struct {
 type Stored struct {
 	Token      string `json:"token"`
 	AgentToken string `json:"agentToken"`
-	// First is the host that starts the cluster. If two hosts did, there would be two clusters.
+	// First is the host that starts the cluster. It is stored because a second host that starts the cluster would
+	// create another cluster.
 	First string `json:"first,omitempty"`
-	// Begun is true once the host in First has been up. From then on, no host starts the cluster again.
+	// Begun is true after the host in First has been up. From that time on, no host may start the cluster again.
 	Begun bool `json:"begun,omitempty"`
-	// Nodes contains, by name, the hosts that were given instructions to join. A host stays in the map until its node
-	// has been removed.
+	// Nodes contains the hosts that were told to join, by name. A host stays in the map until its node has been
+	// removed.
 	Nodes map[string]Node `json:"nodes,omitempty"`
-	// Joins counts the joins of nodes.
+	// Joins is the sequence number of the last join.
 	Joins int64 `json:"joins,omitempty"`
-	// Keys is the last rotation of encryption keys that succeeded, and KeysFailed is the last rotation that failed.
-	// KeysProblem explains why it failed.
+	// Keys is the last rotation of encryption keys that succeeded. KeysFailed is the last rotation that failed, and
+	// KeysProblem explains why.
 	Keys        int64  `json:"keys,omitempty"`
 	KeysFailed  int64  `json:"keysFailed,omitempty"`
 	KeysProblem string `json:"keysProblem,omitempty"`
@@ -74,48 +75,49 @@ type Stored struct {
 	StoredRestores
 }
 
-// Node is a host that was given instructions to join.
+// Node is a host that was told to join.
 type Node struct {
-	// UID is the UID of the Host, because another Host with the same name is another machine.
+	// UID is the UID of the Host. Another Host with the same name is a different machine.
 	UID string `json:"uid"`
 	// Join is the sequence number of the join.
 	Join int64 `json:"join"`
 	// Etcd reports whether the node is an etcd member.
 	Etcd bool `json:"etcd,omitempty"`
-	// Planned is true if the host has had instructions. A host whose instructions have been removed is being cleaned.
-	// The name is part of the stored format.
+	// Planned is true if the host has had instructions. If its instructions are removed, the host is being cleaned. The
+	// name is part of the stored format.
 	Planned bool `json:"planned,omitempty"`
 	// Address is the address that the machine reported when it became a node.
 	Address string `json:"address,omitempty"`
 }
 
-// Host holds the facts about a host.
+// Host describes a host.
 type Host struct {
 	Name, UID string
 	Labels    map[string]string
-	// Address is the address at which other hosts reach the host, or "" if it reports none.
+	// Address is the address at which other hosts reach the host. It is empty if the host reports no address.
 	Address string
-	// NodeIPs are the addresses of the host's node. There is one address, or in a dual-stack cluster a second one from
-	// the other IP family if the machine reports it. If there are none, the distribution chooses the addresses.
+	// NodeIPs are the addresses of the host's node. In a dual-stack cluster there may be a second address from the
+	// other IP family, if the machine reports one. If NodeIPs is empty, the distribution chooses the addresses.
 	NodeIPs []string
 	// NodeLabels and NodeTaints come from the host's join command.
 	NodeLabels, NodeTaints []string
 	// Taken is true if the host is taken for this cluster. Otherwise it is free.
 	Taken bool
-	// Leaving is true if the Host is being deleted. It is cleaned once it has been released.
+	// Leaving is true if the Host is being deleted. Its machine is cleaned after the Host has been released.
 	Leaving bool
-	// Gone is true if the Host is being deleted and has not been connected since. Nothing waits for such a host.
+	// Gone is true if the Host is being deleted and its agent has not been connected since. Nothing waits for such a
+	// host.
 	Gone      bool
 	Connected bool
-	// Lost is true if the host has been disconnected for so long that its work is abandoned.
+	// Lost is true if the host has been disconnected for so long that nothing waits for its work.
 	Lost bool
-	// Held is stored together with the host's instructions. It is nil if the host has none.
+	// Held is the note that is stored with the host's instructions. It is nil if the host has none.
 	Held *Held
 	// Host is the host's progress with its instructions.
 	progress.Host
 }
 
-// poolOf returns the first pool that selects a host, or nil if none does.
+// poolOf returns the first pool whose selector matches a host, or nil if there is none.
 func (in *Input) poolOf(host Host) *provisionv1.HostPool {
 	for i, selector := range in.Spec.Selectors {
 		if selector.Matches(labels.Set(host.Labels)) {
@@ -125,8 +127,8 @@ func (in *Input) poolOf(host Host) *provisionv1.HostPool {
 	return nil
 }
 
-// assumeUnreadable treats each host with unreadable instructions as a disconnected member of its pool. Such a host
-// keeps its role in the cluster, and other hosts wait for it no longer than for a lost host.
+// assumeUnreadable treats a host with unreadable instructions as a disconnected member of its pool. The host keeps its
+// role in the cluster. Other hosts wait for it only as long as for a lost host.
 func (in *Input) assumeUnreadable() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

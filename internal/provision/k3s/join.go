@@ -52,13 +52,13 @@ func (d *decision) join() error {
 	return nil
 }
 
-// nextJoin returns the number of the next join.
+// nextJoin returns the sequence number of the next join.
 func (d *decision) nextJoin() int64 {
 	d.Stored.Joins = max(d.Stored.Joins+1, d.Now)
 	return d.Stored.Joins
 }
 
-// addNode records that a host becomes a node.
+// addNode records that a host is becoming a node.
 func (d *decision) addNode(m *member) {
 	if d.Stored.Nodes == nil {
 		d.Stored.Nodes = map[string]Node{}
@@ -70,8 +70,8 @@ func (d *decision) addNode(m *member) {
 	d.Stored.Nodes[m.Name] = node
 }
 
-// wayIn returns the URL that a host uses to join, or the reason to wait. The URL is empty for the host that starts the
-// cluster.
+// wayIn returns the URL with which a host joins, or the reason why it must wait. The URL is empty for the host that
+// starts the cluster.
 func (r *roster) wayIn(m *member) (url, why string) {
 	if m.Name == r.Stored.First && !r.Stored.Begun {
 		return "", ""

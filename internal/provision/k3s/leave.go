@@ -17,16 +17,16 @@ import (
 type removal struct {
 	Node string
 	Join int64
-	// host is the host that leaves, or nil if it is gone.
+	// host is the leaving host, or nil if it is gone.
 	host *Host
 }
 
-// id returns the ID of the instruction. The ID changes each time the node joins again.
+// id returns the ID of the instruction that removes the node. The ID changes each time the node joins again.
 func (r removal) id() string { return "remove-" + digest(r.Node, r.Join) }
 
-// leaves finds the nodes that must be removed from the cluster, releases the hosts whose nodes have been removed, and
-// returns the removals that can be made now. A node is removed before its host is cleaned, because etcd would otherwise
-// count a member that no longer exists.
+// leaves finds the nodes that must be removed from the cluster, and returns the removals that are possible now. It also
+// releases the hosts whose nodes have been removed. A node must be removed before its host is cleaned. Otherwise etcd
+// would count a member that no longer exists.
 func (d *decision) leaves() []removal {
 	operator := d.operator()
 	told, failed := d.told()
@@ -38,8 +38,8 @@ func (d *decision) leaves() []removal {
 			id = removal{Node: name, Join: node.Join}.id()
 		}
 		stays := m != nil && m.UID == node.UID
-		// The host was about to leave but stays. A removal that has already run would not run again later, and a failed
-		// removal runs again only with another ID.
+		// The node needs a new ID for its next removal. If the host was about to leave but stays, the removal with the
+		// old ID may already have run and would not run again. A failed removal also runs again only with a new ID.
 		if stays && told.Has(id) || failed.Has(id) {
 			node.Join = d.nextJoin()
 		}
@@ -64,7 +64,7 @@ func (d *decision) leaves() []removal {
 	return d.removable(all, operator)
 }
 
-// told returns the IDs of removals that are in the hosts' instructions, and the IDs of removals that may have failed.
+// told returns the IDs of all removals in the hosts' instructions, and the IDs of removals that may have failed.
 func (r *roster) told() (all, failed sets.Set[string]) {
 	all, failed = sets.New[string](), sets.New[string]()
 	for _, h := range r.Hosts {
@@ -79,8 +79,8 @@ func (r *roster) told() (all, failed sets.Set[string]) {
 	return all, failed
 }
 
-// removable returns the removals that can be made now. etcd members leave one at a time, and only while the others have
-// a quorum.
+// removable returns the removals that are possible now. etcd members are removed one at a time, and only while the
+// remaining members have a quorum.
 func (d *decision) removable(all []removal, operator *member) (now []removal) {
 	members, work := d.etcd()
 	begun := func(r removal) bool { return operator != nil && slices.Contains(operator.Held.Removes, r.id()) }

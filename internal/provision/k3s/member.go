@@ -35,13 +35,13 @@ func rolesOf(pool *provisionv1.HostPool) string {
 	return strings.Join(names, ",")
 }
 
-// up reports whether a host works and has carried out its instructions.
+// up reports whether a host is working and has carried out its instructions.
 func (m *member) up() bool {
 	return m.Connected && m.Held != nil && m.State == progress.Up && m.Held.Stopped == "" && m.Held.Finds == ""
 }
 
 // startOptions returns options for systemctl. A server that runs only etcd is not up until a server with an API server
-// has joined, and that server in turn waits for the first server.
+// has joined, and the joining server waits for the etcd server to be started.
 func (m *member) startOptions() []string {
 	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
 		return []string{"--no-block"}
@@ -49,7 +49,7 @@ func (m *member) startOptions() []string {
 	return nil
 }
 
-// taints returns the taints of a server that is not a worker. They are the same as in Rancher.
+// taints returns the taints for a server that is not a worker. Rancher uses the same taints.
 func (m *member) taints() (taints []string) {
 	if m.is(provisionv1.RoleWorker) {
 		return nil
@@ -63,8 +63,8 @@ func (m *member) taints() (taints []string) {
 	return taints
 }
 
-// working reports whether a host fulfills its role in the cluster. This includes hosts that are removing a node or have
-// a task, because they are not restarted for that.
+// working reports whether a host fulfills its role in the cluster. Hosts that are removing a node or carrying out a
+// task are working too, because these duties do not require a restart.
 func (h *Host) working() bool {
 	if !h.Connected || h.Held == nil || h.Held.Stopped != "" {
 		return false
@@ -75,7 +75,7 @@ func (h *Host) working() bool {
 // hasDuties reports whether a host is removing a node or has a task.
 func (h *Host) hasDuties() bool { return len(h.Held.Removes) > 0 || h.Held.Task != "" }
 
-// neverJoined reports whether a host failed before it was part of the cluster.
+// neverJoined reports whether a host failed before it belonged to the cluster.
 func (h *Host) neverJoined() bool {
 	return h.Held != nil && h.State == progress.Failed && !h.Held.Changed && !h.hasDuties()
 }
@@ -84,7 +84,7 @@ func isEtcd(host *Host) bool {
 	return host.Held != nil && slices.Contains(strings.Split(host.Held.Roles, ","), string(provisionv1.RoleEtcd))
 }
 
-// busy returns what a host with instructions is doing, or "" if it is up to date and working.
+// busy describes what a host with instructions is doing. It returns "" if the host is up to date and working.
 func busy(m *member) string {
 	switch {
 	case !m.Connected:

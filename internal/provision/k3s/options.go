@@ -14,15 +14,15 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// reserved returns the options of config.yaml that Drover sets.
+// reserved returns the options in config.yaml that only Drover may set.
 func reserved() []string {
 	return []string{
 		"server", "token", "token-file", "agent-token", "agent-token-file", "cluster-secret", "cluster-init",
 		"cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
 		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent",
 		"datastore-endpoint", "config", "private-registry",
-		"write-kubeconfig", // this file is needed to remove nodes
-		// Hosts use these ports and addresses to join, and the probes use them on the loopback interface.
+		"write-kubeconfig", // required to remove nodes
+		// Hosts join through these ports and addresses. Probes use them on the loopback interface.
 		"https-listen-port", "bind-address", "supervisor-port", "apiserver-port", "apiserver-bind-address",
 		// options that spec.etcd sets
 		"etcd-snapshot-schedule-cron", "etcd-snapshot-retention", "etcd-snapshot-dir", "etcd-s3", "etcd-s3-endpoint",
@@ -31,17 +31,17 @@ func reserved() []string {
 	}
 }
 
-// shortOptions returns the short names of reserved options.
+// shortOptions maps the short names of reserved options to their long names.
 func shortOptions() map[string]string {
 	return map[string]string{"s": "server", "t": "token", "d": "data-dir", "c": "config", "o": "write-kubeconfig"}
 }
 
-// reservedArguments returns the arguments of components that Drover or the distribution sets, by the option that passes
-// them. With other values, probes would never succeed, nodes would have other names, or etcd would have other members.
+// reservedArguments returns the component arguments that only Drover or the distribution may set, by the option that
+// passes them. Other values would break probes, change the names of nodes, or change the members of etcd.
 func reservedArguments() map[string][]string {
 	return map[string][]string{
-		// With its own configuration file, the kubelet would ignore the distribution's settings, such as the port for
-		// the probes.
+		// With its own configuration file, the kubelet would ignore settings from the distribution, such as the port
+		// for probes.
 		"kubelet-arg": {"healthz-port", "healthz-bind-address", "hostname-override", "register-node", "kubeconfig", "config", "config-dir"},
 		"etcd-arg": {
 			"name", "data-dir", "listen-metrics-urls", "listen-client-urls", "listen-peer-urls", "advertise-client-urls",
@@ -51,9 +51,9 @@ func reservedArguments() map[string][]string {
 	}
 }
 
-// optionName returns the name of the option that a key of config.yaml sets. The distributions turn each key into a
-// flag, so the key "token=x" sets "token", and "t" is its short form. A key that ends with "+" adds to the values from
-// other files.
+// optionName returns the name of the option that a key in config.yaml sets. The distributions turn each key into a
+// flag. For example, the keys "token=x" and "t" both set the option "token". A key that ends with "+" adds to the
+// values from other files.
 func optionName(key string) string {
 	name, _, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(key), "+"), "=")
 	name = strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-")
@@ -64,13 +64,13 @@ func optionName(key string) string {
 }
 
 // argumentName returns the name of the argument that a value such as "--healthz_port=0" sets. Components accept
-// underscores instead of hyphens, and the distributions accept "+=" and "-=" to change a list.
+// underscores in place of hyphens. The distributions accept "+=" and "-=", which change a list.
 func argumentName(value string) string {
 	name, _, _ := strings.Cut(strings.TrimSpace(value), "=")
 	return strings.ReplaceAll(strings.Trim(name, "-+ "), "_", "-")
 }
 
-// reservedPattern returns a pattern of the reserved options, with their short names.
+// reservedPattern returns a regular expression that matches the names and short names of the reserved options.
 func reservedPattern() string {
 	all := strings.Join(slices.Concat(reserved(), slices.Sorted(maps.Keys(shortOptions()))), "|")
 	return strings.ReplaceAll(all, "-", ".")
@@ -103,8 +103,8 @@ func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
 	return config, nil
 }
 
-// hasS3Retention reports whether a version counts the snapshots in a bucket separately. Older versions do not know the
-// option and would not start with it.
+// hasS3Retention reports whether a version has a separate retention for the snapshots in a bucket. Older versions do
+// not know the option and would not start with it.
 func hasS3Retention(of string) bool {
 	v, err := version.ParseGeneric(of)
 	if err != nil {
@@ -114,8 +114,8 @@ func hasS3Retention(of string) bool {
 	return v.Major() > 1 || v.Minor() >= 34 || is && v.Patch() >= first
 }
 
-// nodeIP returns the addresses of a host's node. A cluster with both IP families accepts only nodes with an address of
-// each family.
+// nodeIP returns the addresses of a host's node. A dual-stack cluster accepts only nodes with an address from each IP
+// family.
 func (in *Input) nodeIP(host *member) any {
 	if !in.dualStack() || len(host.NodeIPs) == 1 {
 		return host.NodeIPs[0]
@@ -123,7 +123,7 @@ func (in *Input) nodeIP(host *member) any {
 	return host.NodeIPs
 }
 
-// dualStack reports whether the cluster's pods have addresses of both families.
+// dualStack reports whether the cluster's pods have addresses from both IP families.
 func (in *Input) dualStack() bool {
 	families := map[bool]bool{}
 	for _, config := range []map[string]any{in.Spec.Config, in.Spec.ServerConfig} {

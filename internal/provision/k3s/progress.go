@@ -11,7 +11,7 @@ import (
 )
 
 // ended returns the outcome of a snapshot or restore that has ended. If stored is false, the outcome comes from this
-// decision, which takes effect only once it has been stored.
+// decision and takes effect only after the decision has been stored.
 func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
 	if o, stored = in.Stored.Outcomes[id]; stored {
 		return o, true, true
@@ -20,8 +20,8 @@ func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
 	return o, ended, false
 }
 
-// SnapshotProgress returns the progress of a snapshot after a decision. It returns false if the snapshot has ended with
-// this decision and the decision has not been stored yet.
+// SnapshotProgress returns the progress of a snapshot according to a decision. It returns false if the snapshot ends
+// with this decision, because the decision must be stored first.
 func (in *Input) SnapshotProgress(snap Snapshot, d Decision) (progress.Snapshot, bool) {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotPending, File: snap.Name, Message: "waits for a server with etcd that is up, and has nothing else to do"}
 	o, ended, stored := in.ended(snap.ID, d)
@@ -37,8 +37,8 @@ func (in *Input) SnapshotProgress(snap Snapshot, d Decision) (progress.Snapshot,
 	return p, ended == stored
 }
 
-// RestoreProgress returns the progress of a restore after a decision. It returns false if the restore has ended with
-// this decision and the decision has not been stored yet.
+// RestoreProgress returns the progress of a restore according to a decision. It returns false if the restore ends with
+// this decision, because the decision must be stored first.
 func (in *Input) RestoreProgress(wanted Restore, d Decision) (progress.Restore, bool) {
 	o, ended, stored := in.ended(wanted.ID, d)
 	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Message: "waits for EtcdRestore " + d.Restore.Name}
@@ -76,7 +76,7 @@ func (o Outcome) progress() progress.Restore {
 		Message: fmt.Sprintf("host %s has restored the snapshot, and all servers are up", o.Host)}
 }
 
-// progress returns the progress of the next restore, or of the restore in progress.
+// progress returns the progress of the next restore or the restore in progress.
 func (r CurrentRestore) progress() progress.Restore {
 	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Host: r.Host, Message: "in progress" + r.WaitsFor()}
 	switch r.Step {
@@ -93,7 +93,7 @@ func (r CurrentRestore) progress() progress.Restore {
 	return p
 }
 
-// WaitsFor describes what the restore is waiting for, as the end of a sentence.
+// WaitsFor describes what the restore is waiting for. The text is the end of a sentence.
 func (r CurrentRestore) WaitsFor() string {
 	if r.Waits == "" {
 		return ""

@@ -15,36 +15,38 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// alwaysEncrypted is RKE2, which always encrypts Secrets, regardless of its configuration.
+// alwaysEncrypted is for RKE2, which always encrypts Secrets, regardless of its configuration.
 type alwaysEncrypted struct{ rancher }
 
 func (alwaysEncrypted) checkKeys(Spec) error { return nil }
 
-// rancher is k3s or RKE2, which accept the same configuration. Its fields contain the differences between the two,
-// according to their documentation at docs.k3s.io and docs.rke2.io.
+// rancher is the distribution k3s or RKE2. Both accept the same configuration. The fields contain their differences, as
+// documented at docs.k3s.io and docs.rke2.io.
 type rancher struct {
-	// name is used in the names of directories and binaries.
+	// name is the part of directory and binary names that identifies the distribution.
 	name string
 	// script is the distribution's own installer.
 	script string
-	// installs returns the variables that, in addition to the version, specify the kind of node for the installer.
+	// installs returns the environment variables that tell the installer which kind of node to install. They do not
+	// include the version.
 	installs func(kind string) []string
-	// joinPort is the port that other hosts use to join through a server.
+	// joinPort is the port of a server through which other hosts join.
 	joinPort int
 	// server and agent are the systemd units.
 	server, agent string
-	// cleanServer and cleanAgent are the scripts that remove the distribution.
+	// cleanServer and cleanAgent are the scripts that remove the distribution from a machine.
 	cleanServer, cleanAgent []string
-	// dataDirVariable is the environment variable that tells these scripts the data directory.
+	// dataDirVariable is the environment variable with the data directory for these scripts.
 	dataDirVariable string
 	// kubectl is the kubectl command line on a server, and config is its kubeconfig.
 	kubectl, config string
-	// folders are directories with binaries that are not in PATH.
+	// folders are directories outside PATH that contain binaries.
 	folders []string
-	// stopPods are scripts that stop processes that keep running without the server's service. These are etcd and the
-	// API server, if they run as pods. The first script that exists is run.
+	// stopPods are scripts that stop processes that keep running when the server's service is stopped. These are etcd
+	// and the API server, if they run as pods. Only the first script that exists is run.
 	stopPods []string
-	// begins is the option for the host that starts a cluster with etcd. It is empty if all clusters have etcd.
+	// begins is the option for the host that starts a cluster with etcd. It is empty if the distribution always uses
+	// etcd.
 	begins string
 }
 
@@ -66,8 +68,8 @@ var (
 	}}
 )
 
-// places returns the paths at which an installer may have left a script. RKE2's packages install below /usr, and both
-// distributions install below /opt if /usr is read-only.
+// places returns the paths where an installer may have put a script. RKE2's packages use /usr. Both distributions use
+// /opt if /usr is read-only.
 func places(name string) []string {
 	return []string{"/usr/local/bin/" + name, "/opt/bin/" + name, "/opt/rke2/bin/" + name, "/usr/bin/" + name}
 }
@@ -78,7 +80,7 @@ func (r rancher) dataDir(in *Input) string {
 	return cmp.Or(in.Spec.DataDir, "/var/lib/rancher/"+r.name)
 }
 
-// s3CA returns the path of the file with the CA of the object store.
+// s3CA returns the path of the file with the CA certificates of the object store.
 func (r rancher) s3CA() string { return r.folder() + "/etcd-s3-ca.crt" }
 
 func (r rancher) files(in *Input, host *member, join string) ([]protocol.HostFile, error) {
@@ -114,7 +116,7 @@ func (r rancher) joinURL(address string) string {
 	return fmt.Sprintf("https://%s:%d", address, r.joinPort)
 }
 
-// probes returns probes that send requests to each host's loopback interface.
+// probes returns probes that send requests to the loopback interface of the host.
 func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 	tls := path.Join(r.dataDir(in), "server/tls")
 	var probes []protocol.HostProbe
@@ -133,14 +135,14 @@ func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 	return probes
 }
 
-// paths contains the usual directories for binaries, including the directories that the distributions' installers use.
+// paths lists the usual directories for binaries, and the directories that the distributions' installers use.
 const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
 
-// run returns a command that runs a script with arguments. Values are passed as arguments rather than as variables of
-// the instruction, because a host treats variables as secrets and would redact their values in its reports.
+// run returns a command that runs a script with arguments. Values are not passed as the instruction's variables,
+// because a host treats these as secrets and would redact the values in its reports.
 func (r rancher) run(in *Input, words ...string) []string { return r.runWith(in, nil, words...) }
 
-// runWith is like run, with additional variables and their values.
+// runWith is like run, with additional environment variables.
 func (r rancher) runWith(in *Input, variables []string, words ...string) []string {
 	return slices.Concat([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + r.dataDir(in)}, variables, []string{"/bin/sh", "-c"}, words)
 }
@@ -179,7 +181,7 @@ func (r rancher) snapshot(in *Input, name string) []string {
 	return r.run(in, snapshot, r.name, strconv.Itoa(1+count(in.Spec.Etcd.S3 != nil)), name)
 }
 
-// file returns the variables that contain the name of the snapshot's file.
+// file returns the environment variables that identify the snapshot file.
 func file(of *Restoring) []string {
 	variables := []string{"FILE=" + of.File}
 	if of.Begins {
@@ -229,7 +231,8 @@ func (r rancher) clean(in *Input, host *member) protocol.HostInstruction {
 	}
 }
 
-// remove removes both distributions. Neither touches the other's files.
+// remove returns a command that removes both distributions. The scripts of one distribution do not touch the files of
+// the other one.
 func (rancher) remove() []string {
 	var all []string
 	for _, name := range []string{"rke2-uninstall.sh", "k3s-uninstall.sh", "k3s-agent-uninstall.sh"} {
@@ -249,7 +252,7 @@ func (r rancher) checkKeys(spec Spec) error {
 	return fmt.Errorf("spec.encryptionKeyRotation: %s encrypts Secrets only with serverConfig.secrets-encryption: true, which must be set when the cluster is created", r.name)
 }
 
-// optionNoSnapshots makes the distributions ignore any schedule of snapshots.
+// optionNoSnapshots is the option that makes a distribution ignore any snapshot schedule.
 const optionNoSnapshots = "etcd-disable-snapshots"
 
 func (rancher) checkSnapshots(spec Spec) error {

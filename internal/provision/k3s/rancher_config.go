@@ -14,7 +14,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// render returns the config.yaml of a host.
+// render returns the config.yaml for a host.
 func (r rancher) render(in *Input, host *member, join string) ([]byte, error) {
 	config := map[string]any{}
 	maps.Copy(config, in.Spec.Config)
@@ -58,7 +58,7 @@ func (r rancher) render(in *Input, host *member, join string) ([]byte, error) {
 	return yaml.Marshal(config)
 }
 
-// etcdConfig adds the options for snapshots.
+// etcdConfig adds the options for etcd snapshots.
 func (r rancher) etcdConfig(in *Input, config map[string]any) {
 	set := func(option string, value string) {
 		if value != "" {
@@ -89,7 +89,7 @@ func (r rancher) etcdConfig(in *Input, config map[string]any) {
 	}
 }
 
-// texts returns the values of a user's option, which may be a string or a list.
+// texts returns the values of an option that is a string or a list.
 func texts(value any) (all []string) {
 	switch v := value.(type) {
 	case string:

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Timeouts of the parts of an installation, in seconds. A server pulls images when it starts.
+// Timeouts of the parts of an installation, in seconds. They include the time for a server to pull images.
 const (
 	installTimeout = 1800
 	startTimeout   = 1800
@@ -22,33 +22,34 @@ const (
 	removeTimeout  = 900
 )
 
-// Instructions are a host's instructions, in the form in which its agent receives them and its journal stores them,
-// together with their note.
+// Instructions are a host's instructions and their note. Agents receive instructions in this form and store them in
+// their journals.
 type Instructions struct {
 	protocol.HostInstructions
 	Held
 }
 
-// Held is stored with a host's instructions, as a note in the Secret. It is not secret.
+// Held is the note that is stored with a host's instructions in the same Secret. It contains no secrets.
 type Held struct {
-	// Unreadable is true if the note of the host's instructions cannot be read. Such a host is not changed.
+	// Unreadable is true if the note cannot be read. The instructions of such a host are not changed.
 	Unreadable bool `json:"-"`
 	// Roles are the roles of the host, sorted and separated by commas.
 	Roles string `json:"roles"`
-	// Join is the URL that the host has used to join. It is empty for the host that started the cluster.
+	// Join is the URL with which the host joined. It is empty for the host that started the cluster.
 	Join string `json:"join,omitempty"`
 	// Version is the installed version.
 	Version string `json:"version"`
-	// Install identifies the installation. Start identifies everything that requires a restart of the host when it
+	// Install identifies the installation. Start identifies the state that requires a restart of the host when it
 	// changes.
 	Install string `json:"install"`
 	Start   string `json:"start"`
-	// Installs and Starts number these states. If a state recurs, it gets a new instruction.
+	// Installs and Starts are the numbers of these states. If a state recurs, it gets a new number and thus a new
+	// instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
-	// Changed is true if the host was part of the cluster before it received these instructions.
+	// Changed is true if the host belonged to the cluster before it got these instructions.
 	Changed bool `json:"changed,omitempty"`
-	// Task is the ID of the task among the instructions. It is empty if there is none.
+	// Task is the ID of the task in the instructions. It is empty if there is no task.
 	Task string `json:"task,omitempty"`
 	// Removes are the IDs of the instructions that remove nodes.
 	Removes []string `json:"removes,omitempty"`
@@ -61,7 +62,8 @@ type writer struct {
 	dist distribution
 }
 
-// render returns the instructions of a host: its files, how it is installed and started, and its duties afterward.
+// render returns the instructions for a host. They include its files, the commands that install and start it, and its
+// duties.
 func (w *writer) render(host *member, join string, does duties) (*Instructions, error) {
 	files, err := w.dist.files(w.Input, host, join)
 	if err != nil {
@@ -103,7 +105,7 @@ func (w *writer) render(host *member, join string, does duties) (*Instructions, 
 	return p, nil
 }
 
-// rotation returns the last certificate rotation that a host must carry out, or 0 if there is none.
+// rotation returns the number of the last certificate rotation that a host must carry out, or 0 if there is none.
 func (w *writer) rotation(host *member) int64 {
 	if !host.server() {
 		return 0
@@ -111,7 +113,7 @@ func (w *writer) rotation(host *member) int64 {
 	return w.Spec.CertificateRotation
 }
 
-// startOf identifies everything that requires a restart of the host when it changes.
+// startOf identifies the state that requires a restart of the host when it changes.
 func (w *writer) startOf(p *Instructions, host *member) string {
 	takesEffect := []any{p.Files, p.Install, w.rotation(host), w.dist.service(host)}
 	if keys := max(w.Stored.Keys, w.Stored.KeysFailed); host.server() && keys > 0 {
@@ -123,7 +125,7 @@ func (w *writer) startOf(p *Instructions, host *member) string {
 	return digest(takesEffect...)
 }
 
-// number assigns numbers to installs and starts. A state that differs from the host's last instructions gets an unused
+// number assigns numbers to installs and starts. A state that differs from the host's last instructions gets a new
 // number.
 func (w *writer) number(p *Instructions, held *Held) {
 	before := Held{}
@@ -141,7 +143,7 @@ func (w *writer) number(p *Instructions, held *Held) {
 
 func (h *Held) startID() string { return fmt.Sprintf("start-%s-%d", h.Start, h.Starts) }
 
-// clean returns the instructions that remove the distribution. A server first leaves etcd.
+// clean returns the instructions that remove the distribution from a host. A server leaves etcd first.
 func (w *writer) clean(p *Instructions, host *member) []protocol.HostInstruction {
 	clean := w.dist.clean(w.Input, host)
 	clean.ID, clean.TimeoutSeconds = "clean-"+p.Start, cleanTimeout
@@ -152,12 +154,12 @@ func (w *writer) clean(p *Instructions, host *member) []protocol.HostInstruction
 	return []protocol.HostInstruction{leave, clean}
 }
 
-// joinURL returns the URL that a host uses to join through a server.
+// joinURL returns the URL with which hosts join through a server.
 func (w *writer) joinURL(server *member) string { return w.dist.joinURL(server.Address) }
 
-// digest returns a short digest of values that can be encoded as JSON.
+// digest returns a short digest of values. Each value must be encodable as JSON.
 func digest(values ...any) string {
-	raw, _ := json.Marshal(values) // strings, numbers and structs of these can always be encoded
+	raw, _ := json.Marshal(values) // strings, numbers and structs of them can always be encoded
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:10])
 }

@@ -12,61 +12,61 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Restore is an EtcdRestore, which may have ended.
+// Restore is an EtcdRestore. It may have ended.
 type Restore struct {
-	// ID is unique to the restore, and Name is shown to users.
+	// ID is unique to the restore, and Name is its name for users.
 	ID   string `json:"id"`
 	Name string `json:"name"`
-	// Host has the file on its disk. If it is empty, the file is in the object store.
+	// Host is the host that has the file on its disk. If Host is empty, the file is in the object store.
 	Host string `json:"host,omitempty"`
-	// File is the name of the snapshot's file, or its prefix if Begins is set.
+	// File is the name of the snapshot file. If Begins is set, File is a prefix of the name.
 	File   string `json:"file"`
 	Begins bool   `json:"begins,omitempty"`
-	// Configuration is the spec that must be written back before data is replaced, or nil if there is none.
+	// Configuration is the spec that must be written back before data is replaced. It is nil if there is none.
 	Configuration []byte `json:"configuration,omitempty"`
 	// Cancel ends the restore if no data has been replaced yet.
 	Cancel bool `json:"-"`
-	// Problem explains why the restore cannot be carried out. It is empty if it can be.
+	// Problem explains why the restore cannot be carried out. It is empty if the restore can be carried out.
 	Problem string `json:"-"`
 }
 
 // Step is the current step of a restore.
 type Step string
 
-// Steps of a restore, in order.
+// Steps of a restore, in the order in which they are taken.
 const (
-	// StepFind: the host looks for the file. Nothing is stopped if the file is missing.
+	// StepFind means that the host searches for the file. If the file is missing, no server is stopped.
 	StepFind Step = "Find"
-	// StepStop: all servers are stopped.
+	// StepStop means that all servers are stopped.
 	StepStop Step = "Stop"
-	// StepRestore: one server replaces its data.
+	// StepRestore means that one server replaces its data.
 	StepRestore Step = "Restore"
-	// StepJoin: that server is started, and the other servers join it.
+	// StepJoin means that the server with the restored data is started and the other servers join it.
 	StepJoin Step = "Join"
-	// StepNodes: nodes in the snapshot that no longer belong to the cluster are removed.
+	// StepNodes means that nodes from the snapshot that no longer belong to the cluster are removed.
 	StepNodes Step = "Nodes"
 )
 
-// Restoring is the restore in progress. It is stored so that the host is not chosen twice.
+// Restoring is the restore in progress. It is stored so that the choice of the host does not change.
 type Restoring struct {
 	Restore `json:",inline"`
 	Step    Step `json:"step"`
-	// By is the host that restores the data, and UID is the UID of its Host.
+	// By is the name of the Host that restores the data, and UID is its UID.
 	By  string `json:"by"`
 	UID string `json:"uid"`
-	// Configured is the generation of the installation after its spec has been written back, or 0 before that.
+	// Configured is the generation of the installation after its spec was written back. It is 0 until then.
 	Configured int64 `json:"configured,omitempty"`
 }
 
-// Replacing is true if data may have been replaced, so it is too late to cancel.
+// Replacing reports whether data may have been replaced. If so, it is too late to cancel the restore.
 func (r *Restoring) Replacing() bool { return r.Step != StepFind && r.Step != StepStop }
 
-// joins reports whether data has been replaced and servers are joining the restored server.
+// joins reports whether data has been replaced and the other servers are joining the restored server.
 func (r *Restoring) joins() bool { return r.Step == StepJoin || r.Step == StepNodes }
 
-// CurrentRestore is the next restore or the restore in progress, together with its progress.
+// CurrentRestore describes the next restore or the restore in progress.
 type CurrentRestore struct {
-	// ID and Name identify the restore. They are empty if there is none.
+	// ID and Name identify the restore. They are empty if there is no restore.
 	ID, Name string
 	// Step is empty if the restore has not started.
 	Step Step
@@ -78,21 +78,20 @@ type CurrentRestore struct {
 	Away bool
 }
 
-// restoration is the restore in progress. Its steps work on the decision like all other steps, and change the stored
-// Restoring.
+// restoration carries out the restore in progress. Its steps change the decision and the stored Restoring.
 type restoration struct {
 	*Restoring
 	d *decision
 }
 
-// restore takes the steps of a restore, and reports whether a restore is in progress. Nothing else is changed during a
-// restore.
+// restore takes the possible steps of a restore, and reports whether a restore is in progress. While a restore is in
+// progress, no other changes are made.
 func (d *decision) restore() (bool, error) {
 	d.forget()
 	if d.Stored.Restore == nil && !d.beginRestore() {
 		return false, nil
 	}
-	if d.Stored.Restore == nil { // hosts are taken for it
+	if d.Stored.Restore == nil { // waiting for hosts to be taken for the restore
 		return true, nil
 	}
 	r := *d.Stored.Restore
@@ -101,7 +100,7 @@ func (d *decision) restore() (bool, error) {
 	return restoration{&r, d}.step()
 }
 
-// step takes the steps that are possible now, and reports whether the restore continues.
+// step takes the steps of the restore that are possible now. It reports whether the restore is still in progress.
 func (r restoration) step() (bool, error) {
 	d := r.d
 	wanted := slices.IndexFunc(d.Restores, func(w Restore) bool { return w.ID == r.ID })
@@ -145,7 +144,7 @@ func next(step Step) Step {
 	return all[min(slices.Index(all, step)+1, len(all)-1)]
 }
 
-// end records the outcome of the restore. The following steps restart the stopped servers.
+// end records the outcome of the restore. Later steps of the decision restart the stopped servers.
 func (r restoration) end(o Outcome) {
 	d := r.d
 	o.Host, o.Restored = r.By, d.Stored.Epoch == r.ID
@@ -155,7 +154,8 @@ func (r restoration) end(o Outcome) {
 	clear(d.out.Waiting)
 }
 
-// beginRestore starts the next restore if possible, and reports whether nothing else may be done during it.
+// beginRestore starts the next restore if possible. It reports whether a restore has started or waits for hosts, so
+// that no other changes may be made.
 func (d *decision) beginRestore() bool {
 	for _, wanted := range d.Restores {
 		if _, ended := d.Stored.Outcomes[wanted.ID]; ended || wanted.Problem != "" && !wanted.Cancel {
@@ -189,8 +189,8 @@ func (d *decision) beginRestore() bool {
 	return false
 }
 
-// takeRestorer sets what a restore is waiting for if no host can carry it out. If the cluster has lost all hosts with
-// its data, it takes free Hosts.
+// takeRestorer reports what a restore is waiting for if no host can carry it out. If no host has the cluster's data
+// anymore, it takes free Hosts.
 func (d *decision) takeRestorer(wanted Restore) bool {
 	d.out.Restore.Waits = "a connected server with etcd"
 	if wanted.Host != "" {
@@ -199,7 +199,7 @@ func (d *decision) takeRestorer(wanted Restore) bool {
 	return d.lost() && len(d.out.Take) > 0
 }
 
-// find makes the host look for the file.
+// find makes the host search for the file.
 func (r restoration) find() (bool, error) {
 	d := r.d
 	m := d.named(r.By)
@@ -224,10 +224,10 @@ func (r restoration) find() (bool, error) {
 // stopServers stops all servers at the same time.
 func (r restoration) stopServers() (bool, error) {
 	d := r.d
-	d.Stored.Stops = r.ID // servers that start from now on are restarted, regardless of why they were started before
+	d.Stored.Stops = r.ID // servers that are started from now on are restarted, regardless of why they were started before
 	waits := d.serverAway()
 	d.out.Restore.Away = waits != ""
-	for _, host := range d.leave { // it is no longer relevant whether the host is an etcd member
+	for _, host := range d.leave { // it no longer matters whether the host is an etcd member
 		if host.Leaving && host.Held != nil && host.Held.Roles != string(provisionv1.RoleWorker) {
 			d.release(host)
 			if !host.Gone {
@@ -255,7 +255,7 @@ func (r restoration) stopServers() (bool, error) {
 	return waits == "", nil
 }
 
-// replace makes one host replace its data.
+// replace makes the selected host replace its data.
 func (r restoration) replace() (bool, error) {
 	d := r.d
 	m := d.named(r.By)
@@ -288,8 +288,8 @@ func (r restoration) replace() (bool, error) {
 	return false, err
 }
 
-// replaced records that a host has the data of the snapshot. Other servers have old data, and hosts that are gone are
-// not etcd members.
+// replaced records that a host has the data from the snapshot. From then on, the data of all other servers is old, and
+// hosts that are gone are not etcd members.
 func (r restoration) replaced(m *member) {
 	d := r.d
 	s := &d.Stored
@@ -307,8 +307,8 @@ func busyWith(m *member, what string) string {
 	return fmt.Sprintf("host %s, which %s", m.Name, what)
 }
 
-// restorer returns the host that can carry out the restore: the host whose disk has the file, or any server with etcd.
-// It returns nil if there is none.
+// restorer returns the host that can carry out the restore, or nil if there is none. The host must have the file on its
+// disk. If the file is in the object store, any server with etcd can carry out the restore.
 func (r *roster) restorer(wanted Restore) *member {
 	var best *member
 	for _, m := range r.ordered() {
@@ -323,7 +323,8 @@ func (r *roster) restorer(wanted Restore) *member {
 	return best
 }
 
-// serverAway returns a disconnected server, which would continue with the old data, or "" if all are connected.
+// serverAway returns a message about a disconnected server, or "" if all servers are connected. A disconnected server
+// would continue with the old data.
 func (r *roster) serverAway() string {
 	for _, m := range r.servers() {
 		if !m.Connected {

@@ -15,20 +15,20 @@ const (
 	restoreTimeout = 3600
 )
 
-// Part describes a host's part in etcd restores.
+// Part describes what a host does in etcd restores.
 type Part struct {
-	// Epoch is the restore from which the host's data comes, or after which it joins without data.
+	// Epoch is the restore that the host's data comes from, or after which the host joins without data.
 	Epoch string `json:"epoch,omitempty"`
-	// Finds is the restore for which the host is looking for a file. Stopped is the restore for which the host is
+	// Finds is the restore for which the host is searching for a file. Stopped is the restore for which the host is
 	// stopped.
 	Finds   string `json:"finds,omitempty"`
 	Stopped string `json:"stopped,omitempty"`
-	// Restores is the restore for which the host is replacing its data. It is set until the host is up again.
+	// Restores is the restore for which the host is replacing its data. It remains set until the host is up again.
 	Restores string `json:"restores,omitempty"`
-	// Resumes is true if the host goes back to the data that it had before it was stopped. It stays set until the host
-	// is up again.
+	// Resumes is true if the host is restarted with the data that it had before it was stopped. It remains set until
+	// the host is up again.
 	Resumes bool `json:"resumes,omitempty"`
-	// Rejoins is true if the host moves its data away before it starts. It stays set until the host is up again.
+	// Rejoins is true if the host moves its data away before it is started. It remains set until the host is up again.
 	Rejoins bool `json:"rejoins,omitempty"`
 }
 
@@ -36,15 +36,15 @@ type Part struct {
 type StoredRestores struct {
 	// Restore is the restore in progress, or nil if there is none.
 	Restore *Restoring `json:"restore,omitempty"`
-	// Epoch is the last restore that has replaced etcd's data. A server with data from another epoch does not start
+	// Epoch is the last restore that replaced the etcd data. A server with data from a different epoch is not started
 	// with that data.
 	Epoch string `json:"epoch,omitempty"`
-	// Stops is the last restore for which the servers were stopped. They are restarted after it.
+	// Stops is the last restore for which the servers were stopped. The servers are restarted after that restore.
 	Stops string `json:"stops,omitempty"`
 }
 
-// renderPart returns the instructions for a host's part in a restore. The host keeps its files and its note, and
-// carries out only one task.
+// renderPart returns the instructions with which a host takes part in a restore. The host keeps its files and its note,
+// and carries out only the given instruction.
 func (w *writer) renderPart(host *member, part Part, does protocol.HostInstruction) (*Instructions, error) {
 	p, err := w.render(host, host.Held.Join, duties{})
 	if err != nil {
@@ -67,8 +67,8 @@ func (w *writer) stopServer(id string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: "stop-" + id, Command: w.dist.stop(w.Input), TimeoutSeconds: stopTimeout}
 }
 
-// renderRestore makes a stopped host replace its data. This does not start the host, because other servers have the old
-// data until it has succeeded.
+// renderRestore returns the instructions with which a stopped host replaces its data. They do not start the host,
+// because other servers have the old data until the restore has succeeded.
 func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error) {
 	p, err := w.render(host, "", duties{}) // the configuration must not contain a server's URL
 	if err != nil {
@@ -79,10 +79,10 @@ func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error
 		held = *host.Held
 	}
 	held.Version, held.Install, held.Installs, held.Stopped, held.Restores, held.Finds = p.Version, p.Install, p.Installs, r.ID, r.ID, ""
-	install := p.Instructions[:2] // together with its check
+	install := p.Instructions[:2] // and the command that checks it
 	p.Held, p.Probes = held, nil
 	p.Instructions = append([]protocol.HostInstruction{w.stopServer(r.ID)}, install...)
-	// it has restored the current data, and has not been started since
+	// the host has restored the current data and has not been started since
 	if host.Held != nil && host.Held.Restores != "" && host.Held.Restores == w.Stored.Epoch {
 		p.Instructions = append(p.Instructions, onDisk("keep-"+w.Stored.Epoch, w.dist.keep(w.Input)))
 	}
@@ -92,14 +92,13 @@ func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error
 	return p, nil
 }
 
-// onDisk returns an instruction that moves a server's data.
+// onDisk returns an instruction that moves data on a server's disk.
 func onDisk(id string, command []string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: id, Command: command, TimeoutSeconds: stopTimeout}
 }
 
-// restored returns the restore for which a host must be started again, or "" if there is none. A server is started
-// again after each restore that stopped the servers, and a worker is started again after each restore that has replaced
-// data.
+// restored returns the restore after which a host must be restarted, or "" if there is none. Servers are restarted
+// after each restore that stopped them. Workers are restarted only after a restore that replaced data.
 func (w *writer) restored(host *member) string {
 	if host.server() {
 		return w.Stored.Stops
@@ -110,8 +109,8 @@ func (w *writer) restored(host *member) string {
 // noEpoch is the epoch of a host that had no data before a restore.
 const noEpoch = "none"
 
-// beforeStart returns the instructions for a host before its first start after a restore. The note records them until
-// the host is up.
+// beforeStart returns the instructions that a host carries out before its first start after a restore. The note records
+// them until the host is up.
 func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstruction {
 	p.Epoch = w.Stored.Epoch
 	held := host.Held
@@ -122,7 +121,7 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	case held.Restores != "" && held.Restores == p.Epoch:
 		p.Restores = held.Restores
 		return []protocol.HostInstruction{onDisk("keep-"+held.Restores, w.dist.keep(w.Input))}
-	case held.Epoch != p.Epoch || held.Rejoins: // only its disk shows whether the data has already been moved away
+	case held.Epoch != p.Epoch || held.Rejoins: // only the host's disk shows whether the data has already been moved away
 		p.Rejoins = true
 		return []protocol.HostInstruction{onDisk("rejoin-"+digest(p.Epoch, p.Start), w.dist.rejoin(w.Input, p.Epoch))}
 	case host.is(provisionv1.RoleEtcd) && held.Epoch == p.Epoch && (held.Stopped != "" || held.Resumes):
@@ -132,8 +131,8 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	return nil
 }
 
-// afterStart returns the instructions for a server after its first start with the data of a snapshot. The snapshot also
-// contains an old Node object for the server itself.
+// afterStart returns the instructions that a server carries out after its first start with data from a snapshot. The
+// snapshot also contains an old Node object for this server.
 func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstruction {
 	if p.Restores == "" && !p.Rejoins || !host.is(provisionv1.RoleControlPlane) {
 		return nil
@@ -142,7 +141,8 @@ func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstru
 		ID: "password-" + digest(p.Epoch, p.Start), Command: w.dist.forget(w.Input, host.Name), TimeoutSeconds: removeTimeout}}
 }
 
-// removeNodes returns the instruction that removes nodes that are in the snapshot but no longer belong to the cluster.
+// removeNodes returns the instruction that removes nodes that came from the snapshot but no longer belong to the
+// cluster.
 func (w *writer) removeNodes(id string, keep []string) protocol.HostInstruction {
 	return protocol.HostInstruction{
 		ID: id, Command: w.dist.keepNodes(w.Input, keep), TimeoutSeconds: removeTimeout}

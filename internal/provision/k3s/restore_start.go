@@ -14,14 +14,14 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// isOld reports whether a host has etcd data that a restore has replaced elsewhere. The host never starts with this
-// data.
+// isOld reports whether a host has old etcd data that was replaced on another host by a restore. The host is never
+// started with this data.
 func (in *Input) isOld(h *Host) bool {
 	return isEtcd(h) && h.Held.Epoch != in.Stored.Epoch && h.Held.Restores != in.Stored.Epoch
 }
 
 // startAgain restarts a server that was stopped for a restore. Servers whose data was not replaced start at the same
-// time, because no server is up without a quorum. The other servers join one after another.
+// time, because no server comes up without a quorum. Servers whose data was replaced join one at a time.
 func (d *decision) startAgain(m *member) error {
 	url, why := m.Held.Join, ""
 	switch {
@@ -43,13 +43,13 @@ func (d *decision) startAgain(m *member) error {
 	d.out.Waiting[m.Name] = "is started again"
 	err := d.give(m, url)
 	if err == nil {
-		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // the host is not an etcd member until it has joined
+		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // the host is not an etcd member until it joins
 		d.out.Instructions[m.Name].Changed = url == "" || !again
 	}
 	return err
 }
 
-// wayBack returns the URL that a server uses to join the restored cluster, or the reason to wait.
+// wayBack returns the URL with which a server joins the restored cluster, or the reason why it must wait.
 func (d *decision) wayBack(m *member) (url, why string) {
 	for _, s := range d.ordered() {
 		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {
@@ -71,8 +71,8 @@ func (d *decision) wayBack(m *member) (url, why string) {
 	return url, ""
 }
 
-// resume starts servers that are leaving the cluster and were stopped for a restore that has replaced nothing. etcd
-// counts these servers as members until they have left.
+// resume restarts servers that are leaving the cluster, if they were stopped for a restore that replaced no data. The
+// servers remain etcd members until they have left.
 func (d *decision) resume(removes []removal) error {
 	for _, m := range d.servers() {
 		isRemoved := slices.ContainsFunc(removes, func(r removal) bool { return r.Node == m.Name })
@@ -87,7 +87,7 @@ func (d *decision) resume(removes []removal) error {
 	return nil
 }
 
-// problem returns the reason why a host has failed, with the end of the output.
+// problem explains why a host has failed, and includes the end of the command output.
 func (h *Host) problem() string {
 	text := protocol.Cut(h.Message, 256)
 	if output := strings.TrimSpace(h.Output); output != "" {
@@ -96,7 +96,7 @@ func (h *Host) problem() string {
 	return strings.ToValidUTF8(text, "")
 }
 
-// joinRestored starts the host that has the data, then makes the other servers join it.
+// joinRestored starts the host with the restored data, and then makes the other servers join it.
 func (r restoration) joinRestored() (bool, error) {
 	d := r.d
 	waits := ""
@@ -124,7 +124,7 @@ func (r restoration) joinRestored() (bool, error) {
 	return waits == "", nil
 }
 
-// cleanNodes makes a server remove the nodes of the snapshot that no longer belong to the cluster.
+// cleanNodes makes a server remove nodes that came from the snapshot but no longer belong to the cluster.
 func (r restoration) cleanNodes() (bool, error) {
 	d := r.d
 	id := "nodes-" + r.ID
@@ -155,10 +155,11 @@ func (r restoration) cleanNodes() (bool, error) {
 	return false, nil
 }
 
-// waitsToStart reports whether a server was stopped for a restore, or has data that a restore has replaced elsewhere.
+// waitsToStart reports whether a server was stopped for a restore, or has data that was replaced on another host by a
+// restore.
 func (r *roster) waitsToStart(m *member) bool { return m.Held.Stopped != "" || r.isOld(&m.Host) }
 
-// resumes reports whether a host was stopped for a restore that has replaced nothing.
+// resumes reports whether a host was stopped for a restore that replaced no data.
 func (r *roster) resumes(h *Host) bool {
 	return h.Held != nil && h.Held.Stopped != "" && h.Held.Epoch == r.Stored.Epoch
 }

@@ -12,23 +12,24 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// roster determines which hosts are in the cluster and how well they work. It does not change anything. The steps of a
-// decision change the input's Stored, from which the roster is derived.
+// roster determines which hosts are in the cluster and how well they work. It changes nothing. It is derived from the
+// input's Stored, which the steps of a decision change.
 type roster struct {
 	*Input
-	// write creates the instructions of hosts. The roster uses it to find hosts with outdated instructions.
+	// write creates the instructions for hosts. The roster uses it to find hosts with outdated instructions.
 	write *writer
-	// stay are the members, and leave are the taken hosts that must leave the cluster. Both are sorted by name.
+	// stay are the members of the cluster. leave are the taken hosts that must leave the cluster. Both lists are sorted
+	// by name.
 	stay  []*member
 	leave []Host
-	// byName holds the members in stay.
+	// byName contains the members in stay.
 	byName map[string]*member
-	// free are the free Hosts that the pools need, and missing is how many more they need.
+	// free are the names of free Hosts that the pools need. missing is the number of additional Hosts that they need.
 	free    []string
 	missing int
 }
 
-// newRoster puts the Hosts into pools.
+// newRoster assigns the Hosts to pools.
 func newRoster(w *writer) *roster {
 	r := &roster{Input: w.Input, write: w, byName: map[string]*member{}}
 	for i := range r.Spec.Pools {
@@ -47,7 +48,7 @@ func newRoster(w *writer) *roster {
 	return r
 }
 
-// fill finds the members of a pool, and the free Hosts that it needs.
+// fill finds the members of a pool, and the free Hosts that the pool needs.
 func (r *roster) fill(pool *provisionv1.HostPool) {
 	var have []*member
 	var free []string
@@ -72,7 +73,7 @@ func (r *roster) fill(pool *provisionv1.HostPool) {
 	r.free = append(r.free, free[:min(max(want-len(have), 0), len(free))]...)
 }
 
-// worth ranks the hosts of a pool that has too many hosts. Hosts that work are kept.
+// worth ranks the hosts of a pool that has too many hosts. The pool keeps the hosts with the highest rank.
 func (r *roster) worth(m *member) int {
 	switch {
 	case r.Stored.Restore != nil && r.Stored.Restore.By == m.Name && r.Stored.Restore.UID == m.UID:
@@ -87,7 +88,7 @@ func (r *roster) worth(m *member) int {
 	return 0
 }
 
-// named returns the remaining host with the given name, or nil if there is none.
+// named returns the member with the given name, or nil if there is none.
 func (r *roster) named(name string) *member { return r.byName[name] }
 
 func (r *roster) with(role provisionv1.HostRole) (all []*member) {
@@ -99,8 +100,8 @@ func (r *roster) with(role provisionv1.HostRole) (all []*member) {
 	return all
 }
 
-// ordered returns the members in the order in which they join and change: the first host, other servers with etcd,
-// other servers, workers.
+// ordered returns the members in the order in which they join and are changed: the first host, other servers with etcd,
+// other servers, and workers.
 func (r *roster) ordered() []*member {
 	rank := func(m *member) int {
 		switch {
@@ -118,7 +119,8 @@ func (r *roster) ordered() []*member {
 	return all
 }
 
-// leaving returns the leaving host with the given name, or nil if it is gone.
+// leaving returns the leaving host with the given name and UID. It returns nil if there is no such host or if the host
+// is gone.
 func (r *roster) leaving(name, uid string) *Host {
 	for i := range r.leave {
 		if host := &r.leave[i]; host.Name == name && host.UID == uid && !host.Gone {
@@ -128,7 +130,7 @@ func (r *roster) leaving(name, uid string) *Host {
 	return nil
 }
 
-// leavers returns the hosts that are leaving, in pools with their roles.
+// leavers returns the hosts that are leaving as members of pools with the same roles.
 func (r *roster) leavers() (all []*member) {
 	for _, host := range r.leave {
 		for i := range r.Spec.Pools {
@@ -141,8 +143,8 @@ func (r *roster) leavers() (all []*member) {
 	return all
 }
 
-// servers returns the servers that have instructions, including servers that are leaving the cluster, except for Hosts
-// that are being deleted.
+// servers returns all servers with instructions. It includes servers that are leaving the cluster, but not Hosts that
+// are being deleted.
 func (r *roster) servers() (all []*member) {
 	for _, m := range r.ordered() {
 		if m.server() && m.Held != nil {
@@ -164,7 +166,7 @@ func (r *roster) servers() (all []*member) {
 	return all
 }
 
-// present reports whether the host of a node exists.
+// present reports whether a node's host exists.
 func (r *roster) present(name string, node Node) bool {
 	m := r.named(name)
 	return m != nil && m.UID == node.UID || r.leaving(name, node.UID) != nil
@@ -180,8 +182,8 @@ func (r *roster) presentNodes() (nodes []string) {
 	return nodes
 }
 
-// isCleaned reports whether a host's instructions have been withdrawn, so that the host is cleaned. The host's node
-// must be removed before the host joins again.
+// isCleaned reports whether a host is being cleaned because its instructions were removed. The host's node must be
+// removed before the host can join again.
 func (r *roster) isCleaned(host *Host) bool {
 	node := r.Stored.Nodes[host.Name]
 	return host.Taken && host.Held == nil && node.Planned && node.UID == host.UID && r.Stored.Begun

@@ -5,10 +5,10 @@ package k3s
 
 // Scripts of k3s and RKE2. Values are passed as arguments and variables, never as part of the script's text.
 
-// snapshot takes an etcd snapshot, and fails unless the snapshot was saved in $1 places: on the disk and, if there is
-// one, in the bucket. The distributions exit with status 0 even if the disk is full or the store refuses the copy, but
-// their output names the saved snapshots. The command gives up after some minutes while the server continues, so in
-// that case the script checks the list of snapshots.
+// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places: on the disk and, if there is
+// one, in the bucket. The distributions exit with status 0 even if the disk is full or the object store refuses the
+// copy, but their output names the saved snapshots. The command gives up after some minutes while the server continues.
+// In that case, the script checks the list of snapshots.
 const snapshot = `want=$1 name=$2
 if test "$want" = 2; then set -- --etcd-s3-timeout=45m; else set --; fi
 out=$("$0" etcd-snapshot save --name "$name" --data-dir "$DATA" "$@" 2>&1); code=$?
@@ -32,9 +32,9 @@ echo "the snapshot $name was not saved at $want places, but at $saved: $why The 
 exit 1`
 
 // rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted with the new key. A
-// server that is restarted before that cannot read the Secrets. The command may give up while the server continues, so
-// the script checks the active key. After a failed command, the server gets twice the time that it needs to encrypt all
-// Secrets, at five Secrets per second.
+// server that is restarted too early cannot read the Secrets. The command may give up while the server continues, so
+// the script checks the active key. After a failed command, the script allows twice the time that is needed to encrypt
+// all Secrets at five Secrets per second.
 func rotateKeys(r rancher) string {
 	return `status() { "$0" secrets-encrypt status --data-dir "$DATA"; }
 active() { status | awk '$1 == "*" { print $3 }'; }
@@ -56,11 +56,12 @@ echo "the key was changed, and not all Secrets are encrypted with it: the comman
 exit "$((code ? code : 1))"`
 }
 
-// keysRounds is more than the number of 5 s rounds in the timeout of a task.
+// keysRounds is greater than the number of 5 s rounds within the timeout of a task.
 const keysRounds = "10000"
 
-// checkInstalled fails unless the installed version is the one in the spec, and no file on the machine changes options
-// that Drover sets. In offline mode, the distributions' install scripts ignore the requested version.
+// checkInstalled fails unless the version in the spec is installed. It also fails if a file on the machine changes
+// options that Drover sets. The check is necessary because the distributions' install scripts ignore the requested
+// version in offline mode.
 func checkInstalled() string {
 	return `has=$("$0" --version | awk 'NR == 1 { print $3 }')
 if test "$has" != "$1"; then
@@ -76,8 +77,8 @@ done`
 }
 
 // leaveScript removes a server's node from a working cluster, which also removes its etcd member. Otherwise etcd would
-// count a member that is gone. A cluster that does not respond counts as gone, and a cluster with only this server
-// needs no quorum.
+// count a member that is gone. If the cluster does not respond, the script assumes that it is gone. If the server is
+// the only one, no quorum is needed.
 func leaveScript(r rancher) string {
 	return `kubectl() { ` + r.kubectl + ` --request-timeout=10s "$@"; }
 for i in $(seq 12); do
@@ -98,7 +99,7 @@ exit 1`
 }
 
 // dropPassword deletes the password of a server's own node. The snapshot may contain the password of another machine
-// that had the same name at that time.
+// that had the same node name.
 func dropPassword(r rancher) string {
 	return `for i in $(seq 60); do
 	` + r.kubectl + ` -n kube-system delete secret "$0.node-password.` + r.name + `" --ignore-not-found --timeout=60s && exit
@@ -108,10 +109,10 @@ done; exit 1`
 
 // Scripts that install and start a distribution.
 const (
-	// try runs "attempt" up to five times. An instruction that has failed is not retried, but an installer's downloads
-	// may fail temporarily.
+	// try runs "attempt" up to five times. The script retries because an installer's downloads may fail temporarily,
+	// and a failed instruction is not retried.
 	try = `for i in 1 2 3 4 5; do attempt && exit; code=$?; echo "attempt $i of 5 has failed: exit code $code" >&2; sleep 10; done; exit $code`
-	// fetch runs the installer from a URL.
+	// fetch downloads an installer and runs it.
 	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT || exit
 url=$0 sum=$1
 attempt() {
@@ -122,20 +123,20 @@ attempt() {
 ` + try
 	// run runs an installer that is already on the machine.
 	run = `script=$0; attempt() { sh "$script"; }; ` + try
-	// start starts or restarts a unit. It returns when the distribution reports that it is up. systemd restarts a unit
-	// that has failed, so a first failure is not final. If the script does not wait for the start of a unit, it stops
-	// the unit first, so that no probe finds the old process.
+	// start starts or restarts a unit. It returns when the distribution reports that it is up. systemd restarts a
+	// failed unit, so the first failure is not final. If the script does not wait for the unit, it stops the unit
+	// before it starts it, so that no probe reaches the old process.
 	start = `systemctl daemon-reload && systemctl enable "$0" || exit
 test -z "$1" || systemctl stop "$0"
 systemctl restart $1 "$0" && exit; code=$?
 for i in $(seq 60); do sleep 5; systemctl is-active --quiet "$0" && exit; done
 journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
-	// rotate renews certificates. A host that has never been started has no certificates.
+	// rotate renews certificates. It does nothing on a host that has never been started and has no certificates.
 	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
 )
 
-// removeScript removes a node; the distribution then also removes its etcd member. The API server may be unavailable
-// briefly.
+// removeScript removes a node. The distribution then removes the node's etcd member. The script retries while the API
+// server is unavailable.
 func removeScript(r rancher) string {
 	return `for i in $(seq 60); do ` + r.kubectl + ` delete node --ignore-not-found --timeout=60s -- "$0" && exit; sleep 5; done; exit 1`
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Timeouts of tasks, in seconds. When keys are rotated, the distributions encrypt five Secrets per second.
+// Timeouts of tasks, in seconds. When the encryption keys are rotated, the distributions encrypt five Secrets per
+// second.
 const (
 	keysTimeout     = 4 * 3600
 	snapshotTimeout = 3600
@@ -23,38 +24,37 @@ const (
 type Snapshot struct {
 	// ID is unique to the snapshot.
 	ID string
-	// Name is the start of the file name.
+	// Name is a prefix of the file name.
 	Name string
 }
 
-// Outcome describes how a task has ended.
+// Outcome describes how a task or restore has ended.
 type Outcome struct {
 	Host string `json:"host"`
 	// Problem tells users why the task failed. It is empty if the task succeeded.
 	Problem string `json:"problem,omitempty"`
-	// Canceled reports that a restore was canceled and has replaced nothing. Restored reports that data has been
+	// Canceled reports whether a restore was canceled before data was replaced. Restored reports whether data was
 	// replaced.
 	Canceled bool `json:"canceled,omitempty"`
 	Restored bool `json:"restored,omitempty"`
 }
 
-// task is an instruction that one server carries out once and that restarts nothing. It is the last of the server's
-// instructions.
+// task is a one-time instruction for one server. It restarts nothing, and is the last of the server's instructions.
 type task struct {
 	protocol.HostInstruction
-	// what describes the task to users.
+	// what describes the task for users.
 	what string
-	// role is a role that the server must have.
+	// role is the role that the server must have.
 	role provisionv1.HostRole
 	// ended records the outcome.
 	ended func(Outcome)
-	// calm tasks start only while all servers are up and nothing is changing.
+	// calm is true if the task may start only while all servers are up and nothing is being changed.
 	calm bool
-	// host is the host that has the task, or "" if it has not been assigned.
+	// host is the host with the task, or "" if the task has not been assigned.
 	host string
 }
 
-// tasks returns the tasks that must be done, in order.
+// tasks returns the tasks that have not been completed, in order.
 func (d *decision) tasks() (all []*task) {
 	s := &d.Stored
 	if want := d.Spec.EncryptionKeyRotation; want > max(s.Keys, s.KeysFailed) {
@@ -89,7 +89,7 @@ func (d *decision) tasks() (all []*task) {
 
 func snapshotTask(id string) string { return "snapshot-" + id }
 
-// SnapshotOn returns the host that is currently taking a snapshot, or "" if there is none.
+// SnapshotOn returns the host that is taking the given snapshot, or "" if no host is.
 func (d Decision) SnapshotOn(id string) string {
 	if d.Task != snapshotTask(id) {
 		return ""
@@ -97,8 +97,8 @@ func (d Decision) SnapshotOn(id string) string {
 	return d.TaskHost
 }
 
-// decideTask decides which server carries out which task now, one at a time, and records how tasks have ended. A task
-// that has started continues.
+// decideTask decides which server carries out which task now, and records the outcomes of tasks. Only one task is
+// carried out at a time. A task that has started continues.
 func (d *decision) decideTask(removes int) {
 	calm := removes == 0
 	for _, m := range d.ordered() {
@@ -151,13 +151,13 @@ func (d *decision) remember(id string, o Outcome) {
 	d.Stored.Outcomes[id] = o
 }
 
-// duties are a server's work for the cluster once it is started.
+// duties are what a server does for the cluster after it has been started.
 type duties struct {
 	removes []removal
 	task    *task
 }
 
-// dutiesOf returns the duties of a host that removes the given nodes.
+// dutiesOf returns the duties of a host that must remove the given nodes.
 func (d *decision) dutiesOf(m *member, removes []removal) duties {
 	does := duties{removes: removes}
 	if d.task != nil && d.task.host == m.Name {

@@ -11,8 +11,9 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// CheckVersion refuses a version that the servers cannot be changed to. Its minor version must not be older than a
-// working server's, or more than one minor version newer than any server's.
+// CheckVersion returns an error if the servers cannot be changed to the version in the spec. Its minor version must not
+// be older than the version of a working server. It also must not be more than one minor version newer than the version
+// of any server.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)
 	if err != nil {
@@ -24,7 +25,7 @@ func CheckVersion(in Input) error {
 		}
 		has, err := version.ParseGeneric(host.Held.Version)
 		if err != nil {
-			continue // cannot be compared
+			continue // not comparable
 		}
 		switch {
 		case has.Major() == want.Major() && want.Minor() > has.Minor()+1:
@@ -36,8 +37,8 @@ func CheckVersion(in Input) error {
 	return nil
 }
 
-// replaces reports whether a stopped server replaces its data, or joins a cluster whose data was replaced. Its former
-// version no longer counts.
+// replaces reports whether a stopped server replaces its data, or joins a cluster whose data was replaced. The server's
+// previous version is then irrelevant.
 func (in *Input) replaces(host *Host) bool {
 	r := in.Stored.Restore
 	return host.Held.Stopped != "" && (r != nil && r.Replacing() || host.Held.Epoch != in.Stored.Epoch)

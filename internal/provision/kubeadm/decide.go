@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// attempts is the number of times that a step of a restore is attempted on a host. Steps can be repeated. A step that
-// fails twice requires manual action.
+// attempts is the maximum number of attempts at a step of a restore on one host. If all attempts fail, an administrator
+// has to act.
 const attempts = 2
 
 // Input contains everything that a decision depends on.
@@ -30,14 +30,14 @@ type Input struct {
 	Retention int
 	// Restore is the restore that has not ended, or nil if there is none.
 	Restore *RestoreWish
-	// Paused is true if the control plane is paused, according to Cluster API's status.
+	// Paused is true if Cluster API's status says that the control plane is paused.
 	Paused bool
 }
 
 // Machine is a control plane machine.
 type Machine struct {
 	Name, Host string
-	// Endpoints are the URLs at which other machines can reach the machine's etcd.
+	// Endpoints are the URLs at which other machines can reach the etcd on this machine.
 	Endpoints []string
 	// Provisioned reports whether the machine has been bootstrapped.
 	Provisioned bool
@@ -45,23 +45,23 @@ type Machine struct {
 	// Gone reports whether the machine will not come back, because its Host has been deleted and its agent is not
 	// connected.
 	Gone bool
-	// Lost reports whether the machine has been disconnected for so long that its one-time tasks are abandoned.
+	// Lost reports whether the machine has been disconnected for so long that the controller no longer waits for its
+	// one-time tasks.
 	Lost bool
-	// Leaving reports whether the machine is being deleted. Such a machine is given no tasks and reports none.
+	// Leaving reports whether the machine is being deleted. Such a machine gets no tasks and reports none.
 	Leaving bool
 	// Tasks are the machine's tasks for snapshots and restores.
 	Tasks []Task
 }
 
-// Task is a task of a machine. It consists of the item in spec.tasks of its DroverMachine, whose etcd field is always
-// set, and the corresponding item in status.tasks. A decision creates the item in the spec and reads the item in the
-// status.
+// Task is a task of a machine. It combines the item in spec.tasks of the DroverMachine with the corresponding item in
+// status.tasks. Decisions create the item in the spec and read the item in the status. The etcd field is always set.
 type Task struct {
 	infrav1.MachineTask
 	Status infrav1.MachineTaskStatus
 }
 
-// newTask creates a task. The caller sets its ID, and the snapshot or restore that it belongs to.
+// newTask creates a task. The caller sets the task's ID, and the snapshot or restore that the task belongs to.
 func newTask(action Action, etcd infrav1.EtcdTask) Task {
 	return Task{MachineTask: infrav1.MachineTask{Action: action, Etcd: &etcd}}
 }
@@ -80,58 +80,58 @@ const (
 // SnapshotWish is a snapshot that a user or the schedule has requested.
 type SnapshotWish struct {
 	UID, File string
-	// S3 is the destination of a copy, or nil for no copy.
+	// S3 is the destination of a copy, or nil if no copy was requested.
 	S3 *Object
 }
 
 // RestoreWish is a restore that a user has requested.
 type RestoreWish struct {
 	UID string
-	// Host is the host that has the file, and File is its name. Problem explains why they are unknown.
+	// Host is the host with the file, and File is the file's name. Problem explains why they are unknown.
 	Host, File, Problem string
-	// S3 is a copy of the file for a host that does not have it. With a copy, another control plane machine restores
-	// the file if Host is empty or is no longer a control plane machine.
+	// S3 is a copy of the file, for a host that does not have the file. If Host is empty or is no longer a control
+	// plane machine, another control plane machine restores the copy.
 	S3     *Object
 	Cancel bool
 }
 
-// Pause is a change to the pause of the Cluster API Cluster.
+// Pause is a change to the paused state of the Cluster API Cluster.
 type Pause int
 
-// Changes to the pause.
+// Changes to the paused state.
 const (
-	// Leave does not change the pause.
+	// Leave changes nothing.
 	Leave Pause = iota
 	// Hold pauses the Cluster.
 	Hold
-	// Release ends a pause that this restore has set.
+	// Release ends a pause that was set for this restore.
 	Release
-	// ReleaseAll also ends a pause that an earlier, failed restore has left.
+	// ReleaseAll also ends a pause that remains from an earlier, failed restore.
 	ReleaseAll
 )
 
 // Decision lists the actions to take now.
 type Decision struct {
-	// Tasks are all tasks that each machine must have, by machine name. They include tasks that the machine already
-	// has.
+	// Tasks are all tasks that the machines must have, by machine name. They include the tasks that the machines
+	// already have.
 	Tasks map[string][]Task
 	Pause Pause
 	// Snapshots holds the progress of each snapshot, by its UID.
 	Snapshots map[string]progress.Snapshot
 	// Expired are the UIDs of stored snapshots whose objects must be deleted, because their files have been removed or
-	// are out of reach.
+	// cannot be reached.
 	Expired []string
 	Restore progress.Restore
 }
 
-// decision is a Decision that is being built.
+// decision is a Decision under construction.
 type decision struct {
 	Input
 	out Decision
 }
 
-// Decide returns the tasks that the machines must carry out now. It has no side effects. When called again with the
-// results of its decision, it returns the next steps.
+// Decide returns the tasks that the machines must carry out now. It has no side effects. When it is called again with
+// the states of these tasks, it returns the next steps.
 func Decide(in Input) Decision {
 	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]progress.Snapshot{}}}
 	wanted := map[string]bool{}
@@ -142,7 +142,7 @@ func Decide(in Input) Decision {
 		wanted[in.Restore.UID] = true
 	}
 	for _, m := range in.Machines {
-		for _, t := range m.Tasks { // tasks of snapshots and restores that have ended are dropped
+		for _, t := range m.Tasks { // drop tasks of snapshots and restores that have ended
 			if wanted[t.Etcd.Of] {
 				d.out.Tasks[m.Name] = append(d.out.Tasks[m.Name], t)
 			}
@@ -156,7 +156,7 @@ func Decide(in Input) Decision {
 	return d.out
 }
 
-// find returns the machine's latest task with the given action, or nil if there is none.
+// find returns the machine's latest task with the given action for a snapshot or restore, or nil if there is none.
 func (d *decision) find(m *Machine, of string, action Action) *Task {
 	all := d.out.Tasks[m.Name]
 	for i := len(all) - 1; i >= 0; i-- {
@@ -167,8 +167,8 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots makes one machine at a time take a snapshot. A machine that is slow or disconnected is reported. A slow
-// machine delays the others only while it is connected. The snapshot of a machine that stays disconnected fails.
+// snapshots makes one machine at a time take a snapshot. It reports a machine that is slow or disconnected. The other
+// machines wait for a slow machine only while it is connected. If a machine stays disconnected, its snapshot fails.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
 	for _, wish := range d.Snapshots {
@@ -206,7 +206,7 @@ func (d *decision) snapshots() {
 
 const tryAgain = "create another EtcdSnapshot to try again: "
 
-// running reports that a machine is taking a snapshot.
+// running returns the progress of a snapshot that a machine is taking.
 func running(m *Machine) progress.Snapshot {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotRunning, Host: m.Host, Message: "host " + m.Host + " is making the snapshot"}
 	if !m.Connected {
@@ -215,7 +215,7 @@ func running(m *Machine) progress.Snapshot {
 	return p
 }
 
-// away returns the reason why no outcome of a task can be expected from a machine, or "" if one can.
+// away returns the reason why a machine will not report the outcome of a task, or "" if it will.
 func (m *Machine) away() string {
 	switch {
 	case m.Leaving:
@@ -226,9 +226,9 @@ func (m *Machine) away() string {
 	return ""
 }
 
-// able returns a machine that can take a snapshot, or nil if there is none. If there are several, it returns the
-// machine that the schedule used least recently. This way, the snapshots are spread across the machines, and a machine
-// whose snapshots fail does not get all of them.
+// able returns a machine that can take a snapshot, or nil if there is none. It prefers the machine that took a
+// scheduled snapshot least recently. This spreads the snapshots across the machines, so that a machine whose snapshots
+// fail does not take all of them.
 func (d *decision) able() (best *Machine) {
 	latest := 0
 	for i := range d.Machines {
@@ -236,7 +236,7 @@ func (d *decision) able() (best *Machine) {
 		if !m.Provisioned || !m.Connected || m.Gone || m.Leaving {
 			continue
 		}
-		at := slices.IndexFunc(d.Stored, func(s Stored) bool { return s.Host == m.Host }) // the newest first
+		at := slices.IndexFunc(d.Stored, func(s Stored) bool { return s.Host == m.Host }) // the newest comes first
 		if at < 0 {
 			at = len(d.Stored)
 		}
@@ -247,8 +247,8 @@ func (d *decision) able() (best *Machine) {
 	return best
 }
 
-// holder returns the machine that was given a task with the given action, and its latest such task. Both are nil if
-// there is none.
+// holder returns the machine with a task with the given action for a snapshot or restore, and the latest such task. It
+// returns nil if there is no such task.
 func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 	for i := range d.Machines {
 		if t := d.find(&d.Machines[i], of, action); t != nil {
@@ -260,12 +260,12 @@ func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 
 func (d *decision) give(m *Machine, t Task) { d.out.Tasks[m.Name] = append(d.out.Tasks[m.Name], t) }
 
-// step gives a machine a step of the restore, and returns the state of the step.
+// step gives a machine the task for a step of the restore, and returns the state of the step.
 func (d *decision) step(m *Machine, t Task) (State, string) {
 	return d.try(m, "restore", d.Restore.UID, t)
 }
 
-// try gives a machine a task, and returns the task's state. The state is failed once all attempts have failed.
+// try gives a machine a task, and returns the task's state. The state is Failed only if all attempts have failed.
 func (d *decision) try(m *Machine, kind, of string, t Task) (State, string) {
 	number := 1
 	if last := d.find(m, of, t.Action); last != nil {
@@ -283,7 +283,7 @@ func (d *decision) try(m *Machine, kind, of string, t Task) (State, string) {
 	return Waiting, ""
 }
 
-// given reports whether any machine has been given the given step of the restore.
+// given reports whether any machine has a task for a step of the restore.
 func (d *decision) given(action Action) bool {
 	m, _ := d.holder(d.Restore.UID, action)
 	return m != nil
@@ -299,7 +299,6 @@ func (d *decision) present() (all []*Machine) {
 	return all
 }
 
-// hosts returns the names of the machines' hosts.
 func hosts(all []*Machine) string {
 	var names []string
 	for _, m := range all {
@@ -309,7 +308,7 @@ func hosts(all []*Machine) string {
 	return strings.Join(names, ", ")
 }
 
-// away returns the machines whose hosts are not connected.
+// away returns the machines that are not connected.
 func away(all []*Machine) (lost []*Machine) {
 	for _, m := range all {
 		if !m.Connected {

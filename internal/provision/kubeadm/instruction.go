@@ -4,7 +4,7 @@
 // Package kubeadm decides which steps the control plane machines of a kubeadm cluster take for etcd snapshots and
 // restores, and translates their tasks into instructions.
 //
-// It also contains the commands for machines that kubeadm turns into nodes. The package has no side effects. The caller
+// It also contains commands for machines on which kubeadm sets up nodes. The package has no side effects. The caller
 // gives the machines their tasks, reads the states of the tasks, and calls Decide again.
 package kubeadm
 
@@ -19,51 +19,50 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// script is a script that a host runs. All values are passed as arguments.
+// script is the script that hosts run. All values are passed to the script as arguments.
 //
 //go:embed etcd.sh
 var script string
 
-// Action is the action of a control plane machine's task, as in the DroverMachine API.
+// Action is the action of a task, as defined in the DroverMachine API.
 type Action = infrav1.TaskAction
 
-// Actions. Each can be repeated after an interruption.
+// Actions. Each action can be repeated after an interruption.
 const (
-	// Snapshot takes a snapshot. Its arguments are the path of the snapshot's file, and the paths of earlier files,
-	// which it removes afterward.
+	// Snapshot takes a snapshot. Its arguments are the path of the new file, and the paths of earlier files to remove
+	// afterward.
 	Snapshot = infrav1.TaskEtcdSnapshot
 	// Upload copies a snapshot to a bucket. Its arguments are the path of the file, and the destination.
 	Upload = infrav1.TaskEtcdUpload
-	// Prepare creates the data directory of a new etcd from a snapshot, and changes nothing that is in use. Its
-	// arguments are the ID of the restore, the file, and the bucket from which to fetch the file if the host does not
-	// have it.
+	// Prepare creates the data directory of a new etcd from a snapshot. It does not change anything that is in use. Its
+	// arguments are the ID of the restore, the file, and the bucket from which the host fetches a missing file.
 	Prepare = infrav1.TaskEtcdPrepare
 	// Stop stops etcd, the API server, the controller manager and the scheduler. Its argument is the ID of the restore.
 	Stop = infrav1.TaskEtcdStop
-	// Resume starts the stopped components again with unchanged data. Its argument is the ID of the restore.
+	// Resume restarts the stopped components with unchanged data. Its argument is the ID of the restore.
 	Resume = infrav1.TaskEtcdResume
-	// Replace starts a new etcd with the prepared data, and starts the API server. Its argument is the ID of the restore.
+	// Replace starts a new etcd with the prepared data, and then the API server. Its argument is the ID of the restore.
 	Replace = infrav1.TaskEtcdReplace
-	// Join joins the new etcd without data of its own. Its arguments are the ID of the restore, and the URLs of the new
-	// etcd.
+	// Join makes an etcd member without data join the new etcd. Its arguments are the ID of the restore, and the URLs
+	// of the new etcd.
 	Join = infrav1.TaskEtcdJoin
 )
 
-// timeouts of the actions, in seconds. The script waits 300 s for each pod that it starts or stops.
+// timeouts are the timeouts of the actions, in seconds. The script waits 300 s for each pod that it starts or stops.
 var timeouts = map[Action]int{Snapshot: 3600, Upload: 3600, Prepare: 7200, Stop: 900, Resume: 900, Replace: 1800, Join: 3600}
 
-// Folder is the directory in which hosts keep snapshots.
+// Folder is the directory in which hosts store snapshots.
 const Folder = "/var/lib/drover/etcd/snapshots/"
 
-// verb returns the name of an action in the script, in IDs and in messages.
+// verb returns the verb for an action that the script, IDs and messages use.
 func verb(action Action) string {
 	return strings.ToLower(strings.TrimPrefix(string(action), "Etcd"))
 }
 
-// Object is a copy of a snapshot in a bucket, with the Secret that contains the credentials.
+// Object is a copy of a snapshot in a bucket. It names the Secret with the credentials.
 type Object = infrav1.EtcdTaskS3
 
-// flags returns the flags of the command that copies the snapshot. None of them is secret.
+// flags returns the flags of the command that copies a snapshot. No flag contains a secret.
 func flags(o *Object) []string {
 	var all []string
 	for _, flag := range [][2]string{{"endpoint", o.Endpoint}, {"bucket", o.Bucket}, {"region", o.Region}, {"bucket-lookup", string(o.BucketLookup)}, {"key", o.Key}} {
@@ -76,20 +75,20 @@ func flags(o *Object) []string {
 
 // Bucket specifies how the host that carries out a task reaches a bucket.
 type Bucket struct {
-	// Credentials are environment variables of the instruction. A host never reports the value of a variable, and an
-	// instruction is removed from the host's instructions and journal when it has ended.
+	// Credentials are environment variables for the instruction. A host never reports the values of variables. When an
+	// instruction has ended, it is removed from the host's instructions and journal.
 	Credentials map[string]string
 	// Problem explains why there are no credentials. It is nil if there are credentials. Prepare continues despite a
 	// Problem, because the host may already have the snapshot.
 	Problem error
 }
 
-// Instruction returns the instruction for a task. The caller sets its ID.
+// Instruction returns the instruction for a task. The caller sets the instruction's ID.
 //
-// A task is not the instruction itself, although both describe an action that a host carries out once. A task is part
+// Tasks and instructions both describe an action that a host carries out once. They are separate because a task is part
 // of a DroverMachine's spec, which users may be able to read even if they must not read Secrets. Therefore a task only
-// names the Secret with the bucket's credentials. Only the controller of DroverMachines reads that Secret, when it
-// gives the instruction to the Host.
+// names the Secret with the bucket's credentials. Only the DroverMachine controller reads that Secret, when it gives
+// the instruction to the Host.
 func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
 	if task.Etcd == nil {
 		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no field etcd", verb(task.Action))
@@ -113,7 +112,7 @@ func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruct
 	return instruction, nil
 }
 
-// arguments returns the arguments of the script after the verb of an action, without the flags.
+// arguments returns the script's arguments for an action. They follow the verb, and do not include the flags.
 func arguments(action Action, t *infrav1.EtcdTask) ([]string, error) {
 	ofFile := slices.Contains([]Action{Snapshot, Upload, Prepare}, action)
 	arguments := []string{t.Of}
@@ -139,7 +138,7 @@ func arguments(action Action, t *infrav1.EtcdTask) ([]string, error) {
 	return arguments, nil
 }
 
-// plain reports whether a string is the name of a file in a directory.
+// plain reports whether a string is a file name without a directory.
 func plain(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }

@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// Kubeconfig is the file that an administrator on a control plane machine uses to reach the cluster.
+	// Kubeconfig is the file with which an administrator on a control plane machine reaches the cluster.
 	Kubeconfig = "/etc/kubernetes/admin.conf"
 	// VersionVariable is the environment variable that contains the Kubernetes version for installers and bootstrap
 	// commands.
 	VersionVariable = "KUBERNETES_VERSION"
 )
 
-// Timeouts of commands, in seconds. kubeadm pulls images.
+// Timeouts of commands, in seconds. They include the time for kubeadm to pull images.
 const (
 	updateTimeout = 3600
 	resetTimeout  = 1800
 )
 
-// reset removes everything that the kubeadm bootstrap, and any kind of node, has left on a machine. The CNI directory
-// is kept, because containerd watches it and would not notice a new directory. kubeadm itself does not remove the
-// kube-proxy rules, which would route Service addresses of the next cluster to API servers of this cluster. It also
-// empties the etcd directory before it stops etcd, which the kubelet may start once more. Data that this etcd leaves
-// behind would keep kubeadm from creating a control plane on the machine again.
+// reset removes everything that kubeadm, or any other node installation, has left on a machine. It keeps the CNI
+// directory, because containerd watches that directory and would not notice a new one. kubeadm itself does not remove
+// the kube-proxy rules, which would route Service addresses of the next cluster to API servers of this cluster. kubeadm
+// also empties the etcd directory before etcd has stopped. If the kubelet restarts etcd, the new data would prevent
+// kubeadm from creating a control plane on the machine again.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
 for tool in iptables ip6tables; do
@@ -37,14 +37,14 @@ done
 rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
 
 // Remove returns the instruction that removes everything that kubeadm has left on a machine, even if the bootstrap was
-// not completed. Files that the user's own commands have created are kept. The caller sets the ID.
+// not completed. It keeps files that the user's own commands have created. The caller sets the ID.
 func Remove() protocol.HostInstruction {
 	return protocol.HostInstruction{Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout}
 }
 
-// upgrade installs the binaries of a version and makes kubeadm upgrade the node. Cluster API has already made the
-// changes that affect the whole cluster, so "upgrade node" is also correct for the first control plane machine. The
-// values are passed as arguments.
+// upgrade installs the binaries of a version and upgrades the node with kubeadm. Cluster API has already made the
+// changes that affect the whole cluster. Therefore "upgrade node" is correct even for the first control plane machine.
+// The values are passed as arguments.
 const upgrade = `version=$0 path=$1 url=$2 sum=$3 patches=$4 ignored=$5
 export ` + VersionVariable + `="$version" KUBECONFIG=
 if test -z "$path"; then path=$(mktemp) && trap 'rm -f "$path"' EXIT || exit; fi

@@ -13,12 +13,13 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// restore decides the next steps of the restore. It knows the earlier steps only from the tasks of the machines:
+// restore decides the next steps of the restore. It learns about earlier steps only from the machines' tasks. The steps
+// are:
 //
-//	Prepare  on the host with the file: create the new etcd's data beside the old data
-//	Stop     on all control planes at the same time
-//	Replace  on the host with the file: from here on the restore cannot be undone
-//	Join     on the others, one at a time
+//   - Prepare, on the host with the file: create the data of the new etcd beside the old data.
+//   - Stop, on all control planes at the same time.
+//   - Replace, on the host with the file. From this step on, the restore cannot be undone.
+//   - Join, on the other control planes, one at a time.
 //
 // If the restore is canceled or fails before Replace, all machines that were told to prepare or to stop are told to
 // resume.
@@ -37,7 +38,6 @@ func (d *decision) restore() {
 	}
 }
 
-// report sets the progress of the restore.
 func (d *decision) report(phase provisionv1.EtcdRestorePhase, reason, format string, args ...any) {
 	host := d.Restore.Host
 	if m, _ := d.holder(d.Restore.UID, Prepare); m != nil {
@@ -52,7 +52,7 @@ func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why
 	d.out.Restore.Stuck = true
 }
 
-// begin starts the restore as soon as nothing prevents it. Nothing is paused before that.
+// begin starts the restore as soon as nothing prevents it. Until then, it pauses nothing.
 func (d *decision) begin() {
 	all := d.present()
 	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })
@@ -74,7 +74,7 @@ func (d *decision) begin() {
 	case bare >= 0:
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s to be bootstrapped", all[bare].Name)
 		return
-	case leaving >= 0: // the machine is given no more tasks, and its etcd keeps running until the machine is gone
+	case leaving >= 0: // the machine gets no more tasks, and its etcd runs until the machine is gone
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s, which is being deleted, to be gone. If the deletion itself waits for the cluster, switch the machine off and delete its Host %s", all[leaving].Name, all[leaving].Host)
 		return
 	case len(away(all)) > 0:
@@ -94,12 +94,11 @@ func (d *decision) begin() {
 	d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s is reading %s. Nothing was stopped yet", all[first].Host, d.Restore.File)
 }
 
-// prepare returns the task that reads the snapshot.
 func (d *decision) prepare() Task {
 	return newTask(Prepare, infrav1.EtcdTask{File: d.Restore.File, S3: d.Restore.S3})
 }
 
-// snapshotting returns a machine that is taking or copying a snapshot, or nil if there is none.
+// snapshotting returns a connected machine that is taking or copying a snapshot, or nil if there is none.
 func (d *decision) snapshotting() *Machine {
 	for i := range d.Machines {
 		m := &d.Machines[i]
@@ -112,7 +111,8 @@ func (d *decision) snapshotting() *Machine {
 	return nil
 }
 
-// advance continues up to the point after which the restore cannot be undone.
+// advance takes the steps of the restore that can still be undone. When all servers have stopped, it starts to replace
+// the data.
 func (d *decision) advance() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Prepare)
@@ -146,8 +146,8 @@ func (d *decision) advance() {
 	}
 }
 
-// why returns the reason why the restore must not continue, or "" if it may continue. It is called while no data has
-// been replaced yet.
+// why returns the reason why the restore must stop, or "" if it may continue. It is called only before data has been
+// replaced.
 func (d *decision) why() string {
 	first, _ := d.holder(d.Restore.UID, Prepare)
 	if first == nil || first.Gone {
@@ -164,8 +164,8 @@ func (d *decision) why() string {
 	return ""
 }
 
-// undo starts the stopped control planes again, and ends the restore. The restore has failed if why gives a reason, and
-// is canceled otherwise.
+// undo restarts the stopped control planes and ends the restore. If why is not empty, the restore has failed. Otherwise
+// it was canceled.
 func (d *decision) undo(why string) {
 	if d.Restore.Cancel {
 		why = ""
@@ -201,7 +201,7 @@ func (d *decision) undo(why string) {
 	}
 }
 
-// finish starts the new etcd and makes the other machines join it.
+// finish starts the new etcd, and then makes the other machines join it.
 func (d *decision) finish() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Replace)
@@ -242,7 +242,7 @@ func (d *decision) finish() {
 	d.report(provisionv1.RestoreSucceeded, provisionv1.ReasonSucceeded, "etcd has the data of the snapshot on all control planes%s", d.tooLate())
 }
 
-// tooLate returns a remark that says that the restore can no longer be canceled.
+// tooLate returns a remark that it is too late to cancel the restore, if a user has tried to cancel it.
 func (d *decision) tooLate() string {
 	if d.Restore.Cancel {
 		return ". It was too late to cancel: data was replaced"
@@ -250,8 +250,8 @@ func (d *decision) tooLate() string {
 	return ""
 }
 
-// joiners returns the machines that join, in order. A machine that has been told to join comes first, and machines that
-// are not connected come last.
+// joiners returns the machines that must join, in order. A machine that was already told to join comes first. Machines
+// that are not connected come last.
 func (d *decision) joiners(first *Machine) []*Machine {
 	var all []*Machine
 	for _, m := range d.present() {
@@ -272,7 +272,7 @@ func (d *decision) joiners(first *Machine) []*Machine {
 	return all
 }
 
-// join makes a machine join. A machine that was created during the restore is stopped first.
+// join makes a machine join the new etcd. It first stops a machine that was created during the restore.
 func (d *decision) join(first, m *Machine) (State, string) {
 	if state, message := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
 		return state, message

@@ -16,24 +16,24 @@ const (
 	// DefaultRetention is the number of scheduled snapshots that each control plane machine keeps.
 	DefaultRetention = 5
 	// keptFailures is the number of failed scheduled snapshots that are kept, so that users can find out why they
-	// failed. Further failed snapshots are kept, up to maxFailures, while their hosts may still have a file from them.
+	// failed. Up to maxFailures failed snapshots are kept while their hosts may still have files from them.
 	keptFailures, maxFailures = 3, 32
 	// maxRemove is the maximum number of files that one task removes.
 	maxRemove = 64
 )
 
-// Stored is a snapshot that the schedule created and that has ended.
+// Stored is a scheduled snapshot that has ended.
 type Stored struct {
 	UID, Host, File string
 	// Saved reports whether the file was written.
 	Saved bool
-	// Held reports whether the snapshot is used by an EtcdRestore that has neither ended nor been refused. Such a
-	// snapshot is not removed.
+	// Held reports whether an EtcdRestore that has neither ended nor been refused uses the snapshot. Such a snapshot is
+	// not removed.
 	Held bool
 }
 
-// upload makes the machine that created a snapshot copy it to the bucket, and returns the progress of the snapshot. If
-// the copy fails, the file is kept.
+// upload tells the machine that took a snapshot to copy it to the bucket, and returns the snapshot's progress. The file
+// is kept even if the copy fails.
 func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
 	task := d.find(m, wish.UID, Upload)
@@ -71,8 +71,8 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	return p
 }
 
-// name returns the name of the bucket. A task that someone else created may have no bucket name, in which case it fails
-// on its host.
+// name returns the name of the bucket. If somebody else created the task, it may name no bucket. Such a task fails on
+// its host.
 func name(o *Object) string {
 	if o == nil {
 		return "no bucket"
@@ -80,15 +80,15 @@ func name(o *Object) string {
 	return "the bucket " + o.Bucket
 }
 
-// surplus returns the files that a host must remove: files that exceed the retention when another one is about to be
-// created, and files that a failed snapshot may have left behind.
+// surplus returns the files that a host must remove: files that exceed the retention, and files that a failed snapshot
+// may have left behind. more is the number of files that are about to be created.
 func (d *decision) surplus(host string, more int) []string {
 	if d.Retention <= 0 { // the schedule has been removed
 		return nil
 	}
 	var files []string
 	kept := more
-	for _, s := range d.Stored { // with the newest first
+	for _, s := range d.Stored { // the newest comes first
 		switch {
 		case s.Host != host || s.Held:
 		case !s.Saved:
@@ -99,13 +99,13 @@ func (d *decision) surplus(host string, more int) []string {
 			files = append(files, s.File)
 		}
 	}
-	if len(files) > maxRemove { // with the oldest first; the next task removes the rest
+	if len(files) > maxRemove { // keep the oldest files in the list; the next task removes the rest
 		files = files[len(files)-maxRemove:]
 	}
 	return files
 }
 
-// expire finds the scheduled snapshots whose objects must be deleted. These are snapshots whose file a host has
+// expire finds the scheduled snapshots whose objects must be deleted. These are snapshots whose files have been
 // removed, failed snapshots except for the latest few, and snapshots that exceed the retention on hosts that are no
 // longer control plane machines.
 func (d *decision) expire() {
@@ -113,7 +113,7 @@ func (d *decision) expire() {
 		return
 	}
 	failures, elsewhere := 0, 0
-	for _, s := range d.Stored { // with the newest first
+	for _, s := range d.Stored { // the newest comes first
 		switch {
 		case s.Held:
 		case !s.Saved:
@@ -130,13 +130,13 @@ func (d *decision) expire() {
 	}
 }
 
-// elsewhere reports whether a snapshot is on none of the current control plane machines, so no task can remove its
-// file.
+// elsewhere reports whether none of the current control plane machines has a snapshot. No task can remove the file of
+// such a snapshot.
 func (d *decision) elsewhere(s Stored) bool {
 	return !slices.ContainsFunc(d.Machines, func(m Machine) bool { return s.Host != "" && m.Host == s.Host && !m.Gone })
 }
 
-// Removing reports whether a host has been told to remove a file by a task that is in one of the given states.
+// Removing reports whether a host has a task that removes a file, and whether the task is in one of the given states.
 func Removing(machines []Machine, host, file string, states ...State) bool {
 	for _, m := range machines {
 		for _, t := range m.Tasks {

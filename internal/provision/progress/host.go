@@ -9,42 +9,44 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// State is a host's progress with its instructions.
+// State is the state of a host with respect to its instructions.
 type State int
 
 // States of a host.
 const (
-	// None: the host has no instructions, or does not have the latest version yet.
+	// None means that the host has no instructions, or has not received their latest version.
 	None State = iota
-	// Running: the host is carrying out its instructions.
+	// Running means that the host is carrying out its instructions.
 	Running
-	// Unwell: the one-time instructions have succeeded, but a probe fails, or has not succeeded yet.
+	// Unwell means that the one-time instructions have succeeded, but a probe has failed or has not succeeded yet.
 	Unwell
-	// Up: the one-time instructions and the probes have succeeded.
+	// Up means that the one-time instructions and the probes have succeeded.
 	Up
-	// Failed: an instruction has failed or was interrupted. It is not retried.
+	// Failed means that an instruction has failed or was interrupted. The instruction is not retried.
 	Failed
 )
 
-// Busy reports whether a host is on its way to being up.
+// Busy reports whether a host is not up yet and has not failed.
 func (s State) Busy() bool { return s == None || s == Running || s == Unwell }
 
-// Host is a host's progress with its instructions. The controllers see the content of the host's journal in this form,
-// regardless of the tool that creates the cluster.
+// Host is the progress of a host with its instructions. Controllers use this summary of the host's journal, whatever
+// tool creates the cluster.
 type Host struct {
 	State State
 	// Done counts the one-time instructions that have succeeded.
 	Done int
-	// Instruction is the ID of the instruction that is running or has failed. It is empty if there is none.
+	// Instruction is the ID of the instruction that is running or has failed. It is empty if there is no such
+	// instruction.
 	Instruction string
-	// Message describes the host's current action or failure. It is also set without instructions.
+	// Message describes what the host is doing or why it has failed. It may be set even if the host has no
+	// instructions.
 	Message string
 	// Output is the end of the failed instruction's output.
 	Output string
 }
 
-// OfHost returns the progress of a Host with one version of its instructions. The version is empty for a Host without
-// instructions. A status for another version is ignored.
+// OfHost returns the progress of a Host with the given version of its instructions. version is empty for a Host without
+// instructions. The function ignores a status that is about a different version.
 func OfHost(host *v1.Host, version string) Host {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	if ready == nil {

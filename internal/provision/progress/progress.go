@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress describes the progress of hosts with their instructions, and of etcd snapshots and restores,
-// regardless of the tool that creates the cluster.
+// Package progress describes the progress of hosts, of etcd snapshots and of etcd restores, independently of the tool
+// that creates the cluster.
 //
-// The package has no side effects. The packages k3s and kubeadm read the progress of hosts and return the progress of
-// snapshots and restores, which controllers/provision/etcd writes into statuses.
+// The package has no side effects. The packages k3s and kubeadm use the progress of hosts to compute the progress of
+// snapshots and restores. The package controllers/provision/etcd writes the result to the status of the objects.
 package progress
 
 import (
@@ -28,10 +28,10 @@ type Snapshot struct {
 	File string
 	// Saved reports whether the file is on the host.
 	Saved bool
-	// S3 is the copy in S3, or nil if there is none.
+	// S3 describes the copy in S3. It is nil if there is no copy.
 	S3 *provisionv1.EtcdS3Object
-	// Configuration is the spec of the cluster, which a restore can write back. It is nil if there is nothing to write
-	// back.
+	// Configuration is the spec of the cluster at the time of the snapshot, which a restore can write back. It is nil
+	// if there is no spec to write back.
 	Configuration []byte
 }
 
@@ -39,9 +39,9 @@ type Snapshot struct {
 type Restore struct {
 	Phase                 provisionv1.EtcdRestorePhase
 	Reason, Message, Host string
-	// File is the file that is restored, or a prefix of its name. It is empty while the file is unknown.
+	// File is the name of the file that is restored, or a prefix of the name. It is empty while the file is unknown.
 	File string
-	// Stuck reports whether manual action is required.
+	// Stuck reports whether an administrator has to act.
 	Stuck bool
 }
 
@@ -61,7 +61,7 @@ func RestoreEnded(phase provisionv1.EtcdRestorePhase) bool {
 	return phase == provisionv1.RestoreSucceeded || phase == provisionv1.RestoreFailed || phase == provisionv1.RestoreCanceled
 }
 
-// Older compares two objects by age. Objects that were created in the same second are compared by name.
+// Older compares the ages of two objects. If the objects were created in the same second, it compares their names.
 func Older(a, b metav1.Object) int {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
 }
@@ -79,7 +79,8 @@ func (p Snapshot) Reason() string {
 	return provisionv1.ReasonWaiting
 }
 
-// Fill sets the fields of a status other than the Ready and Stalled conditions. A field that is known keeps its value.
+// Fill sets all status fields except for the Ready and Stalled conditions. It does not overwrite a known value with an
+// empty one.
 func (p Snapshot) Fill(o *provisionv1.EtcdSnapshot) {
 	s := &o.Status
 	s.Phase, s.Host, s.Snapshot = p.Phase, p.Host, cmp.Or(p.File, s.Snapshot)
@@ -95,17 +96,18 @@ func (p Snapshot) Fill(o *provisionv1.EtcdSnapshot) {
 	}
 }
 
-// Fill sets the fields of a status other than the Ready and Stalled conditions. A field that is known keeps its value.
+// Fill sets all status fields except for the Ready and Stalled conditions. It does not overwrite a known value with an
+// empty one.
 func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 	s := &o.Status
 	s.Phase, s.Host, s.Snapshot = p.Phase, cmp.Or(p.Host, s.Host), cmp.Or(p.File, s.Snapshot)
 }
 
-// All contains the progress of all EtcdSnapshots and EtcdRestores of a cluster, by UID. The status of any other object
-// is not changed.
+// All contains the progress of the EtcdSnapshots and EtcdRestores of a cluster, by UID. The status of an object that is
+// not in All is not changed.
 type All struct {
 	Snapshots map[types.UID]Snapshot
 	Restores  map[types.UID]Restore
-	// Again is the time after which to check again, or 0 to wait for a change.
+	// Again is the time after which to check again. 0 means to wait for a change.
 	Again time.Duration
 }

@@ -30,18 +30,19 @@ const (
 	requestTimeout = 15 * time.Second
 )
 
-// errAddress is the same for every address, so that it does not disclose the address.
+// errAddress is returned for all forbidden addresses. Its text is the same for each of them, so that it does not
+// disclose the address.
 var errAddress = errors.New("the server's address belongs to this machine, is link-local, or is reserved")
 
-// ErrRedirect is returned for a request to which a server responded with a redirect. It does not contain the target.
+// ErrRedirect is returned if a server responds with a redirect. It does not contain the target of the redirect.
 var ErrRedirect = errors.New("the server answered with a redirect, which Drover does not follow")
 
-// bounds limits a kubeconfig. A kubeconfig with a hundred clusters has fewer values than this.
+// bounds returns the limits on a kubeconfig. Even a kubeconfig with a hundred clusters has fewer values.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 256 << 10, Nodes: 2048, Depth: 16} }
 
-// Config reads the current context of a kubeconfig. It refuses everything that would read local files, run local
-// programs, connect through other servers, or trust any server. Its errors contain nothing from the kubeconfig.
-// Addresses are checked when they are dialed, redirects are not followed, and warnings from the server are not logged.
+// Config reads the current context of a kubeconfig. It refuses a kubeconfig that would read local files, run local
+// programs, connect through other servers, or trust any server. Its errors contain no part of the kubeconfig. The
+// client checks addresses when it dials them. It does not follow redirects, and does not log warnings from the server.
 func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	plain, err := untrusted.AsJSON(content, bounds())
 	if err != nil {
@@ -136,12 +137,11 @@ func refused(field string) error {
 	return fmt.Errorf("it has %s, which Drover does not accept: give certificates and tokens as data", field)
 }
 
-// noProxy makes the client dial the server directly, because the dialer checks the server's address and a proxy would
-// not.
+// noProxy makes the client dial the server directly. The dialer checks the server's address, but a proxy would not.
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// straight refuses redirects. Otherwise a server could choose where client-go sends further requests with the token,
-// possibly even without TLS.
+// straight refuses redirects. Otherwise a server could redirect client-go to another address, and client-go would send
+// the token there, possibly even without TLS.
 type straight struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -14,18 +14,18 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// help tells users how to correct a schedule that cannot be parsed.
+// help explains to users how to correct an invalid schedule.
 const help = `write five fields, like "0 */6 * * *" for every six hours, or one of @hourly, @daily, @weekly, @monthly and @yearly; times are UTC`
 
 // Schedule is a parsed schedule. Its times are in UTC.
 type Schedule struct{ times cron.Schedule }
 
-// MinPeriod is the shortest allowed interval between two times of a schedule. Retention counts snapshots and ignores
-// their age. With a schedule such as "* */5 * * *" (every minute of every fifth hour), the snapshots of one hour would
-// replace all earlier ones.
+// MinPeriod is the minimum interval between two times of a schedule. The retention is a number of snapshots, regardless
+// of their age. With a schedule such as "* */5 * * *" (every minute of every fifth hour), the snapshots from one hour
+// would replace all earlier ones.
 const MinPeriod = 5 * time.Minute
 
-// Parse parses a schedule. Its error explains the accepted syntax.
+// Parse parses a schedule. Its errors explain the accepted syntax.
 func Parse(text string) (Schedule, error) {
 	if strings.HasPrefix(strings.TrimSpace(text), "@every") {
 		return Schedule{}, errors.New(`the schedule "@every" depends on when it began: ` + help)
@@ -48,8 +48,8 @@ func Parse(text string) (Schedule, error) {
 	return s, nil
 }
 
-// longStep returns a field whose step is at least the number of its possible values. For example, "*/90" looks like
-// every 90 minutes but means every hour. The result is empty if there is no such field.
+// longStep returns a field whose step is not smaller than the number of its possible values. For example, "*/90" looks
+// like every 90 minutes but means every hour. longStep returns "" if there is no such field.
 func longStep(text string) (field string, step, values int) {
 	fields := strings.Fields(text)
 	for i, known := range []struct {
@@ -69,9 +69,9 @@ func longStep(text string) (field string, step, values int) {
 	return "", 0, 0
 }
 
-// closest returns the shortest interval between two consecutive times of the schedule in a year, and the second of
-// these two times. It examines enough times to cover two days of the densest schedule that is allowed. If a schedule is
-// denser, its first hours already show this.
+// closest returns the shortest interval between two consecutive times of the schedule, and the second of these two
+// times. It examines a limited number of times, which cover two days of the densest schedule that is allowed. If a
+// schedule is denser than that, its first hours already show it.
 func (s Schedule) closest() (at time.Time, gap time.Duration) {
 	const most = 600
 	first := s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -89,11 +89,12 @@ func (s Schedule) closest() (at time.Time, gap time.Duration) {
 	return at, gap
 }
 
-// Next returns the first time of the schedule after a time.
+// Next returns the schedule's first time after the given time.
 func (s Schedule) Next(after time.Time) time.Time { return s.times.Next(after.UTC()) }
 
-// Latest returns the last time of the schedule in (after, until], or false if there is none. It checks at most a few
-// thousand times, first in the last hour, and farther back only if that hour contains none.
+// Latest returns the schedule's last time in (after, until], or false if there is none. It examines at most a few
+// thousand times. It first examines the last hour, and goes back farther only if that hour contains no time of the
+// schedule.
 func (s Schedule) Latest(after, until time.Time) (time.Time, bool) {
 	for _, back := range []time.Duration{time.Hour, 24 * time.Hour, 32 * 24 * time.Hour, 9 * 366 * 24 * time.Hour} {
 		from := until.Add(-back)
