@@ -49,8 +49,8 @@ type Cluster struct {
 // Direct is the address at which users reach a member without the hub, in the format of a kubeconfig.
 type Direct struct {
 	Server string `json:"server"`
-	// CABundle contains the CA certificates in PEM. If it is empty, the user's computer must already trust the server's
-	// certificate.
+	// CABundle contains CA certificates in PEM format. If it is empty, the user's computer must already trust the
+	// server's certificate.
 	CABundle string `json:"caBundle,omitempty"`
 	// Mode is APIServer if the address belongs to the member's API server. It is empty if the address belongs to the
 	// member's agent.

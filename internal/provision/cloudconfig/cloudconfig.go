@@ -39,7 +39,7 @@ func written() untrusted.Bounds { return untrusted.Bounds{Bytes: 6 << 20, Nodes:
 
 // Config describes one-time work on a machine.
 type Config struct {
-	// Files are written before the commands run. Each path occurs once.
+	// Files are written before the commands run. Each path occurs only once.
 	Files []File
 	// Commands are the lines of a script for /bin/sh. As with cloud-init, the script continues after a failed command.
 	Commands []string

@@ -294,8 +294,8 @@ func KubeconfigSecret(cluster types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 }
 
-// GetKubeconfig reads the kubeconfig of a cluster. It returns nil if there is none yet, and ignores Secrets of another
-// type or another cluster.
+// GetKubeconfig reads the kubeconfig of a cluster. It returns nil if there is no kubeconfig yet. It ignores Secrets
+// that have a different type or belong to another cluster.
 func GetKubeconfig(ctx context.Context, reader client.Reader, cluster types.NamespacedName) ([]byte, error) {
 	secret := &corev1.Secret{}
 	if err := reader.Get(ctx, KubeconfigSecret(cluster), secret); client.IgnoreNotFound(err) != nil {

@@ -31,7 +31,7 @@ const maxAttempt = 63
 
 // step is the next step of an update.
 type step struct {
-	// tasks are the updates that the machine must have, if write is true.
+	// tasks are the update tasks of the machine. They must be written if write is true.
 	tasks    []infrav1.MachineTask
 	write    bool
 	response response

@@ -57,7 +57,7 @@ type decision struct {
 	joining string
 }
 
-// Decide decides what to do now. The same input always gives the same decision.
+// Decide decides what to do now. The same input always results in the same decision.
 func Decide(in Input) (Decision, error) {
 	dist, err := distributionOf(in.Spec.Distribution)
 	if err != nil {

@@ -26,13 +26,13 @@ type distribution interface {
 	// files returns the files that are written to a host before any command runs. join is empty for the host that
 	// starts the cluster. Changed files take effect when the host is restarted.
 	files(in *Input, host *member, join string) ([]protocol.HostFile, error)
-	// manifest returns the path of the file whose content the servers apply in the cluster.
+	// manifest returns the path of the file that the servers apply in the cluster.
 	manifest(in *Input) string
 	// service returns the systemd unit of a host.
 	service(host *member) string
-	// joinURL returns the URL that hosts use to join through a server with the given address.
+	// joinURL returns the URL with which hosts join through a server with the given address.
 	joinURL(address string) string
-	// probes returns the probes that check whether a host works.
+	// probes returns the probes that check whether a host is healthy.
 	probes(in *Input, host *member) []protocol.HostProbe
 
 	// install returns the command that installs the binaries. It starts nothing. check returns a command that fails

@@ -224,7 +224,7 @@ func (r restoration) find() (bool, error) {
 // stopServers stops all servers at the same time.
 func (r restoration) stopServers() (bool, error) {
 	d := r.d
-	d.Stored.Stops = r.ID // servers that are started from now on are restarted, regardless of why they were started before
+	d.Stored.Stops = r.ID // servers that start later are restarted too
 	waits := d.serverAway()
 	d.out.Restore.Away = waits != ""
 	for _, host := range d.leave { // it no longer matters whether the host is an etcd member

@@ -121,7 +121,7 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	case held.Restores != "" && held.Restores == p.Epoch:
 		p.Restores = held.Restores
 		return []protocol.HostInstruction{onDisk("keep-"+held.Restores, w.dist.keep(w.Input))}
-	case held.Epoch != p.Epoch || held.Rejoins: // only the host's disk shows whether the data has already been moved away
+	case held.Epoch != p.Epoch || held.Rejoins: // only the disk shows whether the data was already moved away
 		p.Rejoins = true
 		return []protocol.HostInstruction{onDisk("rejoin-"+digest(p.Epoch, p.Start), w.dist.rejoin(w.Input, p.Epoch))}
 	case host.is(provisionv1.RoleEtcd) && held.Epoch == p.Epoch && (held.Stopped != "" || held.Resumes):

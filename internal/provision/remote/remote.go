@@ -80,11 +80,11 @@ func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	}, nil
 }
 
-// maxHeader is the maximum size of the headers of a response, in bytes.
+// maxHeader is the maximum size of a response's headers, in bytes.
 const maxHeader = 64 << 10
 
-// Client creates an HTTP client for a configuration that Config returned. Unlike clients that first discover the kinds
-// that a server offers, it sends no requests of its own and decodes nothing.
+// Client creates an HTTP client for a configuration from Config. Other clients first discover the kinds that a server
+// offers. This client sends no requests of its own and decodes nothing.
 func Client(config *rest.Config) (*http.Client, error) {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
