@@ -174,7 +174,7 @@ func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Req
 			return
 		}
 		defer seat.Release()
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readLimit)) // a slow client must not hold a seat
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readLimit)) // slow clients must not hold seats
 		request := new(Request)
 		if err := untrusted.ReadJSON(http.MaxBytesReader(w, r.Body, int64(bounds().Bytes)), request, bounds()); err != nil {
 			http.Error(w, "the request is not the JSON of "+hook+" in "+groupVersion+", or is too large", http.StatusBadRequest)

@@ -49,7 +49,8 @@ func (r *roster) etcd() (members, work int) {
 
 func quorum(members int) int { return members/2 + 1 }
 
-// current reports whether a host has been started with its current instructions.
+// canSpareOne reports whether an etcd member may be restarted. With three or more members, etcd must keep its quorum.
+// With one or two members, a restart always loses the quorum, so all members must be working first.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()
 	if members <= 2 {
