@@ -54,11 +54,12 @@ type Options struct {
 	// Issuer is the public URL of the hub.
 	Issuer string
 	// Client reads Users, AuthProviders, and the Secrets in Namespace from a cache, and writes sessions. Live reads
-	// objects that may not be in the cache yet from the API server.
+	// from the API server. It is used for objects that may not be in the cache yet.
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
-	// Disabled reports whether a User disables the given principal of an AuthProvider in its spec.principal.
+	// Disabled reports whether a principal of an AuthProvider is disabled, because a User with this spec.principal
+	// disables it.
 	Disabled func(ctx context.Context, principal string) (bool, error)
 	// Named returns the given groups that bindings refer to. If they do not all fit into a token, the first groups take
 	// precedence.

@@ -25,7 +25,6 @@ const (
 	mostResume = 4 << 10 // the maximum length of a resume token, in bytes
 )
 
-// query is a client's query.
 type query struct {
 	kinds      []string // resources, in the order of subscribable
 	workspaces []string // empty if all workspaces are requested

@@ -51,7 +51,6 @@ type watched struct {
 	reset bool   // whether a reset must be sent before anything else
 }
 
-// stream is a stream to one client.
 type stream struct {
 	*Server
 	request *http.Request

@@ -74,7 +74,7 @@ type writeFile struct {
 	Owner       string          `json:"owner"`
 	Permissions json.RawMessage `json:"permissions"`
 	Append      bool            `json:"append"`
-	Defer       bool            `json:"defer"` // wait until users are created; Drover creates no users
+	Defer       bool            `json:"defer"` // defers the file until users are created; Drover creates none
 }
 
 // Parse parses a cloud-config for one machine. Its errors do not contain any part of the cloud-config.

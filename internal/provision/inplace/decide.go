@@ -194,7 +194,6 @@ func gatesOf(raw json.RawMessage) fields {
 	return gates
 }
 
-// operation is one operation of a JSON patch.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -211,7 +210,6 @@ func put(path string, value any, removed bool) operation {
 
 func set(path string, value any) *patch { return asPatch([]operation{put(path, value, false)}) }
 
-// asPatch returns the operations as a JSON patch, or nil if there are none.
 func asPatch(operations []operation) *patch {
 	if len(operations) == 0 {
 		return nil

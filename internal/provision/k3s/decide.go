@@ -80,7 +80,7 @@ func Decide(in Input) (Decision, error) {
 	return d.out, nil
 }
 
-// steps takes the steps of the decision in order, until a step has to wait.
+// steps takes the steps of the decision in order. It returns when a step has to wait.
 func (d *decision) steps() error {
 	if restores, err := d.restore(); restores || err != nil {
 		return err
@@ -109,7 +109,6 @@ func (d *decision) give(m *member, join string) error {
 	return err
 }
 
-// release releases a host. Its Host may be about to be deleted.
 func (d *decision) release(host Host) {
 	d.out.Waiting[host.Name] = "leaves, and is cleaned"
 	d.out.Release = append(d.out.Release, host.Name)

@@ -80,7 +80,6 @@ func (r rancher) dataDir(in *Input) string {
 	return cmp.Or(in.Spec.DataDir, "/var/lib/rancher/"+r.name)
 }
 
-// s3CA returns the path of the file with the CA certificates of the object store.
 func (r rancher) s3CA() string { return r.folder() + "/etcd-s3-ca.crt" }
 
 func (r rancher) files(in *Input, host *member, join string) ([]protocol.HostFile, error) {

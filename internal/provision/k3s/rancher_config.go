@@ -58,7 +58,6 @@ func (r rancher) render(in *Input, host *member, join string) ([]byte, error) {
 	return yaml.Marshal(config)
 }
 
-// etcdConfig adds the options for etcd snapshots.
 func (r rancher) etcdConfig(in *Input, config map[string]any) {
 	set := func(option string, value string) {
 		if value != "" {

@@ -154,7 +154,6 @@ func (w *writer) clean(p *Instructions, host *member) []protocol.HostInstruction
 	return []protocol.HostInstruction{leave, clean}
 }
 
-// joinURL returns the URL with which hosts join through a server.
 func (w *writer) joinURL(server *member) string { return w.dist.joinURL(server.Address) }
 
 // digest returns a short digest of values. Each value must be encodable as JSON.

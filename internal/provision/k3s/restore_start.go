@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// isOld reports whether a host has old etcd data that was replaced on another host by a restore. The host is never
-// started with this data.
+// isOld reports whether a host still has etcd data from before the last restore. The host must not be started with this
+// data.
 func (in *Input) isOld(h *Host) bool {
 	return isEtcd(h) && h.Held.Epoch != in.Stored.Epoch && h.Held.Restores != in.Stored.Epoch
 }
@@ -155,8 +155,7 @@ func (r restoration) cleanNodes() (bool, error) {
 	return false, nil
 }
 
-// waitsToStart reports whether a server was stopped for a restore, or has data that was replaced on another host by a
-// restore.
+// waitsToStart reports whether a server was stopped for a restore, or still has data from before the last restore.
 func (r *roster) waitsToStart(m *member) bool { return m.Held.Stopped != "" || r.isOld(&m.Host) }
 
 // resumes reports whether a host was stopped for a restore that replaced no data.

@@ -130,7 +130,7 @@ func (r *roster) leaving(name, uid string) *Host {
 	return nil
 }
 
-// leavers returns the hosts that are leaving as members of pools with the same roles.
+// leavers returns the leaving hosts. Each of them is paired with a pool that has the same roles.
 func (r *roster) leavers() (all []*member) {
 	for _, host := range r.leave {
 		for i := range r.Spec.Pools {

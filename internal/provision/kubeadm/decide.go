@@ -247,8 +247,8 @@ func (d *decision) able() (best *Machine) {
 	return best
 }
 
-// holder returns the machine with a task with the given action for a snapshot or restore, and the latest such task. It
-// returns nil if there is no such task.
+// holder returns the machine that has a task with the given action for a snapshot or restore, together with the latest
+// of these tasks. It returns nil for both if there is no such task.
 func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 	for i := range d.Machines {
 		if t := d.find(&d.Machines[i], of, action); t != nil {

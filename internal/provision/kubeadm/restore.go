@@ -52,7 +52,7 @@ func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why
 	d.out.Restore.Stuck = true
 }
 
-// begin starts the restore as soon as nothing prevents it. Until then, it pauses nothing.
+// begin starts the restore as soon as nothing prevents it. Until then, nothing is paused.
 func (d *decision) begin() {
 	all := d.present()
 	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })
@@ -111,8 +111,8 @@ func (d *decision) snapshotting() *Machine {
 	return nil
 }
 
-// advance takes the steps of the restore that can still be undone. When all servers have stopped, it starts to replace
-// the data.
+// advance takes the steps of the restore that can still be undone. When all control planes have stopped, it starts to
+// replace the data.
 func (d *decision) advance() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Prepare)

@@ -27,8 +27,8 @@ type Stored struct {
 	UID, Host, File string
 	// Saved reports whether the file was written.
 	Saved bool
-	// Held reports whether an EtcdRestore that has neither ended nor been refused uses the snapshot. Such a snapshot is
-	// not removed.
+	// Held reports whether the snapshot is in use by an EtcdRestore that has neither ended nor been refused. Such a
+	// snapshot is not removed.
 	Held bool
 }
 
@@ -136,7 +136,7 @@ func (d *decision) elsewhere(s Stored) bool {
 	return !slices.ContainsFunc(d.Machines, func(m Machine) bool { return s.Host != "" && m.Host == s.Host && !m.Gone })
 }
 
-// Removing reports whether a host has a task that removes a file, and whether the task is in one of the given states.
+// Removing reports whether a host has a task in one of the given states that removes a file.
 func Removing(machines []Machine, host, file string, states ...State) bool {
 	for _, m := range machines {
 		for _, t := range m.Tasks {

@@ -73,7 +73,7 @@ type Verifier struct {
 	accounts *account.Accounts
 	member   func(*http.Request) string
 	now      func() time.Time
-	verified *cache.LRUExpireCache // of Verified, by Digest
+	verified *cache.LRUExpireCache // values of type Verified, by Digest
 }
 
 // New returns a Verifier for an issuer's tokens. The function member returns the member that a request is for.

@@ -23,13 +23,14 @@ var bounds = [3]bound{{5, 15 * time.Minute}, {50, time.Minute}, {50, time.Minute
 const (
 	// first is the delay after the first failure beyond the bound. Each further failure doubles the delay.
 	first = time.Second
-	// forget is the time after the last failure when the count restarts.
+	// forget is the time since the last failure after which the count restarts.
 	forget = time.Hour
-	// remembered is the maximum number of keys with a count. The counts of the most recent failures are kept.
+	// remembered is the maximum number of counts that are kept. The counts with the most recent failures take
+	// precedence.
 	remembered = 16 << 10
 )
 
-// failures holds the number of failures for one key, and the time of the last failure.
+// failures is a count of failures, with the time of the last failure.
 type failures struct {
 	count int
 	last  time.Time

@@ -78,7 +78,7 @@ func (s *Server) deviceCodes(r *http.Request, fields url.Values) (DeviceCodes, e
 	}, nil
 }
 
-// redeemDevice issues tokens, once, for a device code that a user has approved.
+// redeemDevice issues tokens for a device code that a user has approved. Each code can be redeemed only once.
 func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
 	var c deviceCode
 	if keys.Open(keyring.PurposeDeviceCode, fields.Get("device_code"), &c) != nil {

@@ -132,7 +132,6 @@ func (s *Server) grant(r *http.Request, fields url.Values) (Granted, error) {
 	return s.byType(kind)(r.Context(), keys, fields)
 }
 
-// byType returns the function for a grant type.
 func (s *Server) byType(kind string) func(context.Context, *keyring.Keys, url.Values) (Granted, error) {
 	switch kind {
 	case grantCode:

@@ -23,7 +23,7 @@ import (
 // the token was lost and found by somebody else.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	serve(s, w, r, func(r *http.Request, fields url.Values) (struct{}, error) {
-		return struct{}{}, s.end(r, fields) // RFC 7009 allows no error for an invalid token
+		return struct{}{}, s.end(r, fields) // RFC 7009 requires a success response for an invalid token
 	})
 }
 

@@ -34,15 +34,15 @@ const (
 	PurposeBrowser    = "device"
 )
 
-// Keys holds the keys from one version of the Secret. A new Keys is needed when another key becomes active.
+// Keys holds the keys from one version of the Secret. It is replaced when another key becomes active.
 type Keys struct {
 	// UID is the UID of the Secret. Recreating the Secret changes the UID, which ends all sessions.
 	UID types.UID
 	// Set holds all published keys. Active is the key that signs tokens.
 	Set    keys.Set
 	Active keys.Key
-	// Sealing holds secrets that are derived from the keys. The first secret is derived from the active key, and is the
-	// one that Seal uses.
+	// Sealing holds secrets that are derived from the keys. Seal uses the first secret, which is derived from the
+	// active key.
 	Sealing [][]byte
 	*sealer
 

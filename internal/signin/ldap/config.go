@@ -50,8 +50,8 @@ type Users struct {
 	// ID is the attribute that identifies a user, such as entryUUID, ipaUniqueID or objectGUID. Its values must never
 	// be assigned to another user.
 	ID string
-	// Name is the attribute with the user's name. The name in principals is the value in lower case. It must be unique
-	// below Base.
+	// Name is the attribute that holds the user's name. Principals contain the value in lower case. The value must be
+	// unique below Base.
 	Name string
 }
 
@@ -77,8 +77,8 @@ type Groups struct {
 	// group, and {name} is the name of the user. TokenGroups does not use the filter. MemberOf needs it only for nested
 	// groups, where the default is (member={dn}).
 	Filter string
-	// Name is the attribute with the name of a group. The group's name is the value in lower case, which must be unique
-	// below Base. With MemberOf, the name is taken from the first component of the group's DN.
+	// Name is the attribute that holds the name of a group. Principals contain the value in lower case. The value must
+	// be unique below Base. With MemberOf, the name is taken from the first component of the group's DN.
 	Name string
 	// Depth is the number of levels of nested groups to search. With 0, only groups that contain the user directly are
 	// found. TokenGroups always includes all levels.

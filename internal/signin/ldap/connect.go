@@ -18,8 +18,8 @@ import (
 
 // Limits on data from a server.
 const (
-	// dialShare is the divisor for the time limit of one server. Connecting, including TLS and the service account's
-	// bind, may take 1/dialShare of the timeout. The rest of the time is left for the other servers.
+	// dialShare limits the time for connecting to one server, including TLS and the service account's bind, to
+	// 1/dialShare of the timeout. The rest of the time is left for the other servers.
 	dialShare = 3
 	// maxPacket is the maximum size of one message. The entry of a user in 10,000 groups is about 1 MB in size.
 	maxPacket = 4 << 20

@@ -93,8 +93,8 @@ func (s *session) failed(what string, err error, secrets ...string) error {
 	return &failure{server: s.server, what: what, err: err, secrets: secrets}
 }
 
-// unavailable reports whether it is worth trying another server, because this server did not respond or currently
-// cannot serve requests.
+// unavailable reports whether another server should be tried, because this server did not respond or currently cannot
+// serve requests.
 func unavailable(err error) bool {
 	var f *failure
 	if !errors.As(err, &f) {
@@ -115,7 +115,6 @@ func refusesUser(err error) bool {
 		goldap.LDAPResultInappropriateAuthentication, goldap.LDAPResultNoSuchObject, goldap.LDAPResultInsufficientAccessRights)
 }
 
-// refuse returns an error for a user whom the directory refuses.
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{connector.ErrRefused}, args...)...)
 }

@@ -17,7 +17,7 @@ const (
 	placeDN   = "{dn}"
 )
 
-// mark replaces the placeholders when a template is checked. This text needs no escaping.
+// mark replaces the placeholders when a template is checked. It needs no escaping.
 const mark = "drover-0-value"
 
 // template is a filter template with placeholders for values. Values cannot change the structure of the filter, because

@@ -130,7 +130,8 @@ func (c *Connector) Check(ctx context.Context) error {
 	return nil
 }
 
-// ask calls find and returns the account as a user. It refuses a user who is not in any allowed group.
+// ask calls find, and converts the account that find returns to a user. It refuses a user who is not in any allowed
+// group.
 func (c *Connector) ask(ctx context.Context, find func(*session) (account, error)) (connector.User, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()

@@ -70,7 +70,6 @@ func (s *session) bindUser(dn, password string) error {
 	return nil
 }
 
-// read returns the account with the given DN.
 func (c *Connector) read(s *session, dn string) (account, error) {
 	attributes := append([]string{c.Users.ID, c.Users.Name}, stateAttributes()...)
 	if attribute := c.Groups.Source.attribute(); attribute != "" {
@@ -128,7 +127,6 @@ func (c *Connector) unique(s *session, a account) error {
 	return nil
 }
 
-// idOf returns the ID of an entry as text.
 func (c *Connector) idOf(entry *goldap.Entry) (string, error) {
 	values := entry.GetEqualFoldRawAttributeValues(c.Users.ID)
 	if len(values) != 1 {
@@ -185,8 +183,8 @@ func firstPart(text, name string) string {
 	return ""
 }
 
-// normalize returns a name in the form in which principals contain it. Directories ignore case when they compare names,
-// but principals are case-sensitive.
+// normalize returns a name in the form that is used in principals. Directories ignore case when they compare names, but
+// principals are case-sensitive.
 func normalize(name string) (string, error) {
 	lower := strings.Map(lowerRune, name) // replaces invalid UTF-8
 	if name == "" || len(lower) > maxName || !printable(name) || strings.TrimSpace(name) != name {
@@ -196,7 +194,7 @@ func normalize(name string) (string, error) {
 	return lower, nil
 }
 
-// lowerRune returns the lower case of a letter. It does not change letters that share their lower case with another
+// lowerRune converts a letter to lower case. It does not change letters that have the same lower case as another
 // letter, such as the Kelvin sign and K. Otherwise two names that differ in a directory could become the same name.
 func lowerRune(r rune) rune {
 	if lower := unicode.ToLower(r); unicode.ToUpper(lower) == r {

@@ -55,7 +55,6 @@ func (p *Pages) authorize(w http.ResponseWriter, r *http.Request) {
 	p.open(w, r, a)
 }
 
-// open shows the login page for a new request.
 func (p *Pages) open(w http.ResponseWriter, r *http.Request, a authorization) {
 	keys := p.keys(w, r)
 	if keys == nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// attempt is an attempt to sign in.
 type attempt struct {
 	keys    *keyring.Keys
 	request authorization

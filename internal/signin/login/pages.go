@@ -18,7 +18,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/upstream"
 )
 
-// Paths of the pages. PathProvider redirects the browser to a provider, and the provider redirects it to PathCallback.
+// Paths of the pages. PathProvider redirects the browser to a provider, and the provider redirects the browser back to
+// PathCallback.
 const (
 	PathAuthorize = "/v1/auth/authorize"
 	PathLogin     = "/v1/auth/login"

@@ -205,7 +205,7 @@ func newUpstreams() upstreams {
 }
 
 // enter waits until a query to the provider is allowed. It returns a context for the query, and a function that must be
-// called after the query. A slow provider cannot delay logins with all other providers.
+// called after the query. A slow provider does not delay logins with other providers.
 func (u upstreams) enter(ctx context.Context, source, provider string) (context.Context, func(), error) {
 	seat, err := u.gate.Enter(ctx, limit.Requester{User: source, Member: provider})
 	if err != nil {

@@ -29,7 +29,7 @@ const (
 // no secret, so it must use PKCE.
 const ClientID = "kubectl"
 
-// Scopes that the issuer supports. It ignores all other scopes. ScopeOffline does not require prompt=consent, because
+// The scopes that the issuer supports. Other scopes are ignored. ScopeOffline does not require prompt=consent, because
 // the user enters a password for every login.
 const (
 	ScopeOpenID  = "openid"
@@ -68,7 +68,8 @@ func Invalid(format string, args ...any) *Error {
 	return &Error{"invalid_request", fmt.Sprintf(format, args...)}
 }
 
-// Refuse sends an error response to a client. Errors of types other than Error are logged and hidden from the client.
+// Refuse sends an error response to a client. An error that is not an Error is logged, and its text is not sent to the
+// client.
 func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error) {
 	var problem *Error
 	if !errors.As(err, &problem) {
@@ -106,7 +107,7 @@ func Digest(s string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// IsDigest reports whether a string has the format of the strings that Digest returns.
+// IsDigest reports whether a string has the format of a digest.
 func IsDigest(s string) bool {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	return err == nil && len(s) == DigestLength && len(raw) == sha256.Size

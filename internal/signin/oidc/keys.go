@@ -18,7 +18,7 @@ import (
 const maxKeys = 64
 
 // boundAnswer reads the body of a response into memory. It returns an error if the libraries would allocate a lot of
-// memory to decode the body. They decode JSON into maps, and parse other content as a form.
+// memory to decode the body. The libraries decode JSON into maps, and parse other content as a form.
 func boundAnswer(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
 	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))

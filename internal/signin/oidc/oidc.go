@@ -50,8 +50,8 @@ type Config struct {
 	Prompt *string
 	// LowercaseNames converts capital letters in names to lower case.
 	LowercaseNames bool
-	// NameClaim and GroupsClaim are the claims with a user's name and groups. The defaults are preferred_username and
-	// groups.
+	// NameClaim and GroupsClaim are the claims that contain a user's name and groups. The defaults are
+	// preferred_username and groups.
 	NameClaim, GroupsClaim string
 	// AllowedGroups lists the groups whose members may sign in. A user must be in at least one of them. If the list is
 	// empty, every user may sign in.

@@ -124,8 +124,8 @@ func WriteDevice(w http.ResponseWriter, code int, message string, form bool) {
 	_, _ = strings.NewReplacer("%STYLE%", style(), "%MESSAGE%", shown, "%FORM%", fields).WriteString(w, deviceHTML)
 }
 
-// WriteContinue writes a page with a button that sends fields to a path on the hub. The hub's response then redirects
-// the browser to redirect.
+// WriteContinue writes a page with a button that sends fields to a path on the hub. In response, the hub redirects the
+// browser to the address in redirect.
 func WriteContinue(w http.ResponseWriter, path string, fields url.Values, redirect string) {
 	var b strings.Builder
 	b.WriteString(`<form method="post" action="` + html.EscapeString(path) + "\">\n")
@@ -152,9 +152,9 @@ func styleHash() string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// formTarget returns the origin of a redirect, for the form-action policy, because browsers also apply form-action to
-// redirects. HTTPS redirects always return to the hub, whose origin the policy already contains. The policy has no
-// syntax for IPv6 addresses.
+// formTarget returns the origin of a redirect for the form-action policy, which browsers also apply to redirects. HTTPS
+// redirects always return to the hub, whose origin the policy already contains. The policy has no syntax for IPv6
+// addresses.
 func formTarget(redirect string) string {
 	if redirect == "" || strings.HasPrefix(redirect, "https://") {
 		return ""

@@ -55,8 +55,8 @@ func (s secret) next(salt []byte) (next secret) {
 	return next
 }
 
-// Token is a refresh token. All tokens of a session have the same family, which is a secret too. Therefore, a token
-// with the right family was issued by the hub.
+// Token is a refresh token. All tokens of a session have the same family. The family is secret, so a token with the
+// right family was issued by the hub.
 type Token struct {
 	// Session is the ID of the session.
 	Session        string

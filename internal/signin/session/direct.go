@@ -24,8 +24,8 @@ import (
 // requests from a client cause few writes.
 const directMargin = 10 * time.Minute
 
-// NoteDirect records in a session that it has a token for direct access until the given time. It also removes the
-// Secret's owner reference, so that the Secret is no longer deleted together with its User or AuthProvider.
+// NoteDirect records that a session has a token for direct access until the given time. It also removes the owner
+// reference of the session's Secret, so that the Secret is not deleted together with its User or AuthProvider.
 func (s *Store) NoteDirect(ctx context.Context, session Session, until time.Time) error {
 	if !session.Direct().Before(until) && len(session.OwnerReferences) == 0 && !session.Revoked() {
 		return nil

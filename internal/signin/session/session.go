@@ -189,8 +189,8 @@ func (s Session) Refresh() (state refresh.State, ok bool) {
 	return state, len(raw) > 0 && json.Unmarshal(raw, &state) == nil
 }
 
-// setRefresh stores the state of the refresh tokens. It sets the end of the session to until, or to the time when the
-// last token expires if that is later.
+// setRefresh stores the state of the refresh tokens. The session then ends at the given time, or when its last token
+// expires if that is later.
 func (s Session) setRefresh(state refresh.State, until, now time.Time) error {
 	raw, err := json.Marshal(state)
 	if err != nil {

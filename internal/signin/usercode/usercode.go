@@ -46,8 +46,8 @@ func New(key []byte, now time.Time) (string, error) {
 	return string(text) + check, err
 }
 
-// Parse returns the code that a user has typed. It reports whether New generated the code with one of the keys
-// recently.
+// Parse returns the code that a user has typed. It reports whether New generated the code with one of the keys and
+// whether the code is still valid.
 func Parse(typed string, now time.Time, keys ...[]byte) (string, bool) {
 	if len(typed) > maxTyped {
 		return "", false

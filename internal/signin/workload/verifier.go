@@ -122,7 +122,7 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
 	return found, nil
 }
 
-// signed returns the claims of a token that was signed by the issuer, and the key.
+// signed returns the claims of a token that the issuer has signed. by identifies the key that signed the token.
 func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims, claims map[string]any, by User,
 	err error) {
 	refuse := func(why string) (jwt.Claims, map[string]any, User, error) {
