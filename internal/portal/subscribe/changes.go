@@ -20,8 +20,7 @@ const (
 	mostDeleted = 10_000
 	// slack is the number of outdated records that may be kept in addition to one record for each object.
 	slack = 1024
-	// settles is the time for which earlier changes may still arrive after a later one. They can arrive late because a
-	// new list returns objects in any order.
+	// settles is how long earlier changes may still arrive after a later one. A new list returns objects in any order.
 	settles = time.Second
 )
 
@@ -199,7 +198,7 @@ func (c *changes) forget(version uint64) {
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// names returns the names and UIDs of the objects in all namespaces for which the function in returns true.
+// names returns the names and UIDs of the objects in the selected namespaces. The function in selects the namespaces.
 func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName]types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()

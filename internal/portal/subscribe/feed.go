@@ -73,8 +73,8 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 	return nil
 }
 
-// complete waits until all objects are known. It returns a resource version after which no deletion is missed, because
-// the watch started at an earlier version.
+// complete waits until all objects are known. It returns a resource version. No deletion after that version is missed,
+// because the watch started at an earlier version.
 func (f *feed) complete(ctx context.Context, s *Server,
 	handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// Limits on the kept messages of one kind. They are necessary because users determine the size of their objects and how
-// often the objects change.
+// Limits on the messages that are kept for one kind. The limits are necessary because users determine how large their
+// objects are and how often the objects change.
 const (
 	framesKept  = 1024
 	framesBytes = 8 << 20

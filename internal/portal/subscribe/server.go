@@ -69,7 +69,7 @@ type Options struct {
 type Observer struct {
 	// Streams is called with 1 when a stream starts, and with -1 when it ends.
 	Streams func(n int)
-	// Ended is called with the reason why a stream has ended. The set of reasons is small.
+	// Ended is called with the reason why a stream has ended. There are only a few different reasons.
 	Ended func(why string)
 }
 

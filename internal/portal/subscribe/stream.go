@@ -241,8 +241,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// again reviews the user's identity and rights again. If the rights for a kind have changed, the stream sends the kind
-// from the beginning.
+// again repeats the reviews of the user's identity and rights. If the rights for a kind have changed, the stream sends
+// the kind from the beginning.
 func (st *stream) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
 	defer cancel()

@@ -22,11 +22,11 @@ const KubeadmControlPlane = "KubeadmControlPlane"
 
 var controlPlanes = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", Version: GroupVersion.Version}
 
-// annotationPausedBy is the annotation on a Cluster that Drover has paused. Its value is the UID of the object for
-// which Drover has paused the Cluster. Clusters that were paused by a user do not have the annotation.
+// annotationPausedBy is an annotation on Clusters that Drover has paused. Its value is the UID of the object that the
+// pause is for. Clusters that were paused by a user do not have the annotation.
 const annotationPausedBy = "cluster.drover.dev/paused-by"
 
-// PausedBy returns the UID of the object for which Drover has paused a Cluster. It returns "" if Drover has not paused
+// PausedBy returns the UID of the object that Drover has paused a Cluster for. It returns "" if Drover has not paused
 // the Cluster.
 func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
 

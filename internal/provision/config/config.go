@@ -30,12 +30,12 @@ type Config struct {
 	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
 }
 
-// ClusterAPI lets Cluster API create clusters on Hosts. Anyone who can write Cluster API objects thereby gets root
-// access to the Hosts.
+// ClusterAPI lets Cluster API create clusters on Hosts. Anyone who can write Cluster API objects gains root access to
+// the Hosts.
 type ClusterAPI struct {
 	// Enabled turns on reconciliation of the kinds in config/clusterapi, which must be installed. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
-	// InPlaceUpdates (experimental) serves the hooks with which Cluster API updates machines in place. It requires
+	// InPlaceUpdates (experimental) serves the hooks that Cluster API calls to update machines in place. It requires
 	// Enabled. Default: false.
 	InPlaceUpdates bool `json:"inPlaceUpdates,omitempty"`
 	// Hooks configures the port that InPlaceUpdates uses.
@@ -47,7 +47,7 @@ type ClusterAPI struct {
 
 // Hooks configures the HTTPS port that Cluster API calls.
 type Hooks struct {
-	// Listen is the address on which the server listens. Default: ":9443".
+	// Listen is the address that the server listens on. Default: ":9443".
 	Listen string `json:"listen,omitempty"`
 	// CertDir is the directory with the certificate and its key, tls.crt and tls.key. Default: "/etc/drover-tls".
 	CertDir string `json:"certDir,omitempty"`

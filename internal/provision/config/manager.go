@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// leaseName is the name of the Lease with which the replicas elect a leader.
+// leaseName is the name of the Lease that the replicas use for leader election.
 const leaseName = "drover-provisioner"
 
 // ManagerOptions returns the options for the controller manager. Secrets are never cached, because the provisioner must

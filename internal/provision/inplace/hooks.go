@@ -1,13 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace serves the runtime hooks with which Cluster API checks whether machines can be updated in place, and
-// updates them.
+// Package inplace serves the runtime hooks that let Cluster API update machines in place.
 //
 // Cluster API does not authenticate its calls, because by default it has no client certificate for extensions.
-// Therefore anyone who can connect to the port can call a hook. This is safe because a call has only effects that
-// Cluster API's own objects request, the response contains no data about other objects, and the cost of a call is
-// bounded.
+// Therefore anyone who can connect to the port can call a hook. This is safe, because a hook only makes changes that
+// Cluster API's own objects request, its response contains no data about other objects, and the cost of a call is
+// limited.
 package inplace
 
 import (

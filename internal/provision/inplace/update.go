@@ -23,7 +23,7 @@ import (
 // fieldOwner is the field manager for the tasks that update machines. It owns no other tasks.
 const fieldOwner = client.FieldOwner("drover-update")
 
-// retrySeconds is the time after which Cluster API calls the hook again.
+// retrySeconds tells Cluster API how long to wait before it calls the hook again.
 const retrySeconds = 5
 
 // maxAttempt is the maximum length of an attempt's name, as defined in the schema.

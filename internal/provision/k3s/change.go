@@ -80,8 +80,8 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	return nil
 }
 
-// rejoin returns the URL with which a host finds the cluster after a restart. A host needs a new URL if the server
-// through which it joined is gone. etcd members find each other through etcd.
+// rejoin returns the URL that a host uses to find the cluster after a restart. The host needs a new URL if it joined
+// through a server that is gone. etcd members find each other through etcd.
 func (d *decision) rejoin(m *member) string {
 	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
 	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {

@@ -43,7 +43,8 @@ type Decision struct {
 	// Configure is the spec that the caller must write back now, or nil if there is none. The caller must record the
 	// new generation in Stored.Restore.
 	Configure []byte
-	// stuck is true if etcd members must be removed, but no server is able to remove them before it is changed.
+	// stuck is true if etcd members must be removed and no server can remove them, because no server is both working
+	// and up to date.
 	stuck bool
 }
 

@@ -30,7 +30,7 @@ type distribution interface {
 	manifest(in *Input) string
 	// service returns the systemd unit of a host.
 	service(host *member) string
-	// joinURL returns the URL with which hosts join through a server with the given address.
+	// joinURL returns the URL that hosts use to join through a server with the given address.
 	joinURL(address string) string
 	// probes returns the probes that check whether a host is healthy.
 	probes(in *Input, host *member) []protocol.HostProbe
@@ -69,11 +69,11 @@ type distribution interface {
 	// leave makes a server leave etcd. clean removes the distribution from a machine.
 	leave(in *Input, node string) []string
 	clean(in *Input, host *member) protocol.HostInstruction
-	// remove returns the command that removes the distribution from a machine if it is installed. It does not matter
-	// who installed it.
+	// remove returns the command that removes the distribution from a machine if it is installed, even if Drover did
+	// not install it.
 	remove() []string
-	// kubeconfig returns the path of the file with which an administrator on a server reaches the cluster. programs
-	// returns the directories outside PATH that contain kubectl.
+	// kubeconfig returns the path of the kubeconfig file for administrators on a server. programs returns the
+	// directories outside PATH that contain kubectl.
 	kubeconfig() string
 	programs() []string
 }
@@ -135,7 +135,7 @@ func Removals() map[string][]string {
 	return all
 }
 
-// Kubeconfig describes the file with which an administrator on a server reaches the cluster.
+// Kubeconfig describes the kubeconfig file for administrators on a server.
 type Kubeconfig struct {
 	// Distribution is the distribution that creates the file.
 	Distribution string

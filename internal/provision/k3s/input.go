@@ -22,12 +22,12 @@ type Input struct {
 	Manifest []byte
 	// S3 contains the credentials for spec.etcd.s3.
 	S3 S3Credentials
-	// Snapshots are the snapshots that have been requested or taken, in order.
+	// Snapshots are the snapshots that have been requested or taken, in the order in which they are taken.
 	Snapshots []Snapshot
 	// Now is the current time in Unix seconds. Numbers in IDs are never smaller than Now, so that a hub that was
 	// restored from a backup does not reuse a number.
 	Now int64
-	// Restores are the restores that have been requested or have ended, in order.
+	// Restores are the restores that have been requested or have ended, in the order in which they are carried out.
 	Restores []Restore
 	// Generation is the generation of the spec.
 	Generation int64
@@ -41,7 +41,7 @@ type S3Credentials struct {
 	CA                   []byte
 }
 
-// Spec is the user's spec in parsed form.
+// Spec is the parsed spec.
 type Spec struct {
 	provisionv1.ClusterInstallationSpec
 	// Config and ServerConfig are the results of CheckConfig.
@@ -50,7 +50,7 @@ type Spec struct {
 	Selectors []labels.Selector
 }
 
-// Stored contains the decisions that must not be made twice, and the tokens with which hosts join. It is stored in a
+// Stored contains the decisions that must not be made twice, and the tokens that hosts need to join. It is stored in a
 // Secret.
 type Stored struct {
 	Token      string `json:"token"`

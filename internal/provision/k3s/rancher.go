@@ -30,7 +30,7 @@ type rancher struct {
 	// installs returns the environment variables that tell the installer which kind of node to install. They do not
 	// include the version.
 	installs func(kind string) []string
-	// joinPort is the port of a server through which other hosts join.
+	// joinPort is the port of a server that other hosts connect to when they join.
 	joinPort int
 	// server and agent are the systemd units.
 	server, agent string
@@ -230,8 +230,8 @@ func (r rancher) clean(in *Input, host *member) protocol.HostInstruction {
 	}
 }
 
-// remove returns a command that removes both distributions. The scripts of one distribution do not touch the files of
-// the other one.
+// remove returns a command that removes both distributions. Uninstalling one distribution does not touch the files of
+// the other.
 func (rancher) remove() []string {
 	var all []string
 	for _, name := range []string{"rke2-uninstall.sh", "k3s-uninstall.sh", "k3s-agent-uninstall.sh"} {

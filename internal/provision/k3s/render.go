@@ -35,7 +35,7 @@ type Held struct {
 	Unreadable bool `json:"-"`
 	// Roles are the roles of the host, sorted and separated by commas.
 	Roles string `json:"roles"`
-	// Join is the URL with which the host joined. It is empty for the host that started the cluster.
+	// Join is the URL that the host used to join. It is empty for the host that started the cluster.
 	Join string `json:"join,omitempty"`
 	// Version is the installed version.
 	Version string `json:"version"`

@@ -17,13 +17,14 @@ const (
 
 // Part describes what a host does in etcd restores.
 type Part struct {
-	// Epoch is the restore that the host's data comes from, or after which the host joins without data.
+	// Epoch is the restore that the host's data comes from. If the host has no data, it is the restore that the host
+	// joins after.
 	Epoch string `json:"epoch,omitempty"`
-	// Finds is the restore for which the host is searching for a file. Stopped is the restore for which the host is
-	// stopped.
+	// Finds is set while the host searches for the file of a restore, and Stopped is set while the host is stopped for
+	// a restore. Each contains the ID of the restore.
 	Finds   string `json:"finds,omitempty"`
 	Stopped string `json:"stopped,omitempty"`
-	// Restores is the restore for which the host is replacing its data. It remains set until the host is up again.
+	// Restores is set while the host replaces its data, and until it is up again. It contains the ID of the restore.
 	Restores string `json:"restores,omitempty"`
 	// Resumes is true if the host is restarted with the data that it had before it was stopped. It remains set until
 	// the host is up again.
@@ -39,12 +40,12 @@ type StoredRestores struct {
 	// Epoch is the last restore that replaced the etcd data. A server with data from a different epoch is not started
 	// with that data.
 	Epoch string `json:"epoch,omitempty"`
-	// Stops is the last restore for which the servers were stopped. The servers are restarted after that restore.
+	// Stops is the last restore that stopped the servers. The servers are restarted after that restore.
 	Stops string `json:"stops,omitempty"`
 }
 
-// renderPart returns the instructions with which a host takes part in a restore. The host keeps its files and its note,
-// and carries out only the given instruction.
+// renderPart returns the instructions for a host's part in a restore. The host keeps its files and its note, and
+// carries out only the given instruction.
 func (w *writer) renderPart(host *member, part Part, does protocol.HostInstruction) (*Instructions, error) {
 	p, err := w.render(host, host.Held.Join, duties{})
 	if err != nil {
@@ -67,8 +68,8 @@ func (w *writer) stopServer(id string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: "stop-" + id, Command: w.dist.stop(w.Input), TimeoutSeconds: stopTimeout}
 }
 
-// renderRestore returns the instructions with which a stopped host replaces its data. They do not start the host,
-// because other servers have the old data until the restore has succeeded.
+// renderRestore returns the instructions for a stopped host to replace its data. They do not start the host, because
+// other servers have the old data until the restore has succeeded.
 func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error) {
 	p, err := w.render(host, "", duties{}) // the configuration must not contain a server's URL
 	if err != nil {
@@ -97,7 +98,7 @@ func onDisk(id string, command []string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: id, Command: command, TimeoutSeconds: stopTimeout}
 }
 
-// restored returns the restore after which a host must be restarted, or "" if there is none. Servers are restarted
+// restored returns the last restore that requires a restart of the host, or "" if there is none. Servers are restarted
 // after each restore that stopped them. Workers are restarted only after a restore that replaced data.
 func (w *writer) restored(host *member) string {
 	if host.server() {

@@ -45,10 +45,10 @@ if test -e "$db/etcd-before-restore"; then
 	rm -rf "$db/etcd" && mv "$db/etcd-before-restore" "$db/etcd" || exit
 fi
 test -d "$db/etcd/member" || { echo "$db/etcd has no data to start with: make another EtcdRestore, or delete the Host" >&2; exit 1; }`
-	// rejoin moves away data from before a restore that was carried out on another host. It does so only once per
-	// restore, because data that a later attempt finds belongs to the restored cluster. It also moves away keys and
-	// certificates. If they were rotated after the snapshot, they are newer than the keys in the snapshot, and no
-	// server would start. The server gets the cluster's keys when it joins with its token.
+	// rejoin moves a server's old data away after another server was restored. It does so only once per restore,
+	// because data that a later attempt finds belongs to the restored cluster. It also moves keys and certificates
+	// away. If they were rotated after the snapshot, they are newer than the keys in the snapshot, and no server would
+	// start. The server gets the cluster's keys when it joins with its token.
 	rejoin = `db="$DATA/server/db" mark="$DATA/server/db/joins-$0"; if test -e "$mark"; then exit 0; fi
 mkdir -p "$db" && rm -rf "$db/etcd-before-restore" "$db/reset-flag" "$db"/joins-* "$DATA"/server/*-before-restore || exit
 for part in cred tls db/etcd; do

@@ -37,8 +37,8 @@ func CheckVersion(in Input) error {
 	return nil
 }
 
-// replaces reports whether a stopped server replaces its data, or joins a cluster whose data was replaced. The server's
-// previous version is then irrelevant.
+// replaces reports whether a stopped server replaces its data, or joins a cluster whose data was replaced. In both
+// cases, the server's previous version no longer matters.
 func (in *Input) replaces(host *Host) bool {
 	r := in.Stored.Restore
 	return host.Held.Stopped != "" && (r != nil && r.Replacing() || host.Held.Epoch != in.Stored.Epoch)

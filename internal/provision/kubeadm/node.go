@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// Kubeconfig is the file with which an administrator on a control plane machine reaches the cluster.
+	// Kubeconfig is the kubeconfig file for administrators on a control plane machine.
 	Kubeconfig = "/etc/kubernetes/admin.conf"
 	// VersionVariable is the environment variable that contains the Kubernetes version for installers and bootstrap
 	// commands.

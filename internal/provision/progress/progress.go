@@ -108,6 +108,6 @@ func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 type All struct {
 	Snapshots map[types.UID]Snapshot
 	Restores  map[types.UID]Restore
-	// Again is the time after which to check again. 0 means to wait for a change.
+	// Again is how long to wait before the next check. If it is 0, the next check waits for a change.
 	Again time.Duration
 }

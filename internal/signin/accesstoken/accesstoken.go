@@ -42,11 +42,11 @@ type Verified struct {
 	groups []byte
 }
 
-// Cluster returns the only cluster for which the token is valid, or "" if it is valid for all clusters.
+// Cluster returns the cluster that the token is limited to, or "" if the token is valid for all clusters.
 func (v Verified) Cluster() string { return ClusterOf(v.Claims) }
 
-// ClusterOf returns the only cluster for which a token with these verified claims is valid, or "" if the token is valid
-// for all clusters.
+// ClusterOf returns the cluster that a token with these verified claims is limited to, or "" if the token is valid for
+// all clusters.
 func ClusterOf(c token.Claims) string {
 	// Verify has checked that the token has exactly one audience.
 	cluster, one := strings.CutPrefix(c.Audience[0], oauth.AudienceCluster)

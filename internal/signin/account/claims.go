@@ -29,7 +29,7 @@ type Claims struct {
 	// User and UID are the name and UID of a local User, or the name and ID of a provider's user.
 	User string    `json:"u"`
 	UID  types.UID `json:"d"`
-	// Password is the digest of the password hash that a local User signed in with.
+	// Password is the digest of a local User's password hash at the time of the login.
 	Password string `json:"p,omitempty"`
 	// The other fields are only set for users from a provider. Groups are the groups that bindings refer to.
 	Provider    string    `json:"v,omitempty"`

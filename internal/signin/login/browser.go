@@ -31,7 +31,7 @@ const (
 )
 
 const (
-	// pageLifetime is the time within which a login page must be used.
+	// pageLifetime is how long a login page is valid.
 	pageLifetime = 10 * time.Minute
 	// knownLifetime is the lifetime of knownCookie. The cookie becomes invalid earlier if the key that sealed it is
 	// removed.

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package login serves the pages on which users sign in, and issues codes to clients.
+// Package login serves the login pages, and issues codes to clients.
 package login
 
 import (

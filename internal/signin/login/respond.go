@@ -37,7 +37,7 @@ type failure struct {
 	message string
 	// reason is written to the audit log.
 	reason string
-	// page is the page on which the message is shown.
+	// page is the kind of page that shows the message.
 	page pageKind
 	// user is the user name to fill in on the login page.
 	user string

@@ -308,9 +308,9 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 	return p, nil
 }
 
-// style returns the method with which the hub authenticates to a provider. If the metadata lists no methods, x/oauth2
-// may try two methods with the same code or refresh token. A provider that accepts a code or token only once may refuse
-// the second attempt or end the session.
+// style returns how the hub authenticates to a provider. If the metadata lists no methods, x/oauth2 may try two methods
+// with the same code or refresh token. A provider that accepts a code or token only once may refuse the second attempt
+// or end the session.
 func style(methods []string) oauth2.AuthStyle {
 	switch {
 	case slices.Contains(methods, "client_secret_basic"):

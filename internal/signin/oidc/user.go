@@ -45,7 +45,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 		return nil, nil, err
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
-	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc's error quotes the response from jwks_uri
+	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes the response from jwks_uri
 		return nil, nil, errors.New("the ID token cannot be checked: there are no keys at the provider's jwks_uri, or it does not " +
 			"answer")
 	} else if err != nil {

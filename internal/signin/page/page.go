@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page renders the pages on which users sign in.
+// Package page renders the HTML pages for signing in.
 package page
 
 import (
@@ -24,13 +24,11 @@ import (
 //go:embed login.html
 var loginHTML string
 
-// deviceHTML is the page on which a user enters the code from a device, or learns that the device was approved.
-//
+// deviceHTML is the page where a user enters the code from a device. It also confirms that the device was approved.
 //go:embed device.html
 var deviceHTML string
 
-// continueHTML is the page on which a user continues a login after the provider's response.
-//
+// continueHTML is the page where a user continues a login after the provider has responded.
 //go:embed continue.html
 var continueHTML string
 
@@ -46,7 +44,7 @@ type Login struct {
 	Request, Asks string
 	// User is the initial value of the user name field. Message explains why the last attempt failed.
 	User, Message string
-	// Redirect is the address to which the browser is redirected after the login.
+	// Redirect is the URL that the browser is redirected to after the login.
 	Redirect string
 	// Accounts lists the choices for the Account field. It is empty if the user has no choice. Links lists the
 	// providers that have their own login page.

@@ -93,7 +93,8 @@ func NewServer(o Options) *Server {
 type stored struct {
 	id, user, uid, description string
 	hash                       []byte
-	// cluster is the only cluster for which the token is valid, as <namespace>/<name>. It is empty for all clusters.
+	// cluster limits the token to one cluster, as <namespace>/<name>. If it is empty, the token is valid for all
+	// clusters.
 	cluster                  string
 	created, ends, used      time.Time
 	name                     types.NamespacedName

@@ -13,8 +13,8 @@ import (
 const (
 	// AskLimit is the maximum time that a refresh waits for a session's provider.
 	AskLimit = 6 * time.Second
-	// askedFor is the time for which one request has the exclusive right to query a session's provider. After that time
-	// the right expires. Otherwise a replica that stops during a query would make the session unusable.
+	// askedFor is how long one request has the exclusive right to query a session's provider. If a replica stops during
+	// a query, the right expires after this time, and other replicas can query the provider.
 	askedFor = AskLimit + 2*time.Second
 )
 

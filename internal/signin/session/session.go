@@ -36,8 +36,8 @@ const (
 	KeyEnds    = "ends"
 	KeyRevoked = "revoked"
 	// KeyKeys holds the UID of the Secret with the issuer's keys. Deleting that Secret ends all sessions. KeyPassword
-	// holds the digest of the password hash with which the user signed in. KeyRefresh holds the state of the session's
-	// refresh tokens, if any.
+	// holds the digest of the user's password hash at the time of the login. KeyRefresh holds the state of the
+	// session's refresh tokens, if any.
 	KeyKeys     = "keys"
 	KeyPassword = "password"
 	KeyRefresh  = "refresh"

@@ -28,13 +28,13 @@ import (
 const (
 	// maxSessions is the maximum number of sessions per user. It limits the effect of scripts that sign in repeatedly.
 	maxSessions = 16
-	// Settle is the time after which every replica's cache contains a session that was started on another replica.
+	// Settle is the maximum time until a new session appears in the caches of all replicas.
 	Settle = time.Minute
 	// WriteLimit is the time limit for writes that start or refresh a session.
 	WriteLimit = 10 * time.Second
-	// CodeLifetime is the time within which a code can be redeemed.
+	// CodeLifetime is the lifetime of an authorization code.
 	CodeLifetime = time.Minute
-	// replay is the minimum time for which a session is kept to show that its code has been redeemed. It is longer than
+	// replay is the minimum time that a session is kept to show that its code has been redeemed. It is longer than
 	// CodeLifetime, because the clocks of replicas may differ.
 	replay = 2 * CodeLifetime
 	// unseenPerSecond limits how often clients can cause reads from the API server by asking for sessions that are not
@@ -62,12 +62,11 @@ type Code struct {
 
 // Bounds are the time limits for sessions with refresh tokens. All fields are required.
 type Bounds struct {
-	// Idle is the time after which an unused refresh token expires. Lifetime is the time from the login to the end of
-	// the session.
+	// Idle is the lifetime of an unused refresh token. Lifetime is the maximum duration of a session after the login.
 	Idle, Lifetime time.Duration
 }
 
-// until returns the time after which a session can no longer be refreshed.
+// until returns the time when the session's refresh tokens expire.
 func (b Bounds) until(begun, used time.Time) time.Time {
 	idle, most := used.Add(b.Idle), begun.Add(b.Lifetime)
 	if most.Before(idle) {

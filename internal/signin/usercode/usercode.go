@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usercode generates and recognizes the codes with which users let a client on another device act as them (RFC
-// 8628).
+// Package usercode generates and recognizes the user codes of the device authorization grant (RFC 8628).
 package usercode
 
 import (

@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// freshFor is the age up to which keys are used without querying the issuer again. Older keys are still used, but
-	// the issuer is queried in the background. When keys are older than dueFor, the issuer must be queried before they
-	// are used, so that a removed key is refused even if the hub has verified no token for some time. If the issuer
-	// does not respond, keys are used up to the age keptFor.
+	// freshFor is how long keys are used before the issuer is queried again. After freshFor, the keys are still used
+	// while the issuer is queried in the background. After dueFor, the keys are not used until the issuer has
+	// responded. Without dueFor, a hub that has verified no token for some time would accept a removed key once more.
+	// If the issuer does not respond, the keys are used until keptFor has passed.
 	freshFor, dueFor, keptFor = 5 * time.Minute, 10 * time.Minute, time.Hour
 	// askEvery is the minimum interval between queries to the issuer, even if clients send tokens with unknown keys.
 	askEvery = 10 * time.Second
-	// failedFor is the time for which an issuer is not queried again after it did not respond.
+	// failedFor is how long the hub waits before it queries an issuer again that did not respond.
 	failedFor = time.Minute
 	// askLimit is the time limit of one query.
 	askLimit = 8 * time.Second
