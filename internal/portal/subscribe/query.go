@@ -74,7 +74,7 @@ func (q query) asks(workspace string) bool {
 
 // resume is the position from which a stream is resumed.
 type resume struct {
-	// Versions contains the resource version of the last change that has been sent, by resource.
+	// Versions maps each resource to a resource version. All changes up to that version have been sent.
 	Versions map[string]uint64 `json:"v"`
 	// Rights is a digest of the user's rights.
 	Rights []byte `json:"r"`

@@ -26,7 +26,7 @@ const (
 	doubtLimit   = 2 * time.Minute        // how long a stream may continue while rights cannot be reviewed
 	bookmarks    = time.Second            // the minimum interval between bookmarks
 	pingEvery    = 25 * time.Second
-	silence      = 60 * time.Second // after this time without a response, a client is considered gone
+	silence      = 60 * time.Second // how long a client may be silent before it is considered gone
 	writeLimit   = 10 * time.Second // the time limit for sending one message
 	batch        = 256              // the number of changes that are read at a time
 	unauthorized = 4401             // the close code for a user who is no longer authenticated

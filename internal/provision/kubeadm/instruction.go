@@ -54,7 +54,7 @@ var timeouts = map[Action]int{Snapshot: 3600, Upload: 3600, Prepare: 7200, Stop:
 // Folder is the directory in which hosts store snapshots.
 const Folder = "/var/lib/drover/etcd/snapshots/"
 
-// verb returns the verb for an action that the script, IDs and messages use.
+// verb returns the name of an action as used in the script, in IDs and in messages.
 func verb(action Action) string {
 	return strings.ToLower(strings.TrimPrefix(string(action), "Etcd"))
 }

@@ -25,10 +25,12 @@ import (
 var loginHTML string
 
 // deviceHTML is the page where a user enters the code from a device. It also confirms that the device was approved.
+//
 //go:embed device.html
 var deviceHTML string
 
 // continueHTML is the page where a user continues a login after the provider has responded.
+//
 //go:embed continue.html
 var continueHTML string
 

@@ -23,9 +23,9 @@ const (
 	// letters are the letters in codes. They include no vowels, so that codes do not spell words, and no letters that
 	// look alike (RFC 8628, section 6.1).
 	letters = "BCDFGHJKLMNPQRSTVWXZ"
-	// random and checked are numbers of letters in a code. The first letters are random and contain 39 bits. The other
-	// letters prove that this hub generated the code recently. The hub can therefore detect wrong codes without storing
-	// an object for each code.
+	// random and checked are the numbers of random letters and check letters in a code. The random letters contain 39
+	// bits. The check letters prove that this hub generated the code recently. The hub can therefore detect wrong codes
+	// without storing an object for each code.
 	random, checked = 9, 3
 	// maxTyped is the maximum length of a user's input, in bytes.
 	maxTyped = 64
