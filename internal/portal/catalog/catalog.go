@@ -41,14 +41,14 @@ type Catalog struct {
 	gate *limit.Gate
 }
 
-// Ways contains the functions that decide which members a user can reach through the proxy.
+// Ways contains the functions that determine which members a user can reach through the proxy.
 type Ways struct {
 	// Workspaces returns the workspaces in which any of the principals has a binding. For each workspace, it returns
 	// the principals that have a binding there.
 	Workspaces func(index.Principals) (map[string]index.Principals, error)
-	// Bound decides whether a binding lets the user reach a Cluster. Proxy decides whether the "get" right on
-	// clusters/proxy does. If the name is empty, Proxy decides for all Clusters in a namespace. If the namespace is
-	// empty too, it decides for all Clusters.
+	// Bound reports whether a binding lets the user reach a Cluster. Proxy reports whether the "get" right on
+	// clusters/proxy lets the user reach a Cluster. With an empty name, Proxy reviews the right for all Clusters in a
+	// namespace. If the namespace is empty too, it reviews the right for all Clusters.
 	Bound, Proxy identity.Way
 }
 

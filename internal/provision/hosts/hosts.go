@@ -360,7 +360,8 @@ func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	return nil
 }
 
-// Handler enqueues the object of the given kind that has taken a Host when the Host changes or is released.
+// Handler handles events for Hosts. When a Host changes or is released, it enqueues the object that has taken the Host,
+// if the object is of the given kind.
 func Handler(kind string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 		host, ok := object.(*v1.Host)

@@ -78,9 +78,8 @@ func (h Hub) NotCurrent(ctx context.Context, host *v1.Host) (string, error) {
 	return "", nil
 }
 
-// renewed reports whether a Lease has been renewed recently. A Lease that was restored together with the hub has not
-// been renewed recently. The clocks of the manager and this process must not differ by more than the duration of the
-// Lease.
+// renewed reports whether a Lease has been renewed recently. It returns false for a Lease from an old backup. The
+// clocks of the manager and this process must not differ by more than the duration of the Lease.
 func (h Hub) renewed(lease *coordinationv1.Lease) bool {
 	spec, holder := lease.Spec, lease.Spec.HolderIdentity
 	if holder == nil || *holder == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// LookAgain is the interval at which missing rights in a workspace are checked again. The interval is necessary because
+// LookAgain is the interval between checks for missing rights in a workspace. Regular checks are necessary because
 // RoleBindings are not watched.
 const LookAgain = 10 * time.Second
 

@@ -51,7 +51,7 @@ const (
 type Restoring struct {
 	Restore `json:",inline"`
 	Step    Step `json:"step"`
-	// By is the name of the Host that restores the data, and UID is its UID.
+	// By is the name of the Host that restores the data. UID is the UID of that Host.
 	By  string `json:"by"`
 	UID string `json:"uid"`
 	// Configured is the generation of the installation after its spec was written back. It is 0 until then.

@@ -22,10 +22,10 @@ const attempts = 2
 type Input struct {
 	// Machines are the control plane machines, sorted by name.
 	Machines []Machine
-	// Snapshots are the snapshots that have not ended, with the oldest first.
+	// Snapshots are the snapshots that have not ended, oldest first.
 	Snapshots []SnapshotWish
-	// Stored are the scheduled snapshots that have ended, with the newest first. Retention is the number of scheduled
-	// snapshots that each control plane machine keeps.
+	// Stored are the scheduled snapshots that have ended, newest first. Retention is the number of scheduled snapshots
+	// that each control plane machine keeps.
 	Stored    []Stored
 	Retention int
 	// Restore is the restore that has not ended, or nil if there is none.
@@ -236,7 +236,7 @@ func (d *decision) able() (best *Machine) {
 		if !m.Provisioned || !m.Connected || m.Gone || m.Leaving {
 			continue
 		}
-		at := slices.IndexFunc(d.Stored, func(s Stored) bool { return s.Host == m.Host }) // the newest comes first
+		at := slices.IndexFunc(d.Stored, func(s Stored) bool { return s.Host == m.Host }) // newest first
 		if at < 0 {
 			at = len(d.Stored)
 		}

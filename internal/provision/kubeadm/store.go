@@ -88,7 +88,7 @@ func (d *decision) surplus(host string, more int) []string {
 	}
 	var files []string
 	kept := more
-	for _, s := range d.Stored { // the newest comes first
+	for _, s := range d.Stored { // newest first
 		switch {
 		case s.Host != host || s.Held:
 		case !s.Saved:
@@ -113,7 +113,7 @@ func (d *decision) expire() {
 		return
 	}
 	failures, elsewhere := 0, 0
-	for _, s := range d.Stored { // the newest comes first
+	for _, s := range d.Stored { // newest first
 		switch {
 		case s.Held:
 		case !s.Saved:

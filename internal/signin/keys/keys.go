@@ -42,7 +42,7 @@ type Key struct {
 	Private *ecdsa.PrivateKey
 }
 
-// Set holds all published keys, with the oldest first.
+// Set holds all published keys, oldest first.
 type Set []Key
 
 // New generates a key.

@@ -231,8 +231,7 @@ func (s *Server) list(_ http.ResponseWriter, r *http.Request, user *v1.User) (an
 	return list, nil
 }
 
-// tokensOf returns a user's tokens, with the oldest first. It omits tokens that belong to an earlier user with the same
-// name.
+// tokensOf returns a user's tokens, oldest first. It omits tokens that belong to an earlier user with the same name.
 func (s *Server) tokensOf(ctx context.Context, user *v1.User) ([]stored, error) {
 	var secrets corev1.SecretList
 	err := s.Client.List(ctx, &secrets, client.InNamespace(s.Namespace),

@@ -32,7 +32,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// Prefix is the prefix of the names of token Secrets. The token's ID follows it.
+// Prefix is the name prefix of token Secrets. The rest of the name is the token's ID.
 const Prefix = "drover-token-"
 
 // Keys in the data of a token's Secret. The Secret also contains some of the keys that a session's Secret contains.

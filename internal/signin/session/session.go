@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// Prefix is the prefix of the names of session Secrets. The session's ID follows it.
+// Prefix is the name prefix of session Secrets. The rest of the name is the session's ID.
 const Prefix = "drover-session-"
 
 // LabelUser is the label with the name of the session's User, or with a digest of the principal of a provider's user.
