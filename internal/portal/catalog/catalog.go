@@ -112,7 +112,8 @@ func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Re
 	return c.list(ctx, id, q)
 }
 
-// whoAmI returns the user's name and groups as bindings refer to them, in a Kubernetes SelfSubjectReview.
+// whoAmI returns a Kubernetes SelfSubjectReview. It contains the names that bindings use for the user and the user's
+// groups.
 func whoAmI(id identity.Identity) any {
 	return authenticationv1.SelfSubjectReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectReview"},

@@ -198,7 +198,7 @@ func (c *changes) forget(version uint64) {
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// names returns the names and UIDs of the objects in the selected namespaces. The function in selects the namespaces.
+// names returns the names and UIDs of the objects in the namespaces that the function in accepts.
 func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName]types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()

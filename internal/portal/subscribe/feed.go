@@ -44,8 +44,8 @@ type feed struct {
 	started bool
 }
 
-// start starts to record the changes of the kind. Only the first call has an effect. start returns when all objects are
-// known.
+// start registers the feed with the informer of its kind, unless an earlier call has done so. It returns when all
+// objects are known.
 func (f *feed) start(ctx context.Context, s *Server) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -42,7 +42,7 @@ func (st *stream) asReview(ctx context.Context, _, workspace string) (bool, erro
 	return st.Reach.Proxy(ctx, st.id, types.NamespacedName{Namespace: workspace})
 }
 
-// reviewReach reviews which Clusters the user can reach, unless the user may watch all Clusters. It looks up each
+// reviewReach determines which Clusters the user can reach, unless the user may watch all Clusters. It looks up each
 // Cluster in the workspaces where the user has a binding. If a review fails, it uses the previous result.
 func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	if k.feed.Resource != resourceClusters || k.all {

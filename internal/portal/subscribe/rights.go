@@ -24,8 +24,8 @@ type scope struct {
 // user may watch the resource in all workspaces.
 type may func(ctx context.Context, resource, workspace string) (bool, error)
 
-// ask reviews which objects of a kind are visible to the user in the given workspaces. If a review fails, it uses the
-// previous result.
+// ask determines which objects of a kind are visible to the user in the given workspaces. If a review fails, it uses
+// the previous result.
 func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope) scope {
 	now := scope{workspaces: map[string]bool{}}
 	all, err := may(ctx, k.Resource, "")

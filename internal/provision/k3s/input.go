@@ -14,7 +14,7 @@ import (
 type Input struct {
 	Spec   Spec
 	Stored Stored
-	// Hosts are the Hosts in the workspace that are free or taken for this cluster.
+	// Hosts contains the Hosts in the workspace that are free or taken for this cluster.
 	Hosts []Host
 	// Registries is the content of registries.yaml, or nil if there is none.
 	Registries []byte
@@ -22,12 +22,13 @@ type Input struct {
 	Manifest []byte
 	// S3 contains the credentials for spec.etcd.s3.
 	S3 S3Credentials
-	// Snapshots are the snapshots that have been requested or taken, in the order in which they are taken.
+	// Snapshots contains the snapshots that have been requested or taken, in the order in which they are taken.
 	Snapshots []Snapshot
 	// Now is the current time in Unix seconds. Numbers in IDs are never smaller than Now, so that a hub that was
 	// restored from a backup does not reuse a number.
 	Now int64
-	// Restores are the restores that have been requested or have ended, in the order in which they are carried out.
+	// Restores contains the restores that have been requested or have ended, in the order in which they are carried
+	// out.
 	Restores []Restore
 	// Generation is the generation of the spec.
 	Generation int64

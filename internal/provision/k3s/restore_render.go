@@ -17,8 +17,8 @@ const (
 
 // Part describes what a host does in etcd restores.
 type Part struct {
-	// Epoch is the restore that the host's data comes from. If the host has no data, it is the restore that the host
-	// joins after.
+	// Epoch is the restore that the host's data comes from. A host that joins without data has the epoch of the
+	// cluster.
 	Epoch string `json:"epoch,omitempty"`
 	// Finds is set while the host searches for the file of a restore, and Stopped is set while the host is stopped for
 	// a restore. Each contains the ID of the restore.

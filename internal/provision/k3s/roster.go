@@ -18,13 +18,14 @@ type roster struct {
 	*Input
 	// write creates the instructions for hosts. The roster uses it to find hosts with outdated instructions.
 	write *writer
-	// stay are the members of the cluster. leave are the taken hosts that must leave the cluster. Both lists are sorted
-	// by name.
+	// stay contains the members of the cluster. leave contains the taken hosts that must leave the cluster. Both lists
+	// are sorted by name.
 	stay  []*member
 	leave []Host
 	// byName contains the members in stay.
 	byName map[string]*member
-	// free are the names of free Hosts that the pools need. missing is the number of additional Hosts that they need.
+	// free contains the names of free Hosts that the pools need. missing is the number of additional Hosts that they
+	// need.
 	free    []string
 	missing int
 }

@@ -124,8 +124,8 @@ attempt() {
 	// run runs an installer that is already on the machine.
 	run = `script=$0; attempt() { sh "$script"; }; ` + try
 	// start starts or restarts a unit. It returns when the distribution reports that it is up. systemd restarts a
-	// failed unit, so the first failure is not final. If the script does not wait for the unit, it stops the unit
-	// before it starts it, so that no probe reaches the old process.
+	// failed unit, so the first failure is not final. If the script does not wait for the unit to start, it stops the
+	// unit first, so that no probe reaches the old process.
 	start = `systemctl daemon-reload && systemctl enable "$0" || exit
 test -z "$1" || systemctl stop "$0"
 systemctl restart $1 "$0" && exit; code=$?

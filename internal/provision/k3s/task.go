@@ -89,7 +89,7 @@ func (d *decision) tasks() (all []*task) {
 
 func snapshotTask(id string) string { return "snapshot-" + id }
 
-// SnapshotOn returns the host that is taking the given snapshot, or "" if no host is.
+// SnapshotOn returns the host that is taking the given snapshot, or "" if there is none.
 func (d Decision) SnapshotOn(id string) string {
 	if d.Task != snapshotTask(id) {
 		return ""

@@ -99,7 +99,7 @@ func (d *decision) surplus(host string, more int) []string {
 			files = append(files, s.File)
 		}
 	}
-	if len(files) > maxRemove { // keep the oldest files in the list; the next task removes the rest
+	if len(files) > maxRemove { // remove only the oldest files now, and the others in the next task
 		files = files[len(files)-maxRemove:]
 	}
 	return files

@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/quietlog"
 )
 
-// Local takes the place of a provider's name for local Users.
+// Local is used in place of a provider's name for local Users.
 const Local = "local"
 
 // ErrNotStanding is returned when a user or their provider is disabled, was deleted, or was recreated.

@@ -131,7 +131,7 @@ func joined(failures []error) error {
 	return fmt.Errorf("no server of the directory serves: %s", strings.Join(texts, "; "))
 }
 
-// bounded truncates text that may come from users or servers, and makes it safe to write on one line of a log.
+// bounded truncates text that may come from users or servers, and makes it safe for a single log line.
 func bounded(text string) string {
 	const most = 200
 	text = strings.Map(func(r rune) rune {

@@ -38,7 +38,8 @@ func stateOf(redirect connector.Redirect) string {
 	return stateField
 }
 
-// departure describes a browser that was redirected to a provider. It is sealed and returned as the state.
+// departure describes the login for which a browser was redirected to a provider. The hub seals it and sends it to the
+// provider as the state.
 type departure struct {
 	Request  authorization `json:"a"`
 	Provider types.UID     `json:"p"`

@@ -91,8 +91,8 @@ func unavailable(err error) outcome {
 	return outcome{failure: &failure{page: unavailablePage, cause: err, log: "sign-in request not served"}}
 }
 
-// answer writes the response to an attempt. If the user has signed in, answer sets knownCookie. Then it gives a code to
-// the client or a session to the device.
+// answer writes the response to an attempt. If the user has signed in, answer sets knownCookie. Then it sends a code to
+// the client, or starts the session of the device.
 func (p *Pages) answer(w http.ResponseWriter, r *http.Request, a attempt, o outcome) {
 	if o.failure != nil {
 		p.fail(w, r, a, *o.failure)
