@@ -28,7 +28,7 @@ const (
 type object struct {
 	types.NamespacedName
 	uid     types.UID
-	seq     uint64        // the position in the order in which this replica saw the changes
+	seq     uint64        // the sequence number of the change on this replica
 	version uint64        // the resource version, or 0 if it is unknown
 	content client.Object // nil if the object was deleted
 }

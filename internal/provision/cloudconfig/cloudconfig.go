@@ -33,8 +33,8 @@ const maxVariables = 256
 // with 250 files, the data contains fewer values than the limit allows.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
-// written returns the limits on the same data as JSON. In JSON, a line break takes two bytes and some other characters
-// take six. A value may count as two.
+// written returns the limits on bootstrap data that has been converted to JSON. In JSON, a line break takes two bytes
+// and some other characters take six. A value may be counted twice.
 func written() untrusted.Bounds { return untrusted.Bounds{Bytes: 6 << 20, Nodes: 8192, Depth: 8} }
 
 // Config describes one-time work on a machine.
@@ -61,7 +61,7 @@ type Instance struct {
 	Hostname string
 }
 
-// document is a cloud-config. A key that is not a field here is rejected with an error that names the key.
+// document is a cloud-config. A key without a field in this struct is rejected, and the error names the key.
 type document struct {
 	WriteFiles []writeFile       `json:"write_files"`
 	RunCmd     []json.RawMessage `json:"runcmd"`

@@ -98,7 +98,7 @@ type Machine struct {
 	} `json:"status"`
 }
 
-// ByKubeadm reports whether kubeadm sets up the machine of a Machine.
+// ByKubeadm reports whether kubeadm sets up the node of a Machine.
 func (m *Machine) ByKubeadm() bool {
 	ref := m.Spec.Bootstrap.ConfigRef
 	return ref.APIGroup == GroupKubeadm && ref.Kind == KubeadmConfig
@@ -112,7 +112,7 @@ type Kubeadm struct {
 	IgnorePreflightErrors []string
 }
 
-// GetKubeadm reads the KubeadmConfig of a Machine that kubeadm sets up.
+// GetKubeadm reads the KubeadmConfig of a Machine whose node is set up by kubeadm.
 func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Kubeadm, error) {
 	type configuration struct {
 		NodeRegistration struct {

@@ -59,7 +59,7 @@ func New(h Hooks) *Hooks {
 	return &h
 }
 
-// The types contain only the fields of requests that are read.
+// Only the fields that are needed are decoded from requests.
 type (
 	// request is a CanUpdateMachine or CanUpdateMachineSet request.
 	request struct {
@@ -108,7 +108,7 @@ type (
 	}
 )
 
-// response is the response of a hook. Each hook sets only some of the fields.
+// response is a response from a hook. Each hook sets only some of the fields.
 type response struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`

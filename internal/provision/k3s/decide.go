@@ -8,8 +8,8 @@
 // releases Hosts, and writes their instructions. After that, it calls Decide again.
 //
 // Decide lists all steps of a decision. Each step has a file: restore, begin, leave, task, change and join. The roster
-// determines which hosts are in the cluster and how well they work, without changing anything. The writer creates the
-// instructions for a host.
+// determines which hosts are in the cluster and whether they are healthy. It does not change anything. The writer
+// creates the instructions for a host.
 package k3s
 
 import (

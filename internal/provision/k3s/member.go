@@ -40,8 +40,8 @@ func (m *member) up() bool {
 	return m.Connected && m.Held != nil && m.State == progress.Up && m.Held.Stopped == "" && m.Held.Finds == ""
 }
 
-// startOptions returns options for systemctl. A server that runs only etcd is not up until a server with an API server
-// has joined, and the joining server waits for the etcd server to be started.
+// startOptions returns options for systemctl. For a server that runs only etcd, systemctl must not wait until the
+// server is up. The server comes up only after a server with an API server has joined.
 func (m *member) startOptions() []string {
 	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
 		return []string{"--no-block"}

@@ -36,7 +36,7 @@ type rancher struct {
 	server, agent string
 	// cleanServer and cleanAgent are the scripts that remove the distribution from a machine.
 	cleanServer, cleanAgent []string
-	// dataDirVariable is the environment variable with the data directory for these scripts.
+	// dataDirVariable is the environment variable that passes the data directory to cleanServer and cleanAgent.
 	dataDirVariable string
 	// kubectl is the kubectl command line on a server, and config is its kubeconfig.
 	kubectl, config string

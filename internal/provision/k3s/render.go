@@ -43,8 +43,8 @@ type Held struct {
 	// changes.
 	Install string `json:"install"`
 	Start   string `json:"start"`
-	// Installs and Starts are the numbers of these states. If a state recurs, it gets a new number and thus a new
-	// instruction.
+	// Installs and Starts number the values of Install and Start. If a value recurs, it gets a new number and thus a
+	// new instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
 	// Changed is true if the host belonged to the cluster before it got these instructions.

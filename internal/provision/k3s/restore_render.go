@@ -80,7 +80,7 @@ func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error
 		held = *host.Held
 	}
 	held.Version, held.Install, held.Installs, held.Stopped, held.Restores, held.Finds = p.Version, p.Install, p.Installs, r.ID, r.ID, ""
-	install := p.Instructions[:2] // and the command that checks it
+	install := p.Instructions[:2] // including the command that checks the installation
 	p.Held, p.Probes = held, nil
 	p.Instructions = append([]protocol.HostInstruction{w.stopServer(r.ID)}, install...)
 	// the host has restored the current data and has not been started since

@@ -12,8 +12,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// roster determines which hosts are in the cluster and how well they work. It changes nothing. It is derived from the
-// input's Stored, which the steps of a decision change.
+// roster determines which hosts are in the cluster and whether they are healthy. It does not change anything. It is
+// derived from the input's Stored, which the steps of a decision change.
 type roster struct {
 	*Input
 	// write creates the instructions for hosts. The roster uses it to find hosts with outdated instructions.

@@ -9,7 +9,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// State is the state of a host with respect to its instructions.
+// State describes how far a host has carried out its instructions.
 type State int
 
 // States of a host.

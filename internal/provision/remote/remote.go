@@ -37,7 +37,7 @@ var errAddress = errors.New("the server's address belongs to this machine, is li
 // ErrRedirect is returned if a server responds with a redirect. It does not contain the target of the redirect.
 var ErrRedirect = errors.New("the server answered with a redirect, which Drover does not follow")
 
-// bounds returns the limits on a kubeconfig. Even a kubeconfig with a hundred clusters has fewer values.
+// bounds returns the limits on a kubeconfig. Even a kubeconfig with a hundred clusters stays below the limits.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 256 << 10, Nodes: 2048, Depth: 16} }
 
 // Config reads the current context of a kubeconfig. It refuses a kubeconfig that would read local files, run local

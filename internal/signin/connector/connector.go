@@ -58,7 +58,7 @@ type Redirect interface {
 	// Begin returns the address of the login page. The upstream sends the browser back to callback with state. private
 	// is the data that Finish needs about this login, such as a nonce and a PKCE verifier. The caller keeps it sealed.
 	Begin(ctx context.Context, callback, state string) (address string, private []byte, err error)
-	// Finish returns the user in the upstream's response. The caller has checked the state.
+	// Finish returns the user whom the upstream's response identifies. The caller has checked the state.
 	Finish(ctx context.Context, callback string, private []byte, answer url.Values) (User, error)
 }
 

@@ -23,7 +23,7 @@ const (
 // maxPolls is the maximum number of devices whose last poll is remembered.
 const maxPolls = 8192
 
-// deviceLimits limits the load that devices cause on one replica.
+// deviceLimits limits the load from devices on one replica.
 type deviceLimits struct {
 	all     *rate.Limiter
 	sources attempts.Rates

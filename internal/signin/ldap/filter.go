@@ -50,7 +50,7 @@ func parseTemplate(text string, places ...string) (template, error) {
 	return t, nil
 }
 
-// compared counts the marks in values that a filter compares attributes with. It ignores negated comparisons.
+// compared counts the marks in the values of comparisons, except for negated comparisons.
 func compared(packet *ber.Packet) int {
 	count := 0
 	switch packet.Tag {

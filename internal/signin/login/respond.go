@@ -43,7 +43,7 @@ type failure struct {
 	user string
 	// provider is the name of the provider that refused the user.
 	provider string
-	// cause is logged with the message log, unless the failure comes from a provider.
+	// cause is logged with the message in log, unless the failure comes from a provider.
 	cause error
 	log   string
 	// wait is the time in seconds that the user has to wait.

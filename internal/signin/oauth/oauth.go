@@ -85,9 +85,8 @@ func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error
 	switch {
 	case problem.Code == "invalid_client":
 		status = http.StatusUnauthorized
-		// RFC 6749, section 5.2, requires this header only for clients that sent an Authorization header. In other
-		// cases the header is omitted, because a browser that was sent here by another site would ask its user for a
-		// password.
+		// RFC 6749, section 5.2, requires this header only if the request has an Authorization header. Otherwise the
+		// header is omitted, so that no other site can redirect a browser here and make it prompt for a password.
 		if r.Header.Get("Authorization") != "" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 		}

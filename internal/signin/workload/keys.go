@@ -96,7 +96,7 @@ func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	if age >= freshFor && !i.behind && since >= askEvery {
 		i.behind = true
 		go func() {
-			_ = i.ask(context.Background()) // once the keys are due, a request gets the error
+			_ = i.ask(context.Background()) // a later request that needs new keys gets the error
 			i.mu.Lock()
 			defer i.mu.Unlock()
 			i.behind = false
