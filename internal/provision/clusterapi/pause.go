@@ -30,8 +30,8 @@ const annotationPausedBy = "cluster.drover.dev/paused-by"
 // the Cluster.
 func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
 
-// The drover-provisioner-cluster-api policy allows no other write to Clusters. KubeadmConfigs are read because an
-// in-place update passes their patches and ignored errors to kubeadm.
+// The drover-provisioner-cluster-api policy restricts writes to Clusters to pausing and resuming them. KubeadmConfigs
+// are read because an in-place update passes their patches and ignored errors to kubeadm.
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;patch
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get

@@ -61,7 +61,7 @@ func (s *sealer) Seal(purpose string, value any) (string, error) {
 
 // Open decrypts a value that Seal returned.
 func (s *sealer) Open(purpose, sealed string, into any) error {
-	if len(sealed) > maxSealed || strings.ContainsAny(sealed, "\r\n") { // the decoder would ignore these characters
+	if len(sealed) > maxSealed || strings.ContainsAny(sealed, "\r\n") { // the decoder would ignore line breaks
 		return errSealed
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)

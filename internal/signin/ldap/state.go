@@ -29,8 +29,8 @@ const (
 // bitDisabled is the bit in userAccountControl that is set for disabled accounts.
 const bitDisabled = 1 << 1
 
-// changeAttributes returns the attributes with the time when a password was last set, for Active Directory, OpenLDAP
-// and FreeIPA.
+// changeAttributes returns the names of the attributes that record when a password was last set, in Active Directory,
+// OpenLDAP and FreeIPA.
 func changeAttributes() []string { return []string{"pwdLastSet", "pwdChangedTime", "krbLastPwdChange"} }
 
 func stateAttributes() []string {

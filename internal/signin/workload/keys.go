@@ -44,7 +44,7 @@ type keySet struct {
 	at   time.Time
 }
 
-// issuer caches the keys of an issuer. It is safe for concurrent use.
+// issuer caches the keys that an issuer publishes. It is safe for concurrent use.
 type issuer struct {
 	url, discovery string
 	client         *http.Client
