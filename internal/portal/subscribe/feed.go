@@ -37,8 +37,8 @@ func subscribable() []kind {
 type feed struct {
 	kind
 	*changes
-	frames *frames // kept messages with whole objects
-	parts  *frames // kept messages with the visible parts of Clusters
+	frames *frames // messages with whole objects, kept for other streams
+	parts  *frames // messages with the visible parts of Clusters, kept for other streams
 
 	mu      sync.Mutex // guards started
 	started bool
