@@ -160,7 +160,8 @@ func same(a, b json.RawMessage) bool {
 	return len(a) == 0 && len(b) == 0 || json.Compact(&first, a) == nil && json.Compact(&second, b) == nil && bytes.Equal(first.Bytes(), second.Bytes())
 }
 
-// withGate returns cluster with the feature gate localMode set as in other. It reports whether this changes anything.
+// withGate copies the feature gate localMode from other to cluster. It returns the result, and reports whether the
+// result differs from cluster.
 func withGate(cluster, other fields) (fields, bool) {
 	const field = "featureGates"
 	before, after := gatesOf(cluster.get(field)), gatesOf(other.get(field))

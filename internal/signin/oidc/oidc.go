@@ -45,8 +45,8 @@ type Config struct {
 	// Scopes are requested in addition to openid. If Scopes is nil, the hub requests profile and, if the provider
 	// supports it, offline_access.
 	Scopes []string
-	// Prompt is the prompt parameter of a login. If Prompt is nil, logins that request refresh tokens use consent,
-	// because providers do not issue refresh tokens without it (OpenID Connect Core, section 11).
+	// Prompt is the prompt parameter of a login. If Prompt is nil, logins that request refresh tokens use "consent",
+	// because providers do not issue refresh tokens without the user's consent (OpenID Connect Core, section 11).
 	Prompt *string
 	// LowercaseNames converts capital letters in names to lower case.
 	LowercaseNames bool
