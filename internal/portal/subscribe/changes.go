@@ -147,8 +147,8 @@ func (c *changes) compactLocked() {
 
 func (c *changes) currentLocked(r object) bool { return c.objects[r.NamespacedName].seq == r.seq }
 
-// after returns up to most changes that follow a position, in order. It returns false if deletions after that position
-// have been forgotten.
+// after returns the changes that follow a position, in order. The parameter most limits their number. after returns
+// false if deletions after that position have been forgotten.
 func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +198,7 @@ func (c *changes) forget(version uint64) {
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// names returns the names and UIDs of the objects in the namespaces that the function in accepts.
+// names returns the names and UIDs of the objects in the namespaces that are accepted by the function in.
 func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName]types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// attempts is the maximum number of attempts at a step of a restore on one host. If all attempts fail, an administrator
-// has to act.
+// attempts is how often a host attempts a step of a restore. If all attempts fail, an administrator has to act.
 const attempts = 2
 
 // Input contains everything that a decision depends on.

@@ -41,8 +41,8 @@ const (
 // passwords limits password guessing and the cost of checking passwords.
 type passwords struct {
 	attempts *attempts.Log
-	// Logins wait in known if the user has signed in with the browser before, and in strangers otherwise. Therefore,
-	// attackers who guess passwords from elsewhere do not delay users with known browsers.
+	// known is the queue for users who have signed in with the same browser before, and strangers is the queue for all
+	// other logins. Attackers who guess passwords from elsewhere therefore do not delay users with known browsers.
 	known, strangers *limit.Gate
 }
 

@@ -111,7 +111,7 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	}
 	audit.From(r.Context()).Identified(audit.User{Name: id.User, UID: id.UID}, nil)
 	name, local := strings.CutPrefix(id.User, v1.PrincipalPrefixLocal)
-	if !local { // providers are only queried when a user signs in, so they could not revoke these tokens
+	if !local { // providers are only queried at login, so they could not end their users' script tokens
 		return nil, refusal.Forbidden("only users of the hub, local:<name>, can have tokens for scripts")
 	}
 	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: name})
