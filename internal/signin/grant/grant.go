@@ -41,8 +41,7 @@ const (
 	grantExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
 )
 
-// contended is the maximum number of times that a write to a session is retried because another replica wrote the
-// session.
+// contended is how often a write to a session is retried if another replica has written the session.
 const contended = 4
 
 // Types returns the grant types that the issuer supports.
