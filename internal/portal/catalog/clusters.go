@@ -42,11 +42,11 @@ type Cluster struct {
 	Reason string                 `json:"reason,omitempty"`
 	// Version is the Kubernetes version.
 	Version string `json:"version,omitempty"`
-	// Direct is the member's address for users who do not go through the hub. It is nil if there is no such address.
+	// Direct is the address at which users can connect to the member directly. It is nil if there is no such address.
 	Direct *Direct `json:"direct,omitempty"`
 }
 
-// Direct is a member's address for users who do not go through the hub, in the format of a kubeconfig.
+// Direct is an address at which users can connect to a member directly, in the format of a kubeconfig.
 type Direct struct {
 	Server string `json:"server"`
 	// CABundle contains CA certificates in PEM format. If it is empty, the user's computer must already trust the

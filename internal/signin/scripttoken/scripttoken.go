@@ -46,8 +46,8 @@ const (
 const (
 	// usedEvery is the minimum interval between two updates of a token's last use.
 	usedEvery = time.Hour
-	// usesPerSecond limits the rate at which one replica writes the last uses of tokens. maxUses is the maximum number
-	// of recent writes that a replica remembers.
+	// usesPerSecond limits how often one replica records that a token was used. maxUses is the maximum number of recent
+	// records that a replica remembers.
 	usesPerSecond, maxUses = 1, 4096
 	useTimeout             = 10 * time.Second
 )
