@@ -171,7 +171,7 @@ func (g Given) Note() (note, version string) {
 
 // Instructions returns the instructions that Drover gave to a Host, and their version as it appears in the Host's
 // status. It reads them from the API server. It returns nil if there are no such instructions or if they were
-// withdrawn. It returns ErrForeignInstructions if somebody else created a Secret with the same name.
+// withdrawn. It returns ErrForeignInstructions if another Secret has the name of the instructions' Secret.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.secret(ctx, host)
 	switch {

@@ -71,7 +71,7 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	return p
 }
 
-// name returns the name of the bucket. If somebody else created the task, it may name no bucket. Such a task fails on
+// name returns the name of the bucket. If Drover did not create the task, it may name no bucket. Such a task fails on
 // its host.
 func name(o *Object) string {
 	if o == nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session. This is desirable even if
-// the token was lost and found by somebody else.
+// the token was lost and another person found it.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	serve(s, w, r, func(r *http.Request, fields url.Values) (struct{}, error) {
 		return struct{}{}, s.end(r, fields) // RFC 7009 requires a success response for an invalid token
