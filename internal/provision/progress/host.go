@@ -29,8 +29,8 @@ const (
 // Busy reports whether a host is not up yet and has not failed.
 func (s State) Busy() bool { return s == None || s == Running || s == Unwell }
 
-// Host is the progress of a host with its instructions. Controllers use this summary of the host's journal, whatever
-// tool creates the cluster.
+// Host is the progress of a host with its instructions. Controllers use this summary of the host's journal, regardless
+// of the tool that creates the cluster.
 type Host struct {
 	State State
 	// Done counts the one-time instructions that have succeeded.
