@@ -27,7 +27,7 @@ type removal struct {
 	namespace, name string
 	uid             types.UID
 	leaving         bool   // the object is being deleted
-	done            string // the printed word for the result
+	done            string // the word to print for the result
 	patch           []byte // the patch to apply, or nil to delete the object
 	patchType       types.PatchType
 }
@@ -105,8 +105,8 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 	return rights, rest, nil
 }
 
-// delivered returns the objects of a kind that sets have delivered. Namespaces belong to users, so only the fields that
-// Drover applied are removed from them.
+// delivered returns the objects of a kind that were delivered in sets. Namespaces belong to users, so only the fields
+// that Drover applied are removed from Namespaces.
 func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]removal, error) {
 	selector := v1.LabelSet
 	if k.Name == "Namespace" {
@@ -167,7 +167,7 @@ func (u *uninstaller) nodes(ctx context.Context) ([]removal, error) {
 	return all, nil
 }
 
-// release returns the patch that removes the plans' marks from a node, and reports whether the node has any.
+// release returns the patch that removes the plans' marks from a node, and reports whether the node has any marks.
 func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed bool) {
 	annotations, labels := map[string]any{}, map[string]any{}
 	patch = map[string]any{"metadata": map[string]any{"annotations": annotations, "labels": labels, "resourceVersion": node.ResourceVersion}}

@@ -94,7 +94,7 @@ func (o *Options) CompleteNames(kind string) cobra.CompletionFunc {
 	}
 }
 
-// CompleteKind completes the names of objects of another kind without a namespace.
+// CompleteKind completes the names of objects of any kind, without regard to namespaces.
 func (o *Options) CompleteKind(kind schema.GroupVersionKind) cobra.CompletionFunc {
 	kind.Kind += "List"
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
@@ -102,7 +102,7 @@ func (o *Options) CompleteKind(kind schema.GroupVersionKind) cobra.CompletionFun
 	}
 }
 
-// CompleteAnywhere completes the names of Drover's objects of a kind without a namespace.
+// CompleteAnywhere completes the names of Drover's objects of a kind in all namespaces.
 func (o *Options) CompleteAnywhere(kind string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 		return Beginning(start, o.names(c.Context(), v1.GroupVersion.WithKind(kind+"List")))
@@ -145,7 +145,7 @@ func (o *Options) CompleteHubURLs(_ *cobra.Command, _ []string, start string) ([
 	return Beginning(start, found)
 }
 
-// CompleteHubs completes the hubs in the kubeconfig: their contexts, and their URLs.
+// CompleteHubs completes the contexts and URLs of the hubs in the kubeconfig.
 func (o *Options) CompleteHubs(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {

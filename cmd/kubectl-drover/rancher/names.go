@@ -49,7 +49,7 @@ func join(parts ...string) string {
 // names assigns unique names to the objects of a kind.
 type names map[string]bool
 
-// take returns the wanted name or, if an older object already has that name, a name that contains the ID.
+// take returns the requested name or, if an older object already has that name, a name that contains the ID.
 func (n names) take(wanted, id string) string {
 	name := wanted
 	if name == "" || n[name] {

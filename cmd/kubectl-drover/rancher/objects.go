@@ -19,22 +19,24 @@ import (
 
 // Rancher's labels and annotations that the conversion reads.
 const (
-	// LabelSecretProject, on a Secret in Rancher's own cluster, is the name of the project that the Secret is copied
-	// to.
+	// LabelSecretProject is a label of Secrets in Rancher's own cluster. Its value is the name of the project that the
+	// Secret is copied to.
 	LabelSecretProject = "management.cattle.io/project-scoped-secret"
-	// LabelSecretCluster, on such a Secret, is the name of the project's cluster.
+	// LabelSecretCluster is a label of Secrets that Rancher copies to a project. Its value is the name of the project's
+	// cluster.
 	LabelSecretCluster = "management.cattle.io/project-scoped-secret-cluster"
-	// AnnotationIgnoreNamespaces, on such a Secret, lists namespaces that do not get a copy.
+	// AnnotationIgnoreNamespaces is an annotation of Secrets that Rancher copies to a project. It lists namespaces that
+	// do not get a copy.
 	AnnotationIgnoreNamespaces = "management.cattle.io/project-scoped-secret-ignore-namespaces"
-	// LabelProjectID, on a Namespace in a member, is the name of the namespace's project.
+	// LabelProjectID is a label of Namespaces in a member. Its value identifies the namespace's project.
 	LabelProjectID = "field.cattle.io/projectId"
 
 	labelSystemProject = "authz.management.cattle.io/system-project"
 	localCluster       = "local"
 )
 
-// Objects are the objects that were read from a Rancher server. They contain only the fields that the conversion uses,
-// and no tokens, passwords or keys.
+// Objects holds the objects that were read from a Rancher server. They contain only the fields that the conversion
+// uses, and no tokens, passwords or keys.
 type Objects struct {
 	Clusters        []Cluster
 	Projects        []Project
@@ -48,7 +50,8 @@ type Objects struct {
 	Provisioned     []Provisioned
 	// Plans are the Plans in Rancher's own cluster.
 	Plans []Plan
-	// Secrets are the Secrets that Rancher copies to projects, without values unless they were requested.
+	// Secrets are the Secrets that Rancher copies to projects. They contain no values unless the user requested the
+	// values.
 	Secrets []corev1.Secret
 	// SecretsForbidden is true if the caller may not list Secrets.
 	SecretsForbidden bool
@@ -68,7 +71,7 @@ type Cluster struct {
 	Spec              struct {
 		DisplayName              string     `json:"displayName"`
 		EnableNetworkPolicy      bool       `json:"enableNetworkPolicy"`
-		AgentEnvVars             []struct{} `json:"agentEnvVars"` // their values may be secret
+		AgentEnvVars             []struct{} `json:"agentEnvVars"` // the values may be secret
 		LocalClusterAuthEndpoint struct {
 			Enabled bool `json:"enabled"`
 		} `json:"localClusterAuthEndpoint"`
@@ -97,7 +100,7 @@ type Project struct {
 	} `json:"status"`
 }
 
-// Quota holds amounts, by Rancher's keys.
+// Quota holds amounts. Its fields have the same names as in Rancher.
 type Quota struct {
 	Limit QuotaLimit `json:"limit"`
 }
@@ -177,7 +180,7 @@ type User struct {
 }
 
 // UserAttribute is management.cattle.io/v3 UserAttribute. It holds the data that a provider returned about a user at
-// the last login. The keys are spelled as Rancher spells them.
+// the last login. The keys are spelled as in Rancher.
 type UserAttribute struct {
 	metav1.ObjectMeta `json:"metadata"`
 	GroupPrincipals   map[string]struct {
@@ -186,7 +189,7 @@ type UserAttribute struct {
 	ExtraByProvider map[string]map[string][]string `json:"ExtraByProvider"`
 }
 
-// GroupPrincipal is a group that a user was in.
+// GroupPrincipal is a group that a user belonged to at the last login.
 type GroupPrincipal struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -219,7 +222,7 @@ type Provisioned struct {
 	} `json:"status"`
 }
 
-// oldestFirst sorts objects by age, so that a newer object does not change the names of older ones.
+// oldestFirst sorts objects by age, so that newer objects do not change the names of older ones.
 func oldestFirst[T any](objects []T, of func(T) metav1.ObjectMeta) []T {
 	return slices.SortedStableFunc(slices.Values(objects), func(a, b T) int {
 		x, y := of(a), of(b)
