@@ -179,8 +179,8 @@ func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, u
 	return errors.Join(append(errs, err)...)
 }
 
-// printHeldPlans prints the Plans that are held back. A Plan does not start in any member of its workspace while
-// changes in some of these members are waiting for confirmation.
+// printHeldPlans prints the Plans that are held back. A Plan that is held back does not start in any member until the
+// changes in all of its members have been confirmed.
 func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter) error {
 	var held []string
 	workspaces := sets.New[string]()

@@ -133,7 +133,7 @@ func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, sec
 			gone = append(gone, joined)
 		}
 	case v1.SecretKindAgent, v1.SecretKindHostAgent:
-		// Another agent has joined with the token since then.
+		// Another agent has joined since the backup, and its identity has replaced the identity in this Secret.
 		if joined := l.changed[auditObject{"secrets", secret.Namespace, secret.Name}]; forgotten(joined, hub.changed[client.ObjectKeyFromObject(secret)], since) {
 			gone = append(gone, joined)
 		}

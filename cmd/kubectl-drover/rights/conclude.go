@@ -318,8 +318,9 @@ func (f findings) noBinding() string {
 	return said + ": create a ClusterRoleTemplateBinding, or a ProjectRoleTemplateBinding for the namespaces of a project"
 }
 
-// fullNames returns the principals in bindings that have the queried name after a provider prefix. It is used for names
-// without a prefix. For example, "grant" accepts alice for local:alice, but a member may have its own user named alice.
+// fullNames returns the principals in bindings whose names consist of a provider prefix and the queried name. It
+// returns none if the queried name already has a prefix. The distinction matters because "grant" accepts alice for
+// local:alice, but a member may have its own user named alice.
 func (f findings) fullNames() []string {
 	if strings.Contains(f.who.Name, ":") {
 		return nil

@@ -71,8 +71,8 @@ func (e explanation) byHub() string {
 	return "Nor is it known whether Drover grants it.\n"
 }
 
-// relevantMisses returns the missed bindings to print. If the hub grants the action, it returns none. If only the
-// member allows the action, it returns expired bindings.
+// relevantMisses returns the missed bindings to print. It returns none if the hub grants the action and the member does
+// not deny it. It returns only expired bindings if only the member allows the action. Otherwise it returns all of them.
 func (e explanation) relevantMisses() []missedBinding {
 	switch {
 	case e.Drover == access.Granted && e.Answer != denied:

@@ -89,7 +89,7 @@ func newTokenCreate(o *options) *cobra.Command {
 				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // prints only the token, for use in a file or a variable
+				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // print only the token, so that it can be stored
 				return err
 			})
 		},

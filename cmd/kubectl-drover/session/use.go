@@ -239,7 +239,7 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	current bool) (string, error) {
 	last := len(clusters) - 1
 	ownAddress := current && last >= 0 && clusters[last].answers(ctx, directToken(session, clusters[last]))
-	config, err := o.Loading.GetStartingConfig() // read again just before the change, to preserve other programs' changes
+	config, err := o.Loading.GetStartingConfig() // read again, to preserve other programs' changes
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
 	}
