@@ -29,8 +29,8 @@ func clonesMessage(cluster string, c *members.Clones) string {
 		c.Agents[0], c.Agents[1], protocol.AgentNamespace, protocol.AgentName, removeLeft(), cluster)
 }
 
-// writeMaintained writes the Maintained condition. The condition is False if no replica of the agent is the leader. It
-// stays unchanged until an agent has sent a report.
+// writeMaintained writes the Maintained condition. The condition is False while no replica of the agent is the leader,
+// and is removed when a replica becomes the leader. It stays unchanged until an agent has sent a report.
 func writeMaintained(in *input, update *status.Update) {
 	report, conditions := in.member.Report, &in.cluster.Status.Conditions
 	switch {

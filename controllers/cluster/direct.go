@@ -32,7 +32,7 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	if !now.ok && (before == nil || before.Reason != now.reason) {
 		update.Event(status.Event{Warning: true, Reason: now.reason, Action: "ServeDirectly", Message: now.message})
 	}
-	set(in, v1.ConditionDirectAccess, now) // this must come last, because it changes the condition that "before" points to
+	set(in, v1.ConditionDirectAccess, now) // last, because it changes the condition in "before"
 }
 
 // decideDirectAccess returns the DirectAccess condition, and reports whether the condition is known. The condition is

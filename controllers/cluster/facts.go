@@ -59,7 +59,7 @@ func writeFacts(in *input) {
 	if report.Version != "" {
 		s.Version = report.Version
 	}
-	if report.Distribution != "" { // only the replica that watches the nodes reports their number, once it has listed them
+	if report.Distribution != "" { // only the replica that watches the nodes knows their number
 		s.Distribution = report.Distribution
 	}
 	if n := report.Nodes; n != nil {

@@ -28,7 +28,7 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	if first := before == nil; first && !now.ok || !first && before.Reason != now.reason {
 		update.Event(status.Event{Warning: !now.ok, Reason: now.reason, Action: "Guard", Message: now.message})
 	}
-	set(in, v1.ConditionGuardsApplied, now) // this must come last, because it changes the condition that "before" points to
+	set(in, v1.ConditionGuardsApplied, now) // last, because it changes the condition in "before"
 }
 
 // decideGuards returns the GuardsApplied condition, and reports whether the condition is known. The condition is

@@ -53,7 +53,7 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (be
 // compare determines what the restored hub would change on a host whose instructions differ from the hub's.
 func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
-		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache does not contain the data of Secrets
+		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache contains no Secret data
 		if err != nil {
 			return err
 		}

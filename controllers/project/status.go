@@ -43,9 +43,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d dec
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, project, change)
 }
 
-// outcomes returns the outcome of delivering the project to each member. If delivering the project's Secrets has a
-// worse outcome, outcomes returns that one. While Secrets are waiting for the guards, their outcome is the guards'
-// outcome.
+// outcomes returns one outcome for each member. It combines the failures to deliver the project with the failures to
+// deliver the project's Secrets. The later stage of the two determines the rest of the outcome. If Secrets are waiting
+// for the guards, the guards' outcome is used for the Secrets.
 func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcome {
 	if len(d.projects) == 0 {
 		return nil

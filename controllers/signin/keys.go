@@ -22,7 +22,7 @@ import (
 // Keys creates and rotates the keys that sign tokens. It runs on the leader.
 type Keys struct {
 	Client client.Client
-	// Secret contains the keys.
+	// Secret is the name of the Secret that contains the keys.
 	Secret types.NamespacedName
 	Now    func() time.Time
 }
