@@ -89,7 +89,7 @@ func newTokenCreate(o *options) *cobra.Command {
 				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // print only the token, so that it can be stored
+				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // only the token, for use in scripts
 				return err
 			})
 		},
