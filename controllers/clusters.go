@@ -28,7 +28,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 	upgrades := &cluster.Upgrades{
 		Client: s.client, Recorder: s.recorder("drover-cluster"), Pace: s.Config.Agent.Rollout.Pace, Now: time.Now,
 	}
-	// outcome returns a function that returns the outcome of the only set of its kind in a member.
+	// outcome returns a function that returns the outcome of the set with the given ID in a member.
 	outcome := func(id string) func(types.NamespacedName) delivery.Outcome {
 		return func(member types.NamespacedName) delivery.Outcome {
 			return deliveries.Outcomes(id, []types.NamespacedName{member})[0]

@@ -47,8 +47,8 @@ type counter struct {
 	hub client.Reader
 }
 
-// recount is the interval at which the objects are listed again. This removes objects that were deleted before they
-// were reconciled.
+// recount is the interval at which the objects are listed again. The new list no longer contains objects that were
+// deleted before they were reconciled.
 const recount = 5 * time.Second
 
 // Start sends sets until ctx is canceled.

@@ -93,7 +93,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	return nil
 }
 
-// errEmptied reports a Secret that no longer contains the authority.
+// errEmptied is returned if the Secret no longer contains the authority.
 var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
 // recordWait emits an event that explains why a step that is due has to wait. It emits each message only once.

@@ -30,7 +30,7 @@ type conditionValue struct {
 	ok      bool
 	reason  string
 	message string
-	// stalled reports whether nothing will change without manual action.
+	// stalled is true if nothing will change until a user or an administrator acts.
 	stalled bool
 }
 

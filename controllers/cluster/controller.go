@@ -144,7 +144,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }
 
-// handOver sends the agent the settings and the Deployment if the agent's own differ from them. If two clusters share
+// handOver sends the agent its settings and its Deployment, unless the agent already has them. If two clusters share
 // the member's identity, handOver sends nothing.
 func (r *Reconciler) handOver(in *input) error {
 	if in.member.Clones != nil {

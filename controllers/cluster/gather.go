@@ -109,7 +109,7 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	if ref == nil {
 		return nil
 	}
-	if len(validation.IsDNS1123Subdomain(ref.Name)) > 0 { // the client refuses some of these names on every read
+	if len(validation.IsDNS1123Subdomain(ref.Name)) > 0 { // the client rejects some invalid names on every read
 		in.chosen.problem = fmt.Sprintf("no Secret can have the name %q; name one with a join token in its key %s",
 			ref.Name, ref.Key)
 		return nil

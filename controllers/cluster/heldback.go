@@ -21,7 +21,7 @@ import (
 // stop describes where the rollout of agent upgrades has stopped because too many upgrades failed.
 type stop struct {
 	workspace string   // empty if the rollout has stopped in all workspaces
-	failed    []string // Clusters whose agents failed to upgrade there
+	failed    []string // Clusters whose agents failed to upgrade
 	allowed   int      // number of upgrades that may fail
 }
 

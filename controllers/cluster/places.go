@@ -29,7 +29,7 @@ type Places struct {
 // NewPlaces returns a Places for a limit on the number of Clusters in each workspace. Zero means no limit.
 func NewPlaces(most int) *Places { return &Places{most: most} }
 
-// place is the position of a Cluster in the workspace's order.
+// place is a Cluster's position in its workspace. Clusters are ordered by age.
 type place struct {
 	created time.Time
 	name    string

@@ -3,7 +3,7 @@
 
 // Package host reconciles Host.
 //
-// It handles a machine's joining, instructions, progress, cleanup and release.
+// It handles a machine from joining to release, including its instructions, progress and cleanup.
 package host
 
 import (
@@ -219,8 +219,8 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver sends the settings and then the instructions to a connected agent if the agent's own differ from them. If
-// the host's state is newer than the hub's, the instructions wait for confirmation. If the host already has the hub's
+// handOver sends a connected agent its settings and then its instructions, unless the agent already has them. If the
+// host's state is newer than the hub's, the instructions wait for confirmation. If the host already has the hub's
 // instructions, handOver sends them again to deliver the hub's checkpoint.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()

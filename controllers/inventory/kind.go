@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/clusterprofile"
 )
 
-// LookEvery is the interval at which the hub checks whether its API server serves the kind. The checks end once it
-// does.
+// LookEvery is the interval at which the hub checks whether its API server serves the kind. The checks end once the API
+// server serves the kind.
 const LookEvery = time.Minute
 
 // Kind watches ClusterProfiles once the hub's API server serves the ClusterProfile kind, which can be installed at any

@@ -46,8 +46,8 @@ const (
 // maxValue is the maximum length of a property's value.
 const maxValue = 1024
 
-// desired returns the desired profile of a Cluster. If a condition has not changed, it keeps its transition time from
-// before.
+// desired returns the desired profile of a Cluster. If a condition has not changed, it keeps its earlier transition
+// time.
 func desired(cluster *v1.Cluster, settings protocol.Settings, before []metav1.Condition) *clusterprofile.ClusterProfile {
 	profile := &clusterprofile.ClusterProfile{
 		TypeMeta:   metav1.TypeMeta{APIVersion: clusterprofile.GroupVersion.String(), Kind: "ClusterProfile"},

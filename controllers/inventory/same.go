@@ -51,8 +51,8 @@ func appliedLabels(managed []metav1.ManagedFieldsEntry) (keys []string) {
 	return keys
 }
 
-// sameStatus reports whether a status is up to date. The times in the desired conditions have not been rounded to
-// seconds yet.
+// sameStatus reports whether a status is up to date. It ignores the transition times of conditions, because stored
+// times are rounded to seconds.
 func sameStatus(want, found clusterprofile.ClusterProfileStatus) bool {
 	timeless := func(conditions []metav1.Condition) []metav1.Condition {
 		all := slices.Clone(conditions)

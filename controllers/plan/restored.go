@@ -16,10 +16,10 @@ import (
 // start.
 //
 // After the hub was restored, another of the plan's members may be waiting for confirmation. A plan from a backup
-// refers to its members as they were at that time. It may be unknown whether the plan should run at all. Until the
-// confirmation, the plan therefore does not start, even in members for which the hub lost nothing. The plan can start
-// in a member that is itself waiting, because nothing is sent to that member until its changes, including the plan,
-// have been confirmed.
+// refers to its members as they were at that time. Until the restore is confirmed, it is unknown whether the plan
+// should run at all. The plan therefore does not start, even in members for which the hub lost nothing. The plan can
+// start in a member that is itself waiting, because nothing is sent to that member until its changes, including the
+// plan, have been confirmed.
 func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	if r.Unconfirmed == nil {
 		return rollout.Wait{}

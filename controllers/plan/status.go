@@ -26,14 +26,15 @@ import (
 )
 
 const (
-	// listenAgain is the interval at which missing reports are checked for again. A report also triggers a reconcile.
+	// listenAgain is the interval at which the controller checks again for missing reports. A report also triggers a
+	// reconcile.
 	listenAgain = time.Second
 	// maxMessage is the maximum size of a member's message, in bytes.
 	maxMessage = 512
 	// statusPause is the minimum time between two writes of a status in which only counts have changed.
 	statusPause = time.Second
-	// reasonPause is the minimum time before an event is emitted when a plan returns to an earlier reason. A member's
-	// state may change back and forth constantly.
+	// reasonPause is the time within which a plan can return to an earlier reason without an event. A member's state
+	// may change back and forth constantly.
 	reasonPause = time.Minute
 )
 

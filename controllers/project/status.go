@@ -44,8 +44,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d dec
 }
 
 // outcomes returns one outcome for each member. It combines the failures to deliver the project with the failures to
-// deliver the project's Secrets. The later stage of the two determines the rest of the outcome. If Secrets are waiting
-// for the guards, the guards' outcome is used for the Secrets.
+// deliver the project's Secrets. If the Secrets are at a later stage, the rest of the outcome also comes from the
+// Secrets. If Secrets are waiting for the guards, the guards' outcome is used for the Secrets.
 func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcome {
 	if len(d.projects) == 0 {
 		return nil

@@ -123,7 +123,7 @@ func Templates() ([]*unstructured.Unstructured, error) {
 				return nil
 			case err != nil:
 				return fmt.Errorf("%s: %w", path, err)
-			case template.GetKind() == "RoleTemplate": // skip the kustomization
+			case template.GetKind() == "RoleTemplate": // this leaves out the kustomization
 				all = append(all, template)
 			}
 		}

@@ -62,7 +62,7 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 	return found.uses, nil
 }
 
-// finding collects the results while uses looks up bindings.
+// finding holds the intermediate results of Reconciler.uses.
 type finding struct {
 	uses
 	now   time.Time

@@ -155,8 +155,8 @@ func identityOf(metadata any) map[string]any {
 	return kept
 }
 
-// plainKeys returns the keys whose strings are kept: object names, and values that the hub or an API server selects
-// from a fixed set.
+// plainKeys returns the keys whose string values are kept. These values are object names, or come from a fixed set that
+// the hub or an API server defines.
 func plainKeys() []string {
 	return []string{
 		"apiVersion", "kind", "type", "status", "reason", "phase", "lastTransitionTime", "lastUpdateTime", "renewTime",

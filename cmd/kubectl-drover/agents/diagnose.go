@@ -98,7 +98,7 @@ func newest(pods []corev1.Pod) *corev1.Pod {
 }
 
 // notedError returns the error that the agent recorded in its Deployment, together with the time and with advice. It
-// returns "" if the agent is connected, or if its version does not record errors.
+// returns "" if the agent is connected, or if the agent's version does not record errors.
 func notedError(d *appsv1.Deployment) string {
 	text := d.Annotations[v1.AnnotationAgentLastError]
 	if text == "" {
@@ -148,7 +148,8 @@ func podTrouble(pod *corev1.Pod) (why string, started bool) {
 	return why, started
 }
 
-// lastError returns the last error in the agent's log, with advice. It returns "" if the log contains no errors.
+// lastError returns the last error in the agent's log, together with advice. It returns "" if the log contains no
+// errors.
 func (d *diagnosis) lastError(ctx context.Context, pod *corev1.Pod) string {
 	lines, size := int64(logLines), int64(logBytes)
 	log, err := d.pods.GetLogs(pod.Name, &corev1.PodLogOptions{TailLines: &lines, LimitBytes: &size}).Stream(ctx)

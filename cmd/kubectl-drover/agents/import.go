@@ -33,8 +33,9 @@ import (
 )
 
 const (
-	// manifestManager owns the agent's objects in the member. It is kubectl's field manager, because the command that
-	// "import" prints uses kubectl. This way, "import" and the printed command can run in any order.
+	// manifestManager is the field manager of the agent's objects in the member. It is the same as kubectl's, because
+	// the command that "import" prints uses kubectl. As a result, "import" and the printed command can be run in any
+	// order.
 	manifestManager = "kubectl"
 	// importLimit is the default of --timeout. It allows enough time to pull an image.
 	importLimit = 5 * time.Minute
@@ -302,7 +303,8 @@ func (i *importer) sameCluster(ctx context.Context, member client.Client) error 
 	return nil
 }
 
-// ready waits until the Cluster is ready, and prints the reason whenever it changes.
+// ready waits until the Cluster is ready. While it waits, it prints the reason why the Cluster is not ready whenever
+// that reason changes.
 func (i *importer) ready(ctx context.Context) error {
 	cluster := &v1.Cluster{}
 	err := i.poll(ctx, func(ctx context.Context) (bool, error) {
@@ -371,7 +373,7 @@ func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	}
 }
 
-// tell prints a text unless the same text was the last one printed.
+// tell prints a text unless it was also the last text that was printed.
 func (i *importer) tell(said string) {
 	if said != i.last {
 		i.last = said

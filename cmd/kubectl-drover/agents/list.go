@@ -32,10 +32,10 @@ const (
 	agentAbsent    = "absent"
 )
 
-// agentList is the output of "agents".
+// agentList is the output of the command "agents".
 type agentList struct {
 	Agents []agentRow `json:"agents"`
-	// Counts has the number of agents in each state.
+	// Counts contains the number of agents in each state.
 	Counts map[string]int `json:"counts"`
 	// Warning is set if no manager is the leader, because the states are out of date in that case.
 	Warning string `json:"warning,omitempty"`
@@ -86,7 +86,8 @@ The state of an agent is one of:
 	})
 }
 
-// staleness returns a warning if the plugin can determine, with the user's rights, that no manager is the leader.
+// staleness returns a warning if no manager is the leader. If the user's rights do not allow the plugin to determine
+// this, staleness returns no warning.
 func staleness(ctx context.Context, h *cli.Hub, namespace string) string {
 	lease := &coordinationv1.Lease{}
 	if coordinationv1.AddToScheme(h.Scheme()) != nil ||
@@ -142,7 +143,7 @@ func agentOf(c *v1.Cluster) agentRow {
 	if row.State == agentCurrent {
 		row.Message = ""
 	}
-	row.State = cmp.Or(row.State, agentUpgrading) // the reason comes from a newer hub
+	row.State = cmp.Or(row.State, agentUpgrading) // a newer hub may report other reasons
 	return row
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// hubStatus is the output of "status".
+// hubStatus is the output of the command "status".
 type hubStatus struct {
 	Hub          hubState      `json:"hub"`
 	Leader       leaderState   `json:"leader"`

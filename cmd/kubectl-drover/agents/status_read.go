@@ -54,8 +54,8 @@ type statusReader struct {
 	refused map[string]bool
 }
 
-// Parts of the state that must be readable to rule out problems. leaderPart shows whether a manager leads, and
-// agentsPart shows which states the agents are in.
+// Parts of the state that must be readable to rule out problems. leaderPart shows whether a manager is the leader.
+// agentsPart shows the states of the agents.
 const (
 	leaderPart = "the manager's Lease"
 	agentsPart = "Clusters"
@@ -174,7 +174,7 @@ func (r *statusReader) manager(ctx context.Context) error {
 	return nil
 }
 
-// leader reads the Lease. If the Lease has expired, no manager is managing the fleet.
+// leader reads the Lease. If the Lease has expired, no manager is active.
 func (r *statusReader) leader(ctx context.Context) error {
 	lease := &coordinationv1.Lease{}
 	err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: managerName}, lease)

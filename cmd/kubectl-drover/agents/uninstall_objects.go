@@ -73,7 +73,7 @@ func (u *uninstaller) gather(ctx context.Context) ([]removal, error) {
 	return slices.Concat(all, nodes, plans, agent), nil
 }
 
-// agents returns the objects of the agent's manifest and the objects that the agent maintains, in any namespace. rights
+// agents returns the objects in the agent's manifest and the objects that the agent maintains, in any namespace. rights
 // contains the cluster-wide rights, which are removed first.
 func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err error) {
 	selector := protocol.LabelName + "=" + protocol.AgentName + "," + v1.LabelManagedBy + "=" + v1.ManagedBy
@@ -231,8 +231,8 @@ func definitions() protocol.ObjectKind {
 	return protocol.ObjectKind{Name: crdKind, APIVersion: "apiextensions.k8s.io/v1", Resource: "customresourcedefinitions"}
 }
 
-// isHub reports whether the cluster is also a hub, and tells the user if so. The hub's own objects and the kinds that
-// the hub needs are not removed.
+// isHub reports whether the cluster is also a hub. If it is, isHub tells the user so. The hub's own objects and the
+// kinds that the hub needs are not removed.
 func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	const clusters = "clusters." + v1.Group
 	_, err := u.objects.Resource(resourceOf(definitions())).Get(ctx, clusters, metav1.GetOptions{})

@@ -27,7 +27,7 @@ import (
 // FieldManager is the field manager that the plugin uses for the fields it writes on the hub.
 const FieldManager = "kubectl-drover"
 
-// Hub is a client of the hub with the caller's own rights.
+// Hub is a client for the hub. It has the caller's own rights.
 type Hub struct {
 	client.WithWatch
 	Config    *rest.Config
@@ -98,8 +98,8 @@ func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, work
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &overrides), workspace, nil
 }
 
-// Say tells the user once which hub the command uses or which user it acts as. It prints nothing during shell
-// completion.
+// Say tells the user which hub the command uses or which user the command acts as. Only the first call prints anything.
+// During shell completion, no call does.
 func (o *Options) Say(format string, args ...any) {
 	if o.says != nil {
 		fmt.Fprintf(o.says, format, args...)
@@ -107,7 +107,7 @@ func (o *Options) Say(format string, args ...any) {
 	}
 }
 
-// InWorkspace limits a list to the workspace.
+// InWorkspace restricts a list to the selected workspace.
 func (h *Hub) InWorkspace() client.ListOption { return client.InNamespace(h.Workspace) }
 
 // OnHub calls do with a client of the hub and with a context that is canceled after limit. See Hub.
@@ -115,7 +115,7 @@ func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.C
 	return on(c, limit, o.Hub, do)
 }
 
-// ReadHub is OnHub for a command that changes nothing. See HubToRead.
+// ReadHub does the same as OnHub for a command that changes nothing. See HubToRead.
 func (o *Options) ReadHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	return on(c, limit, o.HubToRead, do)
 }

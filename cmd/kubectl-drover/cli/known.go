@@ -163,15 +163,15 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 		Visible(base), Visible(base))
 }
 
-// LeadsToHub reports whether a context is known to point to a hub's API server. This is known if the context was
-// selected as the hub, or from the URL of its server.
+// LeadsToHub reports whether a context is known to point to a hub's API server. This is the case if the context was
+// selected as the hub, or if the URL of the context's server shows it.
 func LeadsToHub(raw *clientcmdapi.Config, name string) bool {
 	return !MarkOf(raw, name).Selected.IsZero() || strings.HasSuffix(ServerOf(raw, name), PathLocal)
 }
 
 // hubAt returns a context that points to the API server of the hub whose proxy has the address base. It returns "" if
-// there is no such context. It prefers the current context to the others, and otherwise the most recently selected
-// context.
+// there is no such context. If several contexts match, hubAt prefers the current context, and then the most recently
+// selected context.
 func hubAt(raw *clientcmdapi.Config, base string) string {
 	names := append([]string{raw.CurrentContext}, hubContexts(raw)...)
 	for _, name := range append(names, slices.Sorted(maps.Keys(raw.Contexts))...) {
@@ -195,8 +195,8 @@ func hubContexts(raw *clientcmdapi.Config) []string {
 	return hubs
 }
 
-// NamedHub returns the context that --hub names: the value is a context, or the URL of a hub or of the hub's API
-// server.
+// NamedHub returns the context for a value of --hub. The value is a context, the URL of a hub, or the URL of a hub's
+// API server.
 func NamedHub(raw *clientcmdapi.Config, name string) (string, error) {
 	if raw.Contexts[name] != nil {
 		return name, nil

@@ -17,7 +17,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// HubPrefix is the prefix that a member sees on the names of the hub's own users and groups.
+// HubPrefix is the prefix that a member adds to the names of the hub's own users and groups.
 const HubPrefix = "hub:"
 
 // ErrNoWay is returned when no kubeconfig entry points to the member.

@@ -58,7 +58,7 @@ type Options struct {
 	// Workspace is the value of --workspace. If it is empty, the workspace is the namespace of the hub's context.
 	Workspace string
 	Output    string
-	// HubName is the value of --hub: the URL of a hub, or a kubeconfig context that points to its API server.
+	// HubName is the value of --hub: the URL of a hub, or a kubeconfig context that points to a hub's API server.
 	HubName string
 
 	version string
@@ -164,8 +164,8 @@ func (o *Options) RawConfig() (clientcmdapi.Config, error) {
 	return raw, nil
 }
 
-// ConfigOf returns the client configuration for a context in a kubeconfig. Error messages use whose, such as "hub" or
-// "member", to say which server the context should point to.
+// ConfigOf returns the client configuration for a context in a kubeconfig. The argument whose names the expected server
+// in error messages, for example "hub" or "member".
 func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {

@@ -48,7 +48,7 @@ func suggest(c *cobra.Command) {
 			c.CommandPath())
 	}
 	c.SuggestionsMinimumDistance = suggestedDistance
-	if !c.Runnable() { // cobra does not check the arguments of a command that cannot be run
+	if !c.Runnable() { // cobra does not check the arguments of such a command
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 }

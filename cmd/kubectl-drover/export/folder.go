@@ -112,7 +112,7 @@ func (f folder) check(root *os.Root, name string, content []byte, sums map[strin
 	return name + " was not written by an export: move it, export into another folder, or use --force to overwrite it"
 }
 
-// replace writes files and removes stale files. check must have accepted all of them. replace first adds the new
+// replace writes files and removes stale files. All of these files must have passed check. replace first adds the new
 // digests to the old ones, so that the next export recognizes files that an interrupted export wrote.
 func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, sums map[string][]string) error {
 	var now bytes.Buffer

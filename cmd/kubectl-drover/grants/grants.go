@@ -105,7 +105,7 @@ func (o *options) bind(c *cobra.Command) {
 
 func (o *options) complete(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 	switch len(args) {
-	case 0: // only users with passwords are objects
+	case 0: // only users with passwords have User objects
 		return o.CompleteAnywhere("User")(c, args, start)
 	case 1:
 		return o.CompleteAnywhere("RoleTemplate")(c, args, start)

@@ -32,7 +32,7 @@ func New(o *cli.Options) *cobra.Command {
 	return c
 }
 
-// hostList is the output of "host list".
+// hostList is the output of the command "host list".
 type hostList struct {
 	Hosts []hostRow `json:"hosts"`
 }

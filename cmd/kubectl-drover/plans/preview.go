@@ -278,7 +278,7 @@ func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *p
 	return r.fillClusters(ctx, h, a)
 }
 
-// fillClusters adds the Clusters of the workspace with the number of nodes in each.
+// fillClusters adds the Clusters of the workspace, together with the number of nodes in each Cluster.
 func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
 	if scenario.Plan.Spec.NodeSelector != nil {

@@ -86,8 +86,9 @@ func (c *conversion) projectBindings() []pending {
 			}
 			continue
 		}
-		// The namespace is the project's own namespace, or its backing namespace, "cluster-project". A user who may
-		// write bindings in the namespace of one project must not be able to add bindings to other projects.
+		// The namespace must be the project's own namespace or its backing namespace, whose name has the form
+		// "cluster-project". A user who may write bindings in the namespace of one project must not be able to add
+		// bindings to other projects.
 		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
 			c.report.find(LeftOut, "The binding is in the namespace of another project than the one that it names.", what,
 				b.ProjectName)

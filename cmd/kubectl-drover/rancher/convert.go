@@ -103,14 +103,14 @@ type conversion struct {
 // subjects holds the principals that bindings refer to.
 type subjects struct {
 	given map[string]Principal  // by name in Rancher, from the Mapping that a user has completed
-	known map[string]*Principal // by name in Rancher
+	known map[string]*Principal // principals by name in Rancher
 	count map[string]int        // the number of bindings for each principal
 }
 
 type roles struct {
 	all   map[string]RoleTemplate
 	names map[string]string // names in Drover by name in Rancher
-	state map[string]int    // by name in Drover
+	state map[string]int    // states by name in Drover
 }
 
 type cluster struct {

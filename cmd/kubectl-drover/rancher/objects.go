@@ -171,7 +171,7 @@ type ProjectBinding struct {
 	RoleTemplateName  string `json:"roleTemplateName"`
 }
 
-// User is a management.cattle.io/v3 User, without the hash of the password.
+// User is a management.cattle.io/v3 User without the password hash.
 type User struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Username          string   `json:"username"`

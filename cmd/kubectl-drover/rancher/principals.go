@@ -134,7 +134,7 @@ type identity struct {
 	decided, suggested, why string
 }
 
-// identify returns the name of a principal at its provider.
+// identify returns the name that a principal has at its provider.
 func (p *people) identify(id string) identity {
 	s, name := splitPrincipal(id)
 	switch s.provider {
@@ -220,7 +220,7 @@ func firstOf(dn string) (attribute, value string) {
 	return strings.ToLower(strings.TrimSpace(attribute)), strings.TrimSpace(value)
 }
 
-// checked removes the name if no user or group that signs in can have it.
+// checked drops a name that no user or group that signs in can have.
 func checked(s scheme, i identity) identity {
 	form := groupName
 	if s.subject() == v1.SubjectUser {

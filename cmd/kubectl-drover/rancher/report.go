@@ -51,7 +51,7 @@ type Finding struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Step is one of the next steps, in order.
+// Step is one of the steps that the user should take next.
 type Step struct {
 	What     string   `json:"what"`
 	Commands []string `json:"commands,omitempty"`

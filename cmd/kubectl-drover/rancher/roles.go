@@ -202,7 +202,7 @@ func (c *conversion) reportRole(rt RoleTemplate, what string) {
 	}
 }
 
-// parent returns the name in Drover of an inherited role template.
+// parent returns the name that an inherited role template has in Drover.
 func (c *conversion) parent(name string, context v1.RoleContext, what string) string {
 	const missing = "An inherited role template does not exist in Drover. It is exported without those rights."
 	rt, found := c.roles.all[name]
@@ -245,7 +245,7 @@ func (c *conversion) parent(name string, context v1.RoleContext, what string) st
 	return written
 }
 
-// rules converts a role template's rules to rules that mean the same in a member. It never adds rights.
+// rules converts a role template's rules to rules that have the same meaning in a member. It never adds rights.
 func (c *conversion) rules(rt RoleTemplate, context v1.RoleContext, what string) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	dropped := map[string]bool{}

@@ -149,7 +149,7 @@ func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, ac
 	return errors.Join(append(errs, err)...)
 }
 
-// list prints the agents that would be adopted, and the reasons why others would not.
+// list prints the agents that would be adopted, and the reasons why other agents would not be adopted.
 func list(out io.Writer, found []candidate) error {
 	slices.SortFunc(found, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.cluster.Namespace, b.cluster.Namespace), cmp.Compare(a.cluster.Name, b.cluster.Name))

@@ -207,8 +207,8 @@ func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []wa
 	return err
 }
 
-// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes are no longer the
-// listed changes.
+// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes that need
+// confirmation are no longer the same.
 func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": one.GetResourceVersion(), "annotations": map[string]string{v1.AnnotationRestored: one.restore.Checkpoint}}})
@@ -239,7 +239,8 @@ func describeRestore(one waiter) string {
 	return text.String() + "\n"
 }
 
-// setChange is one kind of change. It contains the sets that the status lists, and the number of further sets.
+// setChange is one kind of change. It contains the sets that the status lists, and the number of sets that the status
+// does not list.
 type setChange struct {
 	verb string
 	sets []string

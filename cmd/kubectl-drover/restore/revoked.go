@@ -76,7 +76,7 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // no time limit applies to reading the log
+			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // reading the log has no time limit
 			ctx, cancel := cli.Bounded(c.Context())
 			defer cancel()
 			h, failed := o.Hub()
@@ -118,8 +118,8 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-// recently is the maximum age of the Lease's last renewal. A more recent renewal shows that a manager has run since the
-// restore.
+// recently is an age limit for the Lease's last renewal. A renewal within this time shows that a manager has run since
+// the restore.
 const recently = 10 * time.Minute
 
 // backupTime returns the time of the backup, which is needed to check whether the log is complete. If a manager has run

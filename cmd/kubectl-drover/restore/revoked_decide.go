@@ -87,7 +87,7 @@ func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	return types.NamespacedName{Namespace: secret.Namespace, Name: secret.Labels[v1.LabelCluster]}
 }
 
-// memberResource returns the resource name for the Cluster or Host with a member name.
+// memberResource returns the resource, "clusters" or "hosts", that a member name belongs to.
 func memberResource(member types.NamespacedName) string {
 	if _, isHost := protocol.HostOf(member.Name); isHost {
 		return "hosts"

@@ -27,7 +27,7 @@ const (
 // hubOnly is a remark that is added to an answer if the member was not queried.
 const hubOnly = "these are the rights that Drover grants; the member's own roles and bindings may grant more"
 
-// explanation is the answer of "why", in the form that -o json prints.
+// explanation is the result of "why", in the form that -o json prints.
 type explanation struct {
 	Subject   principal `json:"subject"`
 	Action    action    `json:"action"`
@@ -219,7 +219,7 @@ func (f findings) undelivered() []string {
 	return remarks
 }
 
-// elsewhere explains the source of a right that the member grants and the hub does not.
+// elsewhere explains the source of a right that the member grants but the hub does not.
 func (f findings) elsewhere() []string {
 	if f.byDrover() {
 		return []string{"the member still grants a right that the hub no longer grants: the agent removes it after it is informed; check the binding's status and whether the cluster is connected"}

@@ -34,8 +34,8 @@ type gathered struct {
 	unread []string
 }
 
-// gather reads all objects on the hub that an answer needs. If the caller lacks rights to read some of them, gather
-// records the missing rights and continues without these objects.
+// gather reads all objects on the hub that are needed for an answer. If the caller lacks the rights to read some of
+// them, gather records the missing rights and continues without these objects.
 func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) {
 	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
 	ofClusters, ofProjects := &v1.ClusterRoleTemplateBindingList{}, &v1.ProjectRoleTemplateBindingList{}
@@ -94,8 +94,8 @@ func missingRights(h *cli.Hub, resources []string) []string {
 	return rights
 }
 
-// find stores the given Clusters in g, and the Cluster that the question is about. If the caller may not list Clusters,
-// find reads that Cluster by name.
+// find stores the given Clusters in g. It also stores the Cluster that the question is about. If the caller may not
+// list Clusters, find reads that Cluster by name.
 func find(ctx context.Context, h *cli.Hub, cluster string, list []v1.Cluster, g *gathered) error {
 	for i := range list {
 		g.Clusters[list[i].Name] = list[i].Labels

@@ -104,7 +104,7 @@ func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
 		nil)
 }
 
-// projectOf returns the project in a namespace's label.
+// projectOf returns the project that a namespace's label refers to.
 func (m *memberClient) projectOf(ctx context.Context, namespace string) (string, error) {
 	found, err := m.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
@@ -210,7 +210,7 @@ func (d *delivered) judge(err error, asExpected bool) presence {
 	return present
 }
 
-// isCaller reports whether the caller has this name in the member.
+// isCaller reports whether the principal is the user that the member's API server identifies as the caller.
 func (m *memberClient) isCaller(ctx context.Context, who principal) bool {
 	self, err := m.authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	return err == nil && who.Kind == v1.SubjectUser && self.Status.UserInfo.Username == who.Name

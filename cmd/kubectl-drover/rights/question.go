@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// options holds the flags of a question.
+// options holds the flags that "why" and "who-can" share.
 type options struct {
 	*cli.Options
 

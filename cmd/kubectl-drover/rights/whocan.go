@@ -44,7 +44,7 @@ answer is not known.`,
 	return c
 }
 
-// holders is the answer of "who-can", in the form that -o json prints.
+// holders is the result of "who-can", in the form that -o json prints.
 type holders struct {
 	Action    action   `json:"action"`
 	Workspace string   `json:"workspace"`
@@ -60,7 +60,7 @@ type holders struct {
 // holder is a subject that may perform the action, together with one binding that grants the right.
 type holder struct {
 	Subject rbacv1.Subject `json:"subject"`
-	// By is the binding, on the hub or in the member.
+	// By is the binding that grants the right. It exists on the hub or in the member.
 	By      access.Reference `json:"by"`
 	Role    string           `json:"role"`
 	Expires *metav1.Time     `json:"expires,omitempty"`

@@ -83,13 +83,13 @@ func (o *options) reachable(ctx context.Context, workspace, selector string) (re
 	return clustersOf(ctx, session, workspace, selector)
 }
 
-// bindSelector adds the flag that selects Clusters by their labels.
+// bindSelector adds the flag that selects Clusters by label.
 func (o *options) bindSelector(c *cobra.Command) {
 	c.Flags().StringVarP(&o.selector, "selector", "l", "", "A label selector for Clusters, for example env=prod")
 }
 
-// clustersOf requests the list of Clusters that the user can reach from a hub. If workspace is empty, it requests
-// Clusters in all workspaces. If selector is empty, it requests all Clusters.
+// clustersOf asks a hub for the Clusters that the user can reach. If workspace is empty, it requests Clusters in all
+// workspaces. If selector is empty, it requests all Clusters.
 func clustersOf(ctx context.Context, session *login.Session, workspace, selector string) (reachable, error) {
 	list, query := reachable{}, url.Values{}
 	if workspace != "" {

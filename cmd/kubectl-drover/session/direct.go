@@ -97,7 +97,7 @@ func directToken(session *login.Session, c reachableCluster) func(context.Contex
 	}
 }
 
-// directAudience returns the audience of tokens for a Cluster's own address. The audience is the Cluster's URL at the
+// directAudience returns the audience of tokens for a Cluster's own address. The audience is the Cluster's URL on the
 // hub.
 func directAudience(issuer, cluster string) string { return issuer + "/k8s/clusters/" + cluster }
 

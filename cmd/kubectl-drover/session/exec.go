@@ -111,7 +111,7 @@ type outcome struct {
 	// Stdout and Stderr contain the beginning of the command's output, at most 1 MiB each.
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`
-	// Truncated reports whether the output was longer than that.
+	// Truncated reports whether some of the command's output is missing from Stdout or Stderr.
 	Truncated bool `json:"truncated,omitempty"`
 }
 

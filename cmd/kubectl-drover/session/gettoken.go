@@ -195,8 +195,8 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	return printCredential(c, token, metav1.NewTime(until))
 }
 
-// freshSession returns the session for a hub. The session's token remains valid for a while. If necessary, freshSession
-// asks the user to sign in, unless quiet is set.
+// freshSession returns the session for a hub. The session's token does not expire soon. If necessary, freshSession asks
+// the user to sign in, unless quiet is set.
 func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
 	asked := caller(os.Getenv(execInfo), os.Stdin)
 	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
@@ -255,7 +255,8 @@ func caller(info string, in *os.File) call {
 	return call(said.Spec)
 }
 
-// ca returns the hub's CA from the kubeconfig. It lets users sign in who have never signed in on this computer.
+// ca returns the hub's CA from the kubeconfig. With this CA, users can sign in even if they have never signed in on
+// this computer.
 func (c call) ca(issuer string) []byte {
 	if c.Cluster != nil && strings.HasPrefix(c.Cluster.Server, issuer+"/") {
 		return c.Cluster.CertificateAuthorityData

@@ -240,7 +240,8 @@ func countContexts(clusters []reachableCluster) int {
 	return n
 }
 
-// addContext adds a context for access to a Cluster through the hub to a kubeconfig. It returns the context's name.
+// addContext adds a context to a kubeconfig. The context provides access to a Cluster through the hub. addContext
+// returns the context's name.
 func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
 	host := strings.TrimPrefix(session.Issuer, "https://")
 	name := c.String() + "@" + host
@@ -275,7 +276,7 @@ func setContext(config *clientcmdapi.Config, name, user, server string, ca []byt
 	}
 }
 
-// execCredential makes kubectl get tokens from a command of this plugin.
+// execCredential returns a configuration that makes kubectl get tokens from a command of this plugin.
 func execCredential(args ...string) *clientcmdapi.ExecConfig {
 	return &clientcmdapi.ExecConfig{
 		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: cli.PluginCommand, Args: args,

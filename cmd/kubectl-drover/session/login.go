@@ -33,7 +33,7 @@ type options struct {
 	direct    bool // request a token for the Cluster's own address
 	selector  string
 	namespace string
-	caFile    string // address of the hub's proxy, for a user who has not signed in
+	caFile    string // the CA file for --hub=URL with --context
 	changes   bool   // the command may change something, so the hub must not be guessed
 	fansOut   bool   // the current context must determine the session, even if only one session exists
 }

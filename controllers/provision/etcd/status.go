@@ -48,7 +48,7 @@ func (r *Reconciler) writeSnapshot(ctx context.Context, o *provisionv1.EtcdSnaps
 }
 
 func (r *Reconciler) writeRestore(ctx context.Context, o *provisionv1.EtcdRestore, p progress.Restore) error {
-	if !progress.RestoreEnded(o.Status.Phase) { // an outcome does not change anymore
+	if !progress.RestoreEnded(o.Status.Phase) { // an outcome never changes
 		update, before := status.Begin(o), o.Status.Phase
 		p.Fill(o)
 		succeeded := p.Phase == provisionv1.RestoreSucceeded

@@ -35,7 +35,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind is the kind of a ClusterInstallation in spec.consumerRef of a Host.
+// Kind is the value of spec.consumerRef.kind in Hosts that a ClusterInstallation has taken.
 const Kind = "ClusterInstallation"
 
 // lookAgain is the interval at which an installation is checked even if no event occurs. It is needed because users'
@@ -126,7 +126,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: cmp.Or(decided.Again, lookAgain)}, nil
 }
 
-// consumer returns the reference to an installation that is set in a Host.
+// consumer returns the value of spec.consumerRef for a Host that an installation takes.
 func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
 }

@@ -61,7 +61,7 @@ func fileOf(snap *provisionv1.EtcdSnapshot) string {
 	return snap.Name + "-" + string(snap.UID)[:8]
 }
 
-// wantedOf converts a restore to an input for the decision.
+// wantedOf converts a restore to the form that the decision needs.
 func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	spec := restore.Spec
 	wanted := k3s.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}

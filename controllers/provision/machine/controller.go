@@ -31,7 +31,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind is the kind of a DroverMachine in spec.consumerRef of a Host.
+// Kind is the value of spec.consumerRef.kind in Hosts that a DroverMachine has taken.
 const Kind = "DroverMachine"
 
 // Intervals between checks. Cluster API objects are not watched, so that the provisioner can start on a hub without
@@ -121,7 +121,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: decided.Again}, nil
 }
 
-// consumer returns the reference to a machine that is set in a Host.
+// consumer returns the value of spec.consumerRef for a Host that a machine takes.
 func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: infrav1.GroupVersion.String(), Kind: Kind, Name: machine.Name, UID: machine.UID}
 }

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// margin is the time before the expiration of a token at which the token is no longer used. It allows for the
-	// duration of requests and for differences between clocks.
+	// margin is the remaining validity below which a token is no longer used. It allows for the duration of requests
+	// and for differences between clocks.
 	margin = 30 * time.Second
 	// lockPause is the polling interval for a lock that another process holds.
 	lockPause = 50 * time.Millisecond
@@ -71,7 +71,7 @@ type DirectToken struct {
 // Last returns the time after which the token should no longer be used.
 func (t DirectToken) Last() time.Time { return t.Until.Add(-margin) }
 
-// Usable reports whether the token remains valid for a while.
+// Usable reports whether the token can still be used.
 func (t DirectToken) Usable(now time.Time) bool { return t.Token != "" && now.Before(t.Last()) }
 
 // Half returns the time at which half of the token's lifetime has passed.
@@ -98,7 +98,7 @@ func (s Store) KeepDirect(ctx context.Context, issuer, cluster string, token Dir
 	})
 }
 
-// Claims are the claims of a token that identify its user.
+// Claims holds the claims that identify a token's user.
 type Claims struct {
 	Subject string   `json:"sub"`
 	Groups  []string `json:"groups"`
@@ -184,8 +184,8 @@ func (s Store) List() ([]*Session, error) {
 	return sessions, nil
 }
 
-// Fresh returns the session for an issuer. The session's token remains valid for a while. If there is no such session,
-// one process calls renew, and other processes wait for the result. renew receives the old session, or nil if there is
+// Fresh returns the session for an issuer. The session's token does not expire soon. If there is no such session, one
+// process calls renew, and other processes wait for the result. renew receives the old session, or nil if there is
 // none.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
