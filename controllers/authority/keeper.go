@@ -42,8 +42,8 @@ type Keeper struct {
 	lastWait string // text of the last event that recordWait emitted; used only by the single worker
 }
 
-// Reconcile takes the next step of a rotation if a step is due. It does not create a missing Secret, because the loader
-// creates it.
+// Reconcile performs the next step of a rotation if a step is due. It does not create a missing Secret, because the
+// loader creates it.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {

@@ -29,8 +29,8 @@ import (
 // the former leader's agents connect to the new leader.
 const takeoverTime = 15 * time.Second
 
-// settleTime is how long a manager waits after its start before it considers agents that have not reconnected as lost.
-// After a one-minute outage, an agent may have just started its longest wait, and its next attempt also takes a moment.
+// settleTime is how long a manager waits after its start before agents that have not reconnected count as lost. After a
+// one-minute outage, an agent may have just started its longest wait, and its next attempt also takes a moment.
 const settleTime = protocol.LongestWait + 2*time.Second
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
@@ -50,8 +50,8 @@ type Reconciler struct {
 	// Places decides which Clusters in a workspace get a join token. If Places is nil, all Clusters get a token.
 	Places *Places
 	Sets
-	// Synced reports whether the members that are connected to other replicas are known. If Synced is nil, they are
-	// always known.
+	// Synced reports whether this replica knows which members are connected to the other replicas. If Synced is nil,
+	// this is assumed.
 	Synced func() bool
 	// Started is the time when this manager started to accept tunnels.
 	Started time.Time
@@ -65,8 +65,8 @@ type Reconciler struct {
 
 // Sets contains functions that return the state of sets in members.
 type Sets struct {
-	// Guards returns the outcome of delivering the project guards to a member. If Guards is nil, the outcome is never
-	// known.
+	// Guards returns the outcome of delivering the project guards to a member. If Guards is nil, the outcome is
+	// unknown.
 	Guards func(types.NamespacedName) delivery.Outcome
 	// Direct returns the outcome of delivering the data that a member's agent needs to serve users without the hub.
 	// Direct is nil if users do not sign in to the hub.

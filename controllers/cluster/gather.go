@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// syncRecheck is the interval at which the manager checks whether the members of other replicas are known.
+// syncRecheck is the interval at which the manager checks whether it knows the members of the other replicas.
 const syncRecheck = time.Second
 
 // chosenTokenRecheck is the interval at which the user's Secret is read again as long as no agent can join with the
@@ -173,8 +173,9 @@ func (in *input) arriving() time.Time {
 // becomes available again, the node agents of many members may connect a few seconds before the agents' replicas.
 const replicaTime = 20 * time.Second
 
-// awaitingReplica returns the time by which a replica of the agent must have connected. It applies if the status shows
-// the agent as connected but only a node agent is connected now. Otherwise, awaitingReplica returns the zero time.
+// awaitingReplica returns the time by which a replica of the agent must have connected. It returns the zero time if no
+// replica is awaited. A replica is awaited if the status shows the agent as connected but only a node agent is
+// connected.
 func (in *input) awaitingReplica() time.Time {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
 	if !in.member.ByNodeAgent() || was == nil || was.Status != metav1.ConditionTrue || was.Reason == v1.ReasonConnectedByNodeAgent {

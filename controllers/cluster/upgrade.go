@@ -21,7 +21,7 @@ import (
 const upgradeTime = 15 * time.Minute
 
 // hubRevision returns a digest of the hub's part of an agent's Deployment. That part consists of the defaults in the
-// hub's configuration, and of everything that this manager version creates for a Cluster without settings of its own.
+// hub's configuration, and everything that this manager version creates for a Cluster without its own settings.
 func (r *Reconciler) hubRevision() (string, error) {
 	nothing := &input{cluster: &v1.Cluster{}, settings: r.Settings()}
 	d, err := (&registration.Manifests{}).Deployment(registration.ManifestInput{Image: r.image(nothing), Agent: registration.WithDefaults(v1.Agent{}, r.Agent), Trust: v1.TrustSystem,

@@ -55,7 +55,7 @@ type Upgrades struct {
 
 // agentState contains the facts about an agent that the reconcile of the agent's Cluster has collected.
 type agentState struct {
-	// away explains why the agent cannot be upgraded now. It is empty if the agent can be upgraded.
+	// away explains why the agent cannot be upgraded at the moment. It is empty if the agent can be upgraded.
 	away string
 	// out is true if the hub cannot change the agent at all. It is also true if a user has set the agent's image and
 	// that image has failed.

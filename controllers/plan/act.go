@@ -27,7 +27,7 @@ const (
 	conflictPause = 50 * time.Millisecond
 )
 
-// advance takes steps until there is a reason to wait.
+// advance performs steps until there is a reason to wait.
 func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	for {
 		var err error
@@ -63,7 +63,7 @@ func (s *scope) misses() bool {
 	return slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Connected })
 }
 
-// write takes one step by writing to one Cluster. It fails if the Cluster has changed since the decision.
+// write performs one step by writing to one Cluster. It fails if the Cluster has changed since the decision.
 func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.ClusterStep) error {
 	key := v1.PlanLabel(s.plan.Name)
 	object, err := r.patch(ctx, s.members[i].object, func(c *v1.Cluster) error {

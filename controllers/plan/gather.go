@@ -47,7 +47,7 @@ type scope struct {
 	// everything that has started is paused.
 	problem *index.Problem
 
-	// observed and decision are the planner's results after all steps have been taken.
+	// observed and decision are the planner's results after all steps have been performed.
 	observed *rollout.Fleet
 	decision rollout.FleetDecision
 }

@@ -105,7 +105,7 @@ func (s *scope) conclusion() conclusion {
 	wait := s.decision.Wait
 	v := conclusion{reason: wait.Reason, message: wait.Message}
 	switch v.reason {
-	case "": // a step could not be taken yet
+	case "": // a step could not be performed yet
 		v.reason, v.message = v1.ReasonApplying, "it goes on"
 	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
 		v.complete, v.ready = true, true

@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// Deliverer delivers sets and knows which sets members keep. The delivery store implements it.
+// Deliverer delivers sets and returns the set that a member should keep. The delivery store implements it.
 type Deliverer interface {
 	delivery.Deliverer
 	Kept(id string, member types.NamespacedName) *set.Set
@@ -74,7 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, project, d)
 }
 
-// keys returns the delivery keys of a project and of the copies of the project's Secrets.
+// keys returns the delivery keys for a project and for the copies of the project's Secrets.
 func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
 	key := func(kind string) delivery.Key {
 		return delivery.Key{Kind: kind, Namespace: project.Namespace, Name: project.Name}

@@ -71,7 +71,8 @@ func (o *options) bindings(ctx context.Context, h *cli.Hub) ([]client.Object, er
 	return found, nil
 }
 
-// grants reports whether a binding grants exactly the rights that the flags describe, regardless of its expiry.
+// grants reports whether a binding grants exactly the rights that the flags describe, regardless of when the binding
+// expires.
 func (o *options) grants(binding client.Object) bool {
 	switch b := binding.(type) {
 	case *v1.ProjectRoleTemplateBinding:

@@ -70,8 +70,8 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	return done, verdict
 }
 
-// ended reports whether a plan is complete or requires manual action, and returns the error with which the command
-// exits.
+// ended reports whether a plan is complete or requires manual action. It also returns the error that the command exits
+// with.
 func ended(p *v1.Plan) (bool, error) {
 	current := p.Status.ObservedGeneration == p.Generation
 	switch {

@@ -12,7 +12,8 @@ import (
 // nameLimit is the maximum length of a name in Drover.
 const nameLimit = 63
 
-// label turns text into a DNS label, which may be empty. The name of an object in Drover is also used as a file name.
+// label turns text into a DNS label, which may be empty. The label can be used both as an object name and as a file
+// name.
 func label(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(text) {

@@ -94,7 +94,7 @@ func Outline() *metav1.PartialObjectMetadata {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=create
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/agent,verbs=delete
 
-// Reconcile takes one step for a cluster.
+// Reconcile performs the next step for a cluster.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.NamespacedName)
 	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" && in.cluster != nil {

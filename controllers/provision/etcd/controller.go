@@ -42,7 +42,7 @@ type Backend interface {
 
 // Cluster is the state of one cluster, as read by Backend.Read.
 type Cluster interface {
-	// Advance takes the next steps of all snapshots and restores, and returns their progress.
+	// Advance performs the next steps for all snapshots and restores, and returns their progress.
 	Advance(ctx context.Context, w *Wanted) (progress.All, error)
 	// Settle does the remaining work after the progress from Advance has been written to the statuses. Settle returns
 	// the time after which to check again, or 0 to wait for a change.
@@ -77,9 +77,9 @@ type Reconciler struct {
 	Backend  Backend
 }
 
-// Reconcile takes the next step for all snapshots and restores of one cluster.
+// Reconcile performs the next step for all snapshots and restores of one cluster.
 //
-// It takes the step before it writes the statuses, and it discards an outcome only after the status contains the
+// It performs the step before it writes the statuses, and it discards an outcome only after the status contains the
 // outcome. If the provisioner is killed in between, Reconcile therefore makes the same decisions again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster, err := r.Backend.Read(ctx, req.NamespacedName)

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Installations is the Backend for ClusterInstallations. The controller for ClusterInstallations takes the steps
+// Installations is the Backend for ClusterInstallations. The controller for ClusterInstallations performs the steps
 // itself, because all its other work must stop during a restore. That controller reads the same snapshots and restores,
 // so this backend only reports their progress.
 type Installations struct {

@@ -90,7 +90,7 @@ func (r *Reconciler) newInput(object *provisionv1.ClusterInstallation) *input {
 	}
 }
 
-// Reconcile takes one step for an installation and writes its status.
+// Reconcile performs the next step for an installation and writes the installation's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	object := &provisionv1.ClusterInstallation{}
 	if err := r.Client.Get(ctx, req.NamespacedName, object); apierrors.IsNotFound(err) {

@@ -76,7 +76,7 @@ type input struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list
 
-// Reconcile takes one step for a machine and writes its status.
+// Reconcile performs the next step for a machine and writes the machine's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	machine := &infrav1.DroverMachine{}
 	if err := r.Client.Get(ctx, req.NamespacedName, machine); apierrors.IsNotFound(err) {

@@ -26,8 +26,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// advance takes the next step for a machine. The steps are waiting for Cluster API, choosing a Host, taking the Host,
-// and giving it instructions.
+// advance performs the next step for a machine. The steps are waiting for Cluster API, choosing a Host, taking the
+// Host, and giving it instructions.
 //
 // The provider ID is written before the Host is taken. A machine therefore never takes two Hosts, no matter when the
 // provisioner is killed or how outdated the provisioner's cache is.

@@ -68,7 +68,7 @@ type result struct {
 // callback handles the redirect request. It accepts only one such request.
 type callback struct {
 	issuer                 *Issuer
-	ctx                    context.Context // the command's context, because the browser may close the connection
+	ctx                    context.Context // the command's context, which outlives the request
 	oauth                  oauth2.Config
 	state, nonce, verifier string
 	used                   atomic.Bool
