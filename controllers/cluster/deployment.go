@@ -98,7 +98,8 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 
-// decideAgent returns the AgentUpToDate condition, and reports whether the condition is known. It has no side effects.
+// decideAgent returns the AgentUpToDate condition. known is false if the state of the agent cannot be determined at the
+// moment. decideAgent has no side effects.
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
 	if !in.member.Connected() || in.member.ByNodeAgent() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {

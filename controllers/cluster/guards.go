@@ -31,8 +31,8 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	set(in, v1.ConditionGuardsApplied, now) // last, because it changes the condition in "before"
 }
 
-// decideGuards returns the GuardsApplied condition, and reports whether the condition is known. The condition is
-// unknown while guards are being sent or the member is disconnected.
+// decideGuards returns the value of the GuardsApplied condition. known is false while the member is disconnected, and
+// while guards are being sent to the member.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:

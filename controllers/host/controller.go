@@ -265,7 +265,7 @@ func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
 		secret.Labels[v1.LabelHost] == host.Name
 }
 
-// version returns an identifier of the content of a Secret with instructions.
+// version returns an identifier for the content of a Secret that contains instructions.
 func version(secret *corev1.Secret) string { return string(secret.UID) + "." + secret.ResourceVersion }
 
 func secretName(host *v1.Host) types.NamespacedName {

@@ -194,7 +194,7 @@ func lastErrorOf(log []byte) string {
 	return presentable(last)
 }
 
-// maxError is the maximum length of an error in bytes. Errors come from the member, so their length cannot be trusted.
+// maxError is the maximum length of an error in bytes. Errors come from the member, so they may be arbitrarily long.
 const maxError = 2 << 10
 
 // presentable removes control characters and the passwords in URLs from a text written by the agent.

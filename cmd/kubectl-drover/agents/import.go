@@ -164,7 +164,7 @@ func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config)
 	return i.ready(ctx)
 }
 
-// memberToBe returns the client configuration of a context. It rejects a context that connects through a hub, because
+// memberToBe returns the client configuration for a context. It rejects a context that connects through a hub, because
 // an agent installed there would belong to another Cluster.
 func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()

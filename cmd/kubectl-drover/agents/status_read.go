@@ -125,8 +125,8 @@ func (r *statusReader) kubernetes(ctx context.Context) error {
 	return nil
 }
 
-// clockOf returns the time of an API server's clock, or of this computer's clock if the API server does not report its
-// time.
+// clockOf returns the time on an API server's clock. If the API server does not report its time, clockOf returns the
+// time on this computer's clock.
 func clockOf(ctx context.Context, config *rest.Config) time.Time {
 	now := time.Now()
 	c, err := rest.HTTPClientFor(config)

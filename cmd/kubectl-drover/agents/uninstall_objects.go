@@ -135,8 +135,8 @@ func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]r
 	return all, nil
 }
 
-// applied reports whether the given field manager applied an object. The check does not rely on labels, because a copy
-// that a user made of the object has the same labels.
+// applied reports whether the given field manager applied an object. The check does not rely on labels, because a
+// user's copy of the object has the same labels.
 func applied(o *metav1.PartialObjectMetadata, manager string) bool {
 	return slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""

@@ -87,14 +87,14 @@ func (o *Options) names(ctx context.Context, kind schema.GroupVersionKind, where
 	return found
 }
 
-// CompleteNames completes the names of Drover's objects of a kind in the workspace.
+// CompleteNames completes the names of objects of a Drover kind in the workspace.
 func (o *Options) CompleteNames(kind string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 		return Beginning(start, o.names(c.Context(), v1.GroupVersion.WithKind(kind+"List"), (*Hub).InWorkspace))
 	}
 }
 
-// CompleteKind completes the names of objects of any kind, without regard to namespaces.
+// CompleteKind completes the names of objects of any kind, in all namespaces.
 func (o *Options) CompleteKind(kind schema.GroupVersionKind) cobra.CompletionFunc {
 	kind.Kind += "List"
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
@@ -102,7 +102,7 @@ func (o *Options) CompleteKind(kind schema.GroupVersionKind) cobra.CompletionFun
 	}
 }
 
-// CompleteAnywhere completes the names of Drover's objects of a kind in all namespaces.
+// CompleteAnywhere completes the names of objects of a Drover kind, in all namespaces.
 func (o *Options) CompleteAnywhere(kind string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 		return Beginning(start, o.names(c.Context(), v1.GroupVersion.WithKind(kind+"List")))

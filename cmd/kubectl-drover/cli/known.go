@@ -80,8 +80,8 @@ func ServerOf(raw *clientcmdapi.Config, name string) string {
 	return ""
 }
 
-// BaseOf returns the address of the proxy of the hub that a context belongs to, or "" if the context belongs to no
-// known hub.
+// BaseOf finds the hub that a context belongs to, and returns the address of the hub's proxy. It returns "" if the
+// context belongs to no known hub.
 func BaseOf(raw *clientcmdapi.Config, name string) string {
 	if base, atHub := HubBase(ServerOf(raw, name)); atHub {
 		return base

@@ -61,7 +61,7 @@ minute.`,
 const (
 	// watchAgain is the delay before a watch is restarted.
 	watchAgain = 500 * time.Millisecond
-	// redraw is how often the display is updated as time passes.
+	// redraw is the interval at which the times in the display are updated.
 	redraw = time.Second
 )
 

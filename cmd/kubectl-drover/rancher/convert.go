@@ -23,7 +23,7 @@ type Options struct {
 	// Clusters lists the clusters to export, by name or display name in Rancher. If Clusters is empty, all clusters
 	// except Rancher's own are exported.
 	Clusters []string
-	// Mapping is the Mapping as completed by a user.
+	// Mapping is the Mapping that a user has completed.
 	Mapping Mapping
 	// SecretValues makes the export include the values of the projects' Secrets.
 	SecretValues bool

@@ -122,8 +122,8 @@ func problemOf(p Principal) string {
 	return ""
 }
 
-// validSubject reports whether a Drover binding accepts a name that belongs to a provider. A name without a provider
-// would refer to a user or group that the member itself defines.
+// validSubject reports whether a name belongs to a provider and would be accepted by a Drover binding. A name without a
+// provider would refer to a user or group that the member itself defines.
 func validSubject(name string) bool {
 	provider, rest, found := strings.Cut(name, ":")
 	return found && provider != "" && rest != "" && len(name) <= 1024 && strings.TrimSpace(name) == name && !strings.HasSuffix(name, ":") &&

@@ -65,7 +65,7 @@ type Unread struct {
 	Why  string
 }
 
-// Cluster is management.cattle.io/v3 Cluster.
+// Cluster is a management.cattle.io/v3 Cluster.
 type Cluster struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -85,7 +85,7 @@ type Cluster struct {
 	} `json:"spec"`
 }
 
-// Project is management.cattle.io/v3 Project.
+// Project is a management.cattle.io/v3 Project.
 type Project struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -131,7 +131,7 @@ type ContainerLimit struct {
 	LimitsMemory   string `json:"limitsMemory"`
 }
 
-// RoleTemplate is management.cattle.io/v3 RoleTemplate.
+// RoleTemplate is a management.cattle.io/v3 RoleTemplate.
 type RoleTemplate struct {
 	metav1.ObjectMeta     `json:"metadata"`
 	DisplayName           string              `json:"displayName"`
@@ -155,7 +155,7 @@ type Subject struct {
 	ServiceAccount     string `json:"serviceAccount"`
 }
 
-// ClusterBinding is management.cattle.io/v3 ClusterRoleTemplateBinding.
+// ClusterBinding is a management.cattle.io/v3 ClusterRoleTemplateBinding.
 type ClusterBinding struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Subject           `json:",inline"`
@@ -163,7 +163,7 @@ type ClusterBinding struct {
 	RoleTemplateName  string `json:"roleTemplateName"`
 }
 
-// ProjectBinding is management.cattle.io/v3 ProjectRoleTemplateBinding.
+// ProjectBinding is a management.cattle.io/v3 ProjectRoleTemplateBinding.
 type ProjectBinding struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Subject           `json:",inline"`
@@ -179,7 +179,7 @@ type User struct {
 	Enabled           *bool    `json:"enabled"`
 }
 
-// UserAttribute is management.cattle.io/v3 UserAttribute. It holds the data that a provider returned about a user at
+// UserAttribute is a management.cattle.io/v3 UserAttribute. It holds the data that a provider returned about a user at
 // the last login. The keys are spelled as in Rancher.
 type UserAttribute struct {
 	metav1.ObjectMeta `json:"metadata"`
@@ -197,21 +197,21 @@ type GroupPrincipal struct {
 	LoginName string `json:"loginName"`
 }
 
-// GlobalRole is management.cattle.io/v3 GlobalRole.
+// GlobalRole is a management.cattle.io/v3 GlobalRole.
 type GlobalRole struct {
 	metav1.ObjectMeta     `json:"metadata"`
 	DisplayName           string   `json:"displayName"`
 	InheritedClusterRoles []string `json:"inheritedClusterRoles"`
 }
 
-// GlobalBinding is management.cattle.io/v3 GlobalRoleBinding.
+// GlobalBinding is a management.cattle.io/v3 GlobalRoleBinding.
 type GlobalBinding struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Subject           `json:",inline"`
 	GlobalRoleName    string `json:"globalRoleName"`
 }
 
-// Provisioned is provisioning.cattle.io/v1 Cluster.
+// Provisioned is a provisioning.cattle.io/v1 Cluster.
 type Provisioned struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Plan is upgrade.cattle.io/v1 Plan. Fields whose meaning is the same in Drover use Drover's types.
+// Plan is an upgrade.cattle.io/v1 Plan. Fields whose meaning is the same in Drover use Drover's types.
 type Plan struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {

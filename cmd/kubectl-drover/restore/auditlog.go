@@ -65,7 +65,7 @@ type auditCollection struct {
 // auditLog holds the requests in audit logs that may have revoked an agent.
 type auditLog struct {
 	first time.Time // time of the earliest request of any kind, or zero if the log is empty
-	// writes is the number of requests that wrote any Secret.
+	// writes is the number of requests that wrote a Secret.
 	writes      int
 	deleted     map[auditObject]auditRequest // latest deletion of each object
 	changed     map[auditObject]auditRequest // latest creation or change of each object

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// gathered contains the objects that were read from the hub in a workspace.
+// gathered contains the objects that were read from a workspace on the hub.
 type gathered struct {
 	access.Workspace
 	// cluster is the Cluster that the question is about.

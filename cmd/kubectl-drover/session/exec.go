@@ -28,7 +28,7 @@ const (
 	envCluster = "DROVER_CLUSTER"
 	// execGrace is the maximum time that a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
-	// maxCaptured is the maximum number of bytes of a command's output that are kept for -o json.
+	// maxCaptured is the maximum amount of a command's output, in bytes, that is kept for -o json.
 	maxCaptured = 1 << 20
 )
 

@@ -49,8 +49,8 @@ type target struct {
 	all   bool
 	merge bool
 	file  string
-	// static adds a script token to each context. The token is valid only for the context's Cluster, and only for the
-	// duration ttl.
+	// static adds a script token to each context. The token is valid only for the context's Cluster, and expires after
+	// ttl.
 	static bool
 	ttl    time.Duration
 }
@@ -276,7 +276,7 @@ func setContext(config *clientcmdapi.Config, name, user, server string, ca []byt
 	}
 }
 
-// execCredential returns a configuration that makes kubectl get tokens from a command of this plugin.
+// execCredential returns a configuration that makes kubectl run this plugin with the given arguments to get tokens.
 func execCredential(args ...string) *clientcmdapi.ExecConfig {
 	return &clientcmdapi.ExecConfig{
 		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: cli.PluginCommand, Args: args,

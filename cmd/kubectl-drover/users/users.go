@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package users contains the commands that create users who have a password, and set passwords.
+// Package users contains the commands that create users with a password and set passwords.
 package users
 
 import (
@@ -168,7 +168,7 @@ func replacePassword(ctx context.Context, h *cli.Hub, a account) (string, error)
 	return setPassword(ctx, h, a, user)
 }
 
-// setPassword generates a random password and writes its hash into the User's Secret.
+// setPassword generates a random password and writes its hash to the User's Secret.
 func setPassword(ctx context.Context, h *cli.Hub, a account, user *v1.User) (string, error) {
 	text := password.Random()
 	hash, err := password.Hash(text)

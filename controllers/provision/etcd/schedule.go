@@ -38,8 +38,8 @@ const (
 )
 
 // scheduledBy reports whether a snapshot was created by a cluster's schedule. The label alone does not show this,
-// because any user can set the label. scheduledBy makes the same checks as the drover-provisioner-etcdsnapshots policy.
-// If the policy does not allow the provisioner to delete a snapshot, the snapshot does not count as scheduled.
+// because any user can set the label. scheduledBy performs the same checks as the drover-provisioner-etcdsnapshots
+// policy. If the policy does not allow the provisioner to delete a snapshot, the snapshot does not count as scheduled.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
 	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {
