@@ -44,8 +44,8 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 	}
 }
 
-// settled returns a function that reports whether agents have had time to reconnect since the time that the function
-// from returns. As long as this time is zero, the returned function reports false.
+// settled returns a function that reports whether agents have had enough time to reconnect. The time is measured from
+// the time that a call of from returns. While this call returns the zero time, the returned function returns false.
 func (s shared) settled(from func() time.Time) func() bool {
 	var returned atomic.Bool // once true, this stays true
 	return func() bool {

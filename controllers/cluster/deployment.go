@@ -94,7 +94,7 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
 	}
 	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
-	// last, because this changes the condition in "before"
+	// This must come last, because it changes the condition in "before".
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 

@@ -32,7 +32,7 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	if !now.ok && (before == nil || before.Reason != now.reason) {
 		update.Event(status.Event{Warning: true, Reason: now.reason, Action: "ServeDirectly", Message: now.message})
 	}
-	set(in, v1.ConditionDirectAccess, now) // last, because it changes the condition in "before"
+	set(in, v1.ConditionDirectAccess, now) // must be last, because it changes the value of "before"
 }
 
 // decideDirectAccess returns the value of the DirectAccess condition. known is false while the member is disconnected,

@@ -28,7 +28,7 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	if first := before == nil; first && !now.ok || !first && before.Reason != now.reason {
 		update.Event(status.Event{Warning: !now.ok, Reason: now.reason, Action: "Guard", Message: now.message})
 	}
-	set(in, v1.ConditionGuardsApplied, now) // last, because it changes the condition in "before"
+	set(in, v1.ConditionGuardsApplied, now) // must be last, because it changes the value of "before"
 }
 
 // decideGuards returns the value of the GuardsApplied condition. known is false while the member is disconnected, and

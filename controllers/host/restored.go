@@ -88,8 +88,8 @@ func heldBack(in *input, lost string) *v1.RestoreStatus {
 	return held
 }
 
-// writeHeld writes the changes that are waiting for confirmation to the status. The status stays unchanged while it is
-// unknown whether any changes are waiting.
+// writeHeld lists in the status the changes that are waiting for confirmation. While it is unknown whether any changes
+// are waiting, the status stays unchanged.
 func writeHeld(in *input, update *status.Update) {
 	if in.err != nil || in.report() == nil && in.identity != nil {
 		return

@@ -102,7 +102,7 @@ func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) 
 	return host, nil
 }
 
-// machine returns the facts about a machine that decisions depend on. It has no side effects.
+// machine returns the facts that decisions about a machine depend on. It has no side effects.
 func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Machine {
 	provisioned := m.Status.Initialization.Provisioned
 	out := kubeadm.Machine{
