@@ -48,7 +48,7 @@ type Upgrades struct {
 	settled  time.Time // no upgrade starts before this time
 	agents   map[types.NamespacedName]agentState
 	turns    map[types.NamespacedName]v1.AgentUpgrade // turns that have been assigned but are not in any status yet
-	stopped  map[string]bool                          // workspaces with an emitted event; "" stands for all
+	stopped  map[string]bool                          // workspaces reported by an event; "" means all
 	changed  func()
 	begin    func(types.NamespacedName)
 }

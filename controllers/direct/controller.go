@@ -68,7 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	access, again, err := r.access(ctx, cluster)
-	// without keys, no token is valid; when the Secret with the keys is created, a reconcile is triggered
+	// without keys, no token is valid; the creation of the Secret with the keys triggers a reconcile
 	if errors.Is(err, errNoURL) || apierrors.IsNotFound(err) {
 		r.Deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil

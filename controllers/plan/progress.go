@@ -32,8 +32,8 @@ type MemberState struct {
 	// Reported is true if the agent has reported all its plans and continues to report changes. Otherwise, Hold and
 	// Status may be outdated or empty.
 	Reported bool
-	// Silent is the time since which the hub has been waiting for a full report from an agent that runs plans. It is
-	// zero if the agent has sent this report or is not connected.
+	// Silent is the time when the hub started to wait for a full report from an agent that runs plans. It is zero if
+	// the agent has sent this report or is not connected.
 	Silent time.Time
 	// Hold explains why the member does not take part at the moment. It is empty if the member takes part.
 	Hold string
@@ -59,7 +59,7 @@ type progress struct {
 	runs    bool   // whether the member is connected with an agent that runs plans, unless refuses is set
 	refuses string // see MemberState.Refuses
 	synced  bool
-	silent  time.Time // time since which this leader has been waiting for a full report
+	silent  time.Time // when this leader started to wait for a full report
 	hold    string
 	states  map[string]*v1.PlanStatus
 }
@@ -138,7 +138,7 @@ func (p *Progress) Changed(member types.NamespacedName) {
 	}
 }
 
-// lookLocked records the time since which an agent has been silent. The caller must hold mu.
+// lookLocked records when an agent became silent. The caller must hold mu.
 func (p *Progress) lookLocked(m *progress) {
 	switch {
 	case !m.runs || m.refuses != "" || m.synced:

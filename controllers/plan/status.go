@@ -210,7 +210,7 @@ func (s *scope) current(i int) *v1.PlanStatus {
 	return nil
 }
 
-// leftOut returns the total number of selected nodes in all members that cannot run the pods of plans.
+// leftOut returns how many selected nodes, in all members together, cannot run the pods of plans.
 func (s *scope) leftOut() int32 {
 	count := 0
 	for i := range s.clusters {

@@ -81,9 +81,9 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 	if err != nil {
 		return nil, nil, err
 	}
-	// an operator created the other namespaces
+	// an administrator created the other namespaces
 	spaces = slices.DeleteFunc(spaces, func(o *metav1.PartialObjectMetadata) bool { return o.Name != protocol.AgentNamespace })
-	// deleting the namespace deletes its content
+	// deleting the namespace also deletes its contents
 	whole := len(spaces) > 0
 	for i, k := range protocol.ManifestKinds() {
 		found, err := u.list(ctx, k, selector)

@@ -31,7 +31,7 @@ const outputName = "name"
 type Change struct {
 	dryRun string
 	output string
-	yamls  int // documents printed so far
+	yamls  int // YAML documents printed so far
 }
 
 // BindChange adds the flags of a command that changes objects.

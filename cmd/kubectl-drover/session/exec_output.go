@@ -33,7 +33,7 @@ func (m *merged) write(line string) {
 	}
 }
 
-// lines buffers the last line until the line is complete.
+// lines buffers a line until the line is complete.
 type lines struct {
 	merged  *merged
 	prefix  string

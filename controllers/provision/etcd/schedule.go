@@ -82,7 +82,7 @@ func retention(cluster *infrav1.DroverCluster) int {
 	return int(cluster.Spec.Etcd.Retention)
 }
 
-// stored returns the scheduled snapshots that have ended, in the same order. It has no side effects.
+// stored returns the scheduled snapshots that have ended, without changing their order. It has no side effects.
 func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdRestore) []kubeadm.Stored {
 	var all []kubeadm.Stored
 	for _, o := range scheduled {

@@ -184,9 +184,9 @@ func (s Store) List() ([]*Session, error) {
 	return sessions, nil
 }
 
-// Fresh returns the session for an issuer. The session's token does not expire soon. If there is no such session, one
-// process calls renew, and other processes wait for the result. renew receives the old session, or nil if there is
-// none.
+// Fresh returns the session for an issuer. It ensures that the session's token is not about to expire. If the session
+// has to be renewed, one process calls renew, and other processes wait for the result. renew receives the old session,
+// or nil if there is none.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
 		return session, nil
