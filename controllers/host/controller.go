@@ -90,7 +90,7 @@ type input struct {
 	settling bool
 
 	secret   *corev1.Secret              // Secret with the join token; nil if it does not exist
-	foreign  bool                        // whether a foreign Secret has the name of the token Secret
+	foreign  bool                        // whether another Secret has the name of the join Secret
 	identity *registration.AgentIdentity // nil if no agent has joined
 	state    members.State
 	token    registration.Token

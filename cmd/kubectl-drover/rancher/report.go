@@ -20,7 +20,7 @@ const (
 	Unreadable Class = "Unreadable"
 	// Decide means that a user has to make a decision. The export has not converted the object.
 	Decide Class = "Decide"
-	// Different means that the object was exported, but does not mean exactly the same as in Rancher.
+	// Different means that the object was exported, but does not have exactly the same meaning as in Rancher.
 	Different Class = "Different"
 	// LeftOut means that the object was not exported, because it would grant or change more in Drover than in Rancher.
 	LeftOut Class = "LeftOut"

@@ -22,7 +22,7 @@ type merged struct {
 	err error
 }
 
-// of returns a writer for the output of one Cluster. It is not safe for concurrent use.
+// of returns a writer for one Cluster's output. The writer is not safe for concurrent use.
 func (m *merged) of(cluster string) *lines { return &lines{merged: m, prefix: "[" + cluster + "] "} }
 
 func (m *merged) write(line string) {

@@ -62,7 +62,7 @@ type input struct {
 	source  *metav1.PartialObjectMetadata // Cluster API Cluster, or nil if it does not exist
 	cluster *v1.Cluster                   // nil if it does not exist
 	joined  bool
-	foreign bool // whether a foreign Secret has the name of the agent's Secret
+	foreign bool // whether another Secret has the name of the agent's Secret
 	// manifest is the agent's manifest, or nil if it does not exist. kubeconfig is the cluster's kubeconfig, or nil if
 	// it does not exist.
 	manifest, kubeconfig []byte
