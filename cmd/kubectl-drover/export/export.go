@@ -163,8 +163,8 @@ func (e *exporter) readPrincipals() error {
 	return nil
 }
 
-// write writes the folder. Secrets are written to a separate folder with its own file of digests, because neither the
-// values of Secrets nor digests of these values may be committed to Git.
+// write writes the export to a folder. Secrets are written to a separate folder with its own file of digests, because
+// neither the values of Secrets nor digests of these values may be committed to Git.
 func (e *exporter) write(result rancher.Result) error {
 	files, err := result.Files()
 	if err != nil {

@@ -27,8 +27,8 @@ const (
 	margin = 30 * time.Second
 	// lockPause is the polling interval for a lock that another process holds.
 	lockPause = 50 * time.Millisecond
-	// lockNotice is how long a command waits for a lock before it tells the user. Refreshing a token normally takes
-	// less time.
+	// lockNotice is how long a command waits for a lock before it tells the user that it is waiting. Refreshing a token
+	// normally takes less time.
 	lockNotice = 2 * time.Second
 	// maxSession is the maximum size of a session file, in bytes.
 	maxSession = 1 << 20
