@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// authorities lists the controllers of the hub's CA.
+// authorities lists the controllers for the hub's CA.
 func authorities(s shared) []wiring.Controller {
 	loader := &authority.Loader{
 		Client: s.client, Live: s.live, Trust: s.Trust, Authority: s.own(trust.AuthoritySecret), Now: time.Now,

@@ -37,7 +37,7 @@ const (
 type Upgrades struct {
 	Client   client.Reader
 	Recorder events.EventRecorder
-	// Pace returns the pace for the given number of Clusters.
+	// Pace returns the rollout limits for the given number of Clusters.
 	Pace func(clusters int) rollout.Pace
 	Now  func() time.Time
 

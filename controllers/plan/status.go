@@ -33,8 +33,8 @@ const (
 	maxMessage = 512
 	// statusPause is the minimum time between two writes of a status in which only counts have changed.
 	statusPause = time.Second
-	// reasonPause is the time within which a plan can return to an earlier reason without an event. A member's state
-	// may change back and forth constantly.
+	// reasonPause is the time during which no event is emitted if a plan returns to an earlier reason. Without this
+	// limit, a member whose state keeps changing would cause many events.
 	reasonPause = time.Minute
 )
 
