@@ -26,7 +26,7 @@ type Places struct {
 	workspaces map[string][]place
 }
 
-// NewPlaces returns a Places for a limit on the number of Clusters in each workspace. Zero means no limit.
+// NewPlaces returns a Places that allows at most the given number of Clusters in each workspace. Zero means no limit.
 func NewPlaces(most int) *Places { return &Places{most: most} }
 
 // place is a Cluster's position in its workspace. Clusters are ordered by age.

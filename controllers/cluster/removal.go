@@ -49,7 +49,7 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent())
 	if undecided && in.now.Before(deadline) {
 		writeRemoving(in, update)
-		// if the call ends or a new tunnel opens earlier, that triggers a reconcile
+		// the end of the call or a new tunnel triggers an earlier reconcile
 		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil
 	}
 	update.Event(uninstalled(call))

@@ -58,7 +58,7 @@ type observedMember struct {
 	state  MemberState
 }
 
-// resolved is the outcome of determining a plan's version.
+// resolved is a plan's version, together with the reason for that version.
 type resolved struct {
 	version string // empty if no version is known
 	reason  string // reason of the LatestResolved condition

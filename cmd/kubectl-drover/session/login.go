@@ -140,8 +140,8 @@ func (o *options) rememberLogin(ctx context.Context, out io.Writer, session *log
 	}
 }
 
-// untrustedHub explains what to do if a hub cannot be reached, or if the CA of its certificate is not trusted. It
-// returns other errors unchanged.
+// untrustedHub explains what to do if a hub cannot be reached, or if the hub's certificate is not trusted. It returns
+// other errors unchanged.
 func untrustedHub(err error) error {
 	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
 		return errors.New("this computer does not trust the hub's certificate: " + untrusted.Error() +
