@@ -3,8 +3,8 @@
 
 // Command kubectl-drover is kubectl's plugin for Drover.
 //
-// This file lists the plugin's commands. Each folder below this file's folder contains the commands for one subject.
-// These packages all import package cli, and do not import each other.
+// This file lists the plugin's commands. Each package below this one contains the commands for one subject. These
+// packages import package cli, but not each other.
 package main
 
 import (

@@ -321,8 +321,8 @@ func (i *importer) ready(ctx context.Context) error {
 	return err
 }
 
-// poll calls look until look reports that it is done. On a timeout, poll returns an error that contains the last
-// printed state.
+// poll calls look until look reports that it is done. If this takes too long, poll returns an error that contains the
+// last printed state.
 func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc) error {
 	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, look)
 	if wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) {

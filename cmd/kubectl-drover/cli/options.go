@@ -28,7 +28,7 @@ const (
 	CommandLimit = time.Minute
 	// requestLimit is the time limit of a request if --request-timeout is not set.
 	requestLimit = 15 * time.Second
-	// LookInterval is the polling interval of commands that wait.
+	// LookInterval is the polling interval for commands that wait.
 	LookInterval = 500 * time.Millisecond
 )
 
@@ -164,8 +164,8 @@ func (o *Options) RawConfig() (clientcmdapi.Config, error) {
 	return raw, nil
 }
 
-// ConfigOf returns the client configuration for a context in a kubeconfig. The argument whose names the expected server
-// in error messages, for example "hub" or "member".
+// ConfigOf returns the client configuration for a context in a kubeconfig. In error messages, it calls the expected
+// server by the value of whose, for example "hub" or "member".
 func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {

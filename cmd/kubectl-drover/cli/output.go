@@ -112,8 +112,8 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	return path, nil
 }
 
-// Listing turns c into a command that lists the objects of one workspace or of all workspaces. The function read reads
-// the objects. To list all workspaces, Listing sets the Hub's Workspace to "".
+// Listing turns c into a command that lists the objects of one workspace or of all workspaces. It calls read to get the
+// objects. To list all workspaces, Listing sets the Hub's Workspace to "".
 func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (List, error)) *cobra.Command {
 	everywhere := false
 	c.Args = NoArguments

@@ -27,7 +27,7 @@ const sumsFile = "SHA256SUMS"
 const sumsLimit = 64 << 20
 
 // folder is the folder that an export writes to. The export does not modify a file that it did not write, or a file
-// that has changed since the export wrote it. It does not follow symbolic links.
+// that has changed since the export wrote it. The export also does not follow symbolic links.
 type folder struct {
 	dir               string
 	given             string // a file that the export has read and may therefore overwrite

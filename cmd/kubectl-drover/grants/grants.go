@@ -184,8 +184,8 @@ func (o *options) binding(workspace string) (client.Object, error) {
 var unnamed = regexp.MustCompile(`[^a-z0-9]+`)
 
 // bindingName returns the value of --name, or a name made from the user, the role and the target. The generated name
-// ends with a digest. The digest keeps names distinct even if they differ only in characters that object names must not
-// contain.
+// ends with a digest. The digest keeps the names of two bindings distinct even if their users' names differ only in
+// characters that object names must not contain.
 func (o *options) bindingName() string {
 	if o.name != "" {
 		return o.name
@@ -277,7 +277,7 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 	return o.explain(h, err)
 }
 
-// sayEnd returns a text that says when a grant expires, or "" if the grant does not expire.
+// sayEnd formats the time when a grant expires. It returns "" if the grant does not expire.
 func sayEnd(binding client.Object) string {
 	if end := endOf(binding); end != nil {
 		return ", ends at " + end.UTC().Format(time.RFC3339)

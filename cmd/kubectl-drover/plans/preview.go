@@ -152,8 +152,8 @@ func (a *preview) remark(format string, words ...any) {
 	a.remarks = append(a.remarks, fmt.Sprintf(format, words...))
 }
 
-// readPreviews reads the file with the given name, or standard input. If no such file exists, it returns one empty
-// preview for the Plan with that name on the hub.
+// readPreviews reads previews from the file with the given name, or from standard input. If the file does not exist,
+// readPreviews returns one empty preview for the Plan with that name on the hub.
 func readPreviews(name string, in io.Reader) ([]preview, error) {
 	if name != fromInput {
 		file, err := os.Open(name)

@@ -117,9 +117,9 @@ func alreadyPaused(plan *v1.Plan) error {
 // errChanged is returned if another client has changed the plan since this command changed it.
 var errChanged = errors.New("another client has changed the plan in the meantime, and the command leaves it as it is")
 
-// pause pauses a plan, unless someone else pauses it first. It returns the new generation and the previous stored value
-// of spec.paused, which is false, or nil if the field was not set. The distinction matters when the value is restored,
-// because the plan must not differ from a manifest that explicitly sets the default.
+// pause pauses a plan, unless someone else pauses it first. It returns the new generation and the previous value of
+// spec.paused: false, or nil if the field was not set. The difference matters when the value is restored, because the
+// plan must then match a manifest that sets the default explicitly.
 func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (before any, generation int64, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while nodes fail
 		stored := &unstructured.Unstructured{}

@@ -132,7 +132,7 @@ func newConversion(in Objects, o Options) *conversion {
 		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{}, files: map[string]bool{},
 	}
 	for _, p := range o.Mapping.Principals {
-		if p.Name != "" { // the name of an entry without a name is determined again
+		if p.Name != "" { // entries without a name are derived again
 			c.subjects.given[p.Rancher] = p
 		}
 	}

@@ -118,8 +118,7 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-// recently is an age limit for the Lease's last renewal. A renewal within this time shows that a manager has run since
-// the restore.
+// recently is the time within which a renewal of the Lease shows that a manager has run since the restore.
 const recently = 10 * time.Minute
 
 // backupTime returns the time of the backup, which is needed to check whether the log is complete. If a manager has run

@@ -78,7 +78,7 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 	return secrets, members, err
 }
 
-// memberOf returns the member name of the Cluster or Host in a Secret's labels.
+// memberOf returns the member name of the Cluster or Host that a Secret's labels refer to.
 func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	switch secret.Labels[v1.LabelSecretKind] {
 	case v1.SecretKindHostJoin, v1.SecretKindHostAgent:

@@ -40,7 +40,7 @@ type explanation struct {
 	Drover access.Decision `json:"drover"`
 	// Member is the result of a SubjectAccessReview in the member. It is absent if the member was not queried.
 	Member *memberReview `json:"member,omitempty"`
-	// Chains are the chains from bindings on the hub to objects in the member.
+	// Chains lists the chains from bindings on the hub to objects in the member.
 	Chains []link `json:"chains,omitempty"`
 	// Missing lists the subject's bindings that do not grant the action, each with advice. The bindings that come
 	// closest to granting it are listed first.

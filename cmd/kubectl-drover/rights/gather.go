@@ -30,7 +30,7 @@ type gathered struct {
 	cluster *v1.Cluster
 	// ready holds the Ready condition of each binding.
 	ready map[access.Reference]metav1.Condition
-	// unread describes the rights that the caller lacks to read everything.
+	// unread describes the rights that the caller would need to read everything.
 	unread []string
 }
 

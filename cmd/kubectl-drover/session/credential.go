@@ -23,7 +23,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// serviceAccountPrefix precedes the namespace and name of a ServiceAccount in its user name.
+// serviceAccountPrefix is the prefix of a ServiceAccount's user name. The ServiceAccount's namespace and name follow
+// the prefix.
 const serviceAccountPrefix = "system:serviceaccount:"
 
 // accountTokenSeconds is the lifetime of a ServiceAccount's token. API servers do not issue tokens with a shorter

@@ -254,9 +254,9 @@ func addContext(config *clientcmdapi.Config, session *login.Session, c reachable
 	return name
 }
 
-// setContext sets a context in a kubeconfig, together with its cluster entry and its user entry. The user gets tokens
-// from exec. An existing context keeps its other settings, such as its namespace. Each entry stays in the file that it
-// was read from. If exec is nil, the user entry is not changed.
+// setContext sets a context in a kubeconfig, together with its cluster entry and its user entry. The user entry gets
+// tokens by running exec. An existing context keeps its other settings, such as its namespace. Each entry stays in the
+// file that it was read from. If exec is nil, the user entry is not changed.
 func setContext(config *clientcmdapi.Config, name, user, server string, ca []byte, exec *clientcmdapi.ExecConfig) {
 	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
 	if was := config.Clusters[name]; was != nil {
