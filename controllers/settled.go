@@ -44,8 +44,9 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 	}
 }
 
-// settled returns a function that reports whether agents have had enough time to reconnect. The time is measured from
-// the time that a call of from returns. While this call returns the zero time, the returned function returns false.
+// settled returns a function that reports whether agents have had enough time to reconnect. The function from returns
+// the time when agents could start to reconnect, or the zero time if they cannot reconnect yet. In the latter case, the
+// returned function returns false.
 func (s shared) settled(from func() time.Time) func() bool {
 	var returned atomic.Bool // once true, this stays true
 	return func() bool {

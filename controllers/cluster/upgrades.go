@@ -27,7 +27,7 @@ import (
 const (
 	// lookedAtRecheck is the interval at which this leader checks whether it has reconciled all Clusters.
 	lookedAtRecheck = time.Second
-	// maxFailedNamed is the maximum number of Clusters that an event names.
+	// maxFailedNamed is the maximum number of Clusters that an event lists.
 	maxFailedNamed = 5
 )
 

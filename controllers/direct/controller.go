@@ -87,7 +87,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // such values, but the Cluster may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 
-// access returns the data that a member must have now, and the time when the member needs newer data.
+// access returns the data that a member should currently have, and the time when the member needs newer data.
 func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.DirectAccess, time.Time, error) {
 	endpoint := cluster.Spec.AuthorizedEndpoint
 	server, err := url.Parse(endpoint.Server)
@@ -176,8 +176,8 @@ func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	return list, again, nil
 }
 
-// wake marks the list as outdated. After a short delay, it enqueues all Clusters with direct access. The delay combines
-// many changes.
+// wake marks the list as outdated. After a short delay, it enqueues all Clusters with direct access. Because of the
+// delay, many changes cause only one update.
 func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], later time.Duration) {
 	r.denials.changes.Add(1)
 	if !r.denials.waking.CompareAndSwap(false, true) {

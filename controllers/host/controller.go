@@ -160,7 +160,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	if in.secret, in.foreign, err = registration.SecretOf(ctx, r.Client, host); err == nil {
 		in.identity, err = registration.AgentOf(ctx, r.Client, host)
 	}
-	if err == nil && in.identity == nil { // the cache may not contain a join from a moment ago
+	if err == nil && in.identity == nil { // the cache may not contain a very recent join yet
 		in.identity, err = registration.AgentOf(ctx, r.Live, host)
 	}
 	if err != nil {

@@ -120,7 +120,7 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 }
 
 // rightful returns a function that reports whether a tunnel belongs to a Host's agent. If the Host is gone, the
-// function reports false for every tunnel.
+// function returns false for every tunnel.
 func rightful(ctx context.Context, reader client.Reader, name types.NamespacedName) (func(members.Peer) bool, error) {
 	host := &v1.Host{}
 	if err := reader.Get(ctx, name, host); apierrors.IsNotFound(err) {

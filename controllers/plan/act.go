@@ -110,8 +110,8 @@ func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v
 	return next, nil
 }
 
-// releaseAll removes the claims and labels of a deleted plan from all Clusters. It keeps the label with which a user
-// has excluded a Cluster from the plan.
+// releaseAll removes the claims and labels of a deleted plan from all Clusters. It keeps the label that a user has set
+// to exclude a Cluster from the plan.
 func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {

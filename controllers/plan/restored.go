@@ -48,5 +48,5 @@ func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	return rollout.Wait{}
 }
 
-// maxWaiting is the maximum number of members that a message names.
+// maxWaiting is the maximum number of members that a message lists.
 const maxWaiting = 5

@@ -210,7 +210,7 @@ func (s *scope) current(i int) *v1.PlanStatus {
 	return nil
 }
 
-// leftOut returns how many selected nodes, in all members together, cannot run the pods of plans.
+// leftOut returns the number of selected nodes that cannot run the pods of plans. It counts the nodes of all members.
 func (s *scope) leftOut() int32 {
 	count := 0
 	for i := range s.clusters {
