@@ -39,6 +39,7 @@ type scriptTokens struct {
 	Items []scriptToken `json:"items"`
 }
 
+// Names returns the IDs of the tokens.
 func (l scriptTokens) Names() []string {
 	var names []string
 	for _, t := range l.Items {
