@@ -47,7 +47,7 @@ type counter struct {
 	hub client.Reader
 }
 
-// recount is the interval at which the objects are listed again. The new list no longer contains objects that were
+// recount is the interval at which the hub's objects are listed again. A new list no longer contains objects that were
 // deleted before they were reconciled.
 const recount = 5 * time.Second
 

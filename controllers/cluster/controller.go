@@ -135,7 +135,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err := r.observeAgent(in); err != nil {
 		return ctrl.Result{}, err
 	}
-	// the Cluster's labels and finalizer are also written later, together with the labels from the agent's report
+	// the Cluster's labels and finalizer can wait, too; they are then written together with the labels from the agent's
+	// report
 	if !later.IsZero() {
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}

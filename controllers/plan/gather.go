@@ -43,8 +43,8 @@ type scope struct {
 	// information about the same Clusters, in the same order.
 	clusters []rollout.Cluster
 	members  []observedMember
-	// problem is the problem that prevents the plan from continuing. While there is a problem, nothing new starts, and
-	// everything that has started is paused.
+	// problem prevents the plan from continuing. While there is a problem, nothing new starts, and everything that has
+	// started is paused.
 	problem *index.Problem
 
 	// observed and decision are the planner's results after all steps have been performed.
