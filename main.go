@@ -22,7 +22,7 @@ var version = "v0.1.0-dev"
 
 func main() { os.Exit(config.Main("drover manager", version, run)) }
 
-// run starts the manager and serves until ctx is done.
+// run starts the manager and serves requests until ctx is canceled.
 func run(ctx context.Context, path string) error {
 	cfg, err := config.Load(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// authorities lists the controllers of the hub's CA.
+// authorities lists the controllers for the hub's CA.
 func authorities(s shared) []wiring.Controller {
 	loader := &authority.Loader{
 		Client: s.client, Live: s.live, Trust: s.Trust, Authority: s.own(trust.AuthoritySecret), Now: time.Now,
@@ -49,8 +49,8 @@ func authorities(s shared) []wiring.Controller {
 				wiring.OnChange(&corev1.Secret{}, wiring.Named(keeper.Secret)),
 				wiring.RequestOnStart(keeper.Secret),
 				wiring.RequestOnCall(keeper.Secret, s.Trust.OnChange, 0),
-				// The removal of an old authority may be waiting only for this member, which has now confirmed the new
-				// one or is lost.
+				// This member may have been the last one that the removal of an old authority was waiting for. It has
+				// now either confirmed the new authority or been lost.
 				wiring.RequestOnCall(keeper.Secret, wiring.WithoutName(s.Members.OnChange), time.Second),
 			},
 		},

@@ -23,13 +23,12 @@ import (
 // revocation is the name of the controller that closes the tunnels of a Cluster's revoked agents.
 const revocation = "cluster-revocation"
 
-// clusters lists the controllers of Clusters.
 func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 	revoker := &cluster.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members.Tunnels}
 	upgrades := &cluster.Upgrades{
 		Client: s.client, Recorder: s.recorder("drover-cluster"), Pace: s.Config.Agent.Rollout.Pace, Now: time.Now,
 	}
-	// outcome returns a function that returns the outcome of the only set of its kind in a member.
+	// outcome returns a function that returns the outcome of the set with the given ID in a member.
 	outcome := func(id string) func(types.NamespacedName) delivery.Outcome {
 		return func(member types.NamespacedName) delivery.Outcome {
 			return deliveries.Outcomes(id, []types.NamespacedName{member})[0]
@@ -61,8 +60,8 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
 				wiring.OnOtherChange(&v1.Cluster{}, reconciler.Places.Handler()), wiring.OnStart(reconciler.Lead),
-				// An agent usually reports within 50 ms of connecting, so the status does not need to say that the
-				// report is awaited.
+				// An agent usually reports within 50 ms of connecting. With this delay, the status does not have to say
+				// that the report is missing.
 				wiring.OnCall(s.Members.OnChange, 50*time.Millisecond),
 				onOutcome(deliveries, 50*time.Millisecond, set.Guards, set.Direct),
 				wiring.RequestAllOnCall(s.clusterNames, s.Trust.OnChange), wiring.OnCall(upgrades.OnTurn, 0),
@@ -78,7 +77,8 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 	}
 }
 
-// profiles returns the controller that writes a ClusterProfile for each Cluster, if the hub serves that kind.
+// profiles returns the controller that writes a ClusterProfile for each Cluster if the hub serves the ClusterProfile
+// kind.
 func profiles(s shared) wiring.Controller {
 	kind := &inventory.Kind{
 		Mapper: s.mgr.GetRESTMapper(), Scheme: s.mgr.GetScheme(), Cache: s.mgr.GetCache(),

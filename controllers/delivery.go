@@ -21,7 +21,7 @@ import (
 )
 
 // leaving returns a function that reports whether a Cluster is being deleted or is gone. The function reads from the
-// controllers' cache, so it sees the same state as the controllers.
+// same cache as the controllers, so it sees the same state.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -31,7 +31,7 @@ func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool
 }
 
 // readOnly returns a function that reports whether a Cluster's spec has the ReadOnly profile. The function reads from
-// the same cache.
+// the cache.
 func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bool, error) {
 	return func(ctx context.Context, name types.NamespacedName) (bool, error) {
 		cluster := &v1.Cluster{}
@@ -40,18 +40,18 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 	}
 }
 
-// counter runs the delivery store. When the manager becomes the leader, the counter counts the objects on the hub,
-// because no set may be removed as superfluous until all objects have been reconciled.
+// counter runs the delivery store. When the manager becomes the leader, counter lists the objects on the hub. No set
+// may be removed as obsolete until all of these objects have been reconciled.
 type counter struct {
 	*delivery.Store
 	hub client.Reader
 }
 
-// recount is the interval at which objects are counted again. Objects that were deleted before they were reconciled are
-// removed from the count.
+// recount is the interval at which the hub's objects are listed again. A new list no longer contains objects that were
+// deleted before they were reconciled.
 const recount = 5 * time.Second
 
-// Start sends sets until ctx ends.
+// Start sends sets until ctx is canceled.
 func (c counter) Start(ctx context.Context) error {
 	if err := c.count(ctx); err != nil {
 		return err

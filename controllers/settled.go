@@ -15,19 +15,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// returnTime returns how long an agent that lost the hub may need to reconnect after the manager started. It is the sum
-// of an agent's longest wait and the time that the hub needs to admit all agents. Until this time has passed, a wave
-// does not continue without a missing agent, and a Plan does not start if such an agent may have newer information
-// about it.
+// returnTime returns how long an agent that was disconnected from the hub may need to reconnect after the manager
+// started. It is the sum of an agent's longest wait and the time that the hub needs to admit all agents. During this
+// time, a wave does not continue without a missing agent. A Plan does not start during this time if a missing agent may
+// have newer information about it.
 func returnTime(clusters int) time.Duration {
 	return protocol.LongestReturn + members.AdmissionTime(clusters)
 }
 
-// since returns a function that returns the given time.
 func since(at time.Time) func() time.Time { return func() time.Time { return at } }
 
-// firstConnected returns a function that returns when this manager learned of the first connected agent, on any
-// replica. Before that, the function returns the zero time.
+// firstConnected returns a function that returns the time when this manager learned of the first agent connected to any
+// replica. Until then, the function returns the zero time.
 func firstConnected(states *members.States, notices *members.Notices) func() time.Time {
 	var first atomic.Pointer[time.Time]
 	look := func(member types.NamespacedName) {
@@ -45,13 +44,14 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 	}
 }
 
-// settled returns a function that reports whether agents have had time to reconnect since the given time. As long as
-// that time is zero, the function reports false.
+// settled returns a function that reports whether agents have had enough time to reconnect. The function from returns
+// the time when agents could start to reconnect, or the zero time if they cannot reconnect yet. In the latter case, the
+// returned function returns false.
 func (s shared) settled(from func() time.Time) func() bool {
-	var returned atomic.Bool // once true, it stays true
+	var returned atomic.Bool // once true, this stays true
 	return func() bool {
 		if at := from(); !returned.Load() && !at.IsZero() && time.Since(at) > returnTime(0) {
-			clusters, err := s.clusterNames(context.Background()) // from the cache
+			clusters, err := s.clusterNames(context.Background()) // read from the cache
 			hosts, errHosts := s.hostNames(context.Background())
 			returned.Store(errors.Join(err, errHosts) == nil && time.Since(at) > returnTime(len(clusters)+len(hosts)))
 		}

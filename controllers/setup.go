@@ -37,19 +37,19 @@ type Options struct {
 	Trust   *trust.Holder
 	// Deliveries observes the sets that are sent to members.
 	Deliveries delivery.Observer
-	// Checkpoints are sent along with sets. If it is nil, a restore of etcd is not detected.
+	// Checkpoints are sent along with sets. If Checkpoints is nil, a restore of etcd is not detected.
 	Checkpoints *checkpoint.Recorder
-	// Issuer signs users' tokens. If it is nil, users do not sign in to the hub.
+	// Issuer signs users' tokens. If Issuer is nil, users do not sign in to the hub.
 	Issuer *issuer.Server
-	// Synced reports whether the members that are connected to the other replicas are known. If it is nil, they are
-	// always known.
+	// Synced reports whether this replica knows which members are connected to the other replicas. A nil Synced is
+	// equivalent to a function that always returns true.
 	Synced func() bool
-	// Started is the time when this manager started to accept tunnels. If it is zero, the time when Setup is called is
-	// used.
+	// Started is the time when this manager started to accept tunnels. If Started is zero, the time of the call to
+	// Setup is used.
 	Started time.Time
 }
 
-// Setup adds every controller to a manager.
+// Setup adds all controllers to a manager.
 func Setup(mgr ctrl.Manager, o Options) error {
 	s := newShared(mgr, o)
 	w, err := newWorkspaces(s)
@@ -65,7 +65,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	return wiring.Add(mgr, all)
 }
 
-// shared holds the dependencies of all groups of controllers.
+// shared holds the dependencies that all groups of controllers share.
 type shared struct {
 	Options
 	mgr ctrl.Manager
@@ -94,12 +94,10 @@ func (s shared) own(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Config.Namespace, Name: name}
 }
 
-// clusterNames lists all Clusters.
 func (s shared) clusterNames(ctx context.Context) ([]types.NamespacedName, error) {
 	return listNames(ctx, s.client, &v1.ClusterList{})
 }
 
-// hostNames lists all Hosts.
 func (s shared) hostNames(ctx context.Context) ([]types.NamespacedName, error) {
 	return listNames(ctx, s.client, &v1.HostList{})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// signIn lists the controllers of the sign-in objects. The list is empty if sign-in is not configured.
+// signIn lists the controllers for the sign-in objects. The list is empty if sign-in is not configured.
 func signIn(s shared) []wiring.Controller {
 	if !s.Config.SignIn.On() {
 		return nil

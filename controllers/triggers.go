@@ -19,26 +19,26 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// onAffecting requests the objects that are affected by a change to another object.
+// onAffecting returns a trigger that enqueues the objects that a change to another object affects.
 func (s shared) onAffecting(object client.Object, affected index.Lookup) wiring.Trigger {
 	return wiring.OnOtherChange(object, index.Enqueue(s.client, affected), builder.WithPredicates(index.Changed))
 }
 
-// onSecret requests the objects that are affected by a change to a Secret. Unlike other objects, a Secret has no
-// generation.
+// onSecret returns a trigger that enqueues the objects that a change to a Secret affects. It is needed because a Secret
+// has no generation.
 func (s shared) onSecret(secrets cache.Cache, affected index.Lookup) wiring.Trigger {
 	return wiring.OnSource(source.Kind(
 		secrets, client.Object(&corev1.Secret{}), index.Enqueue(s.client, affected),
 		predicate.ResourceVersionChangedPredicate{}))
 }
 
-// onOutcome requests, after a delay, the owners of sets whose outcome has changed.
+// onOutcome returns a trigger that enqueues the owners of sets whose outcome has changed. It does so after a delay.
 func onOutcome(deliveries *delivery.Store, delay time.Duration, kinds ...string) wiring.Trigger {
 	return wiring.OnCall(ownersOf(deliveries, kinds...), delay)
 }
 
-// ownersOf returns a function that registers a callback. The callback is called with the name of a set's owner whenever
-// the set's outcome has changed.
+// ownersOf returns a function that registers a callback. Whenever the outcome of a set changes, the callback is called
+// with the name of the set's owner.
 func ownersOf(deliveries *delivery.Store, kinds ...string) func(func(types.NamespacedName)) {
 	return func(request func(types.NamespacedName)) {
 		for _, kind := range kinds {

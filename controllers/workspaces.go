@@ -33,18 +33,18 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// workspaces holds the controllers that deliver objects to members by handing sets to the delivery store.
+// workspaces holds the controllers that deliver objects to members. These controllers pass sets to the delivery store.
 type workspaces struct {
 	shared
 	deliveries *delivery.Store
 	guards     *project.Guards
 	progress   *plan.Progress
 	poller     *release.Poller
-	// Caches of the Secrets that users have labeled for projects and plans.
+	// caches of the Secrets that users have labeled for projects and plans
 	projectSecrets, planSecrets cache.Cache
 }
 
-// newWorkspaces creates the delivery store, and the state that plans wait for.
+// newWorkspaces creates the delivery store and the state that plans wait for.
 func newWorkspaces(s shared) (*workspaces, error) {
 	w := &workspaces{shared: s}
 	var err error
@@ -85,11 +85,11 @@ func (w *workspaces) runnables() []manager.Runnable {
 	}
 }
 
-// controllers lists the controllers. Changes to many members are collected for a short time, so that an object is
-// reconciled once for many results, and so that many objects are sent before the first status is written.
+// controllers lists the controllers. Changes to many members are collected for a short time. An object is then
+// reconciled once for many results, and many objects are sent before the first status is written.
 //
-// Each controller's kind is watched without a predicate. As a result, if a status was computed from an outdated cache,
-// the event for the status write triggers a correction.
+// Each controller's kind is watched without a predicate. If a status was computed from an outdated cache, the event for
+// the status write therefore triggers a correction.
 func (w *workspaces) controllers() []wiring.Controller {
 	return append([]wiring.Controller{
 		{Name: set.Guards, Reconciler: w.guards, Triggers: []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}},
@@ -97,8 +97,8 @@ func (w *workspaces) controllers() []wiring.Controller {
 	}, w.bindings()...)
 }
 
-// direct returns the controller for the data that agents need to verify users' tokens. It reconciles all Clusters with
-// direct access when a User, an AuthProvider, a session or the keys have changed.
+// direct returns the controller for the data that agents need to verify users' tokens. When a User, an AuthProvider, a
+// session or the keys have changed, the controller reconciles all Clusters with direct access.
 func (w *workspaces) direct() wiring.Controller {
 	reconciler := &direct.Reconciler{Client: w.client, Deliveries: w.deliveries, Issuer: w.Issuer, Now: time.Now}
 	triggers := []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}
@@ -199,8 +199,9 @@ func (w *workspaces) plans() wiring.Controller {
 	}
 }
 
-// labelledSecrets returns a cache of the Secrets with a given label, without their content. A separate cache is needed
-// because the manager's own cache contains the Secrets that Drover created, and a cache accepts only one selector.
+// labelledSecrets returns a cache of the Secrets with a given label. The cache does not contain the Secrets' content. A
+// separate cache is needed because a cache accepts only one selector, and the manager's own cache contains the Secrets
+// that Drover created.
 func labelledSecrets(
 	mgr ctrl.Manager, label string, operator selection.Operator, values ...string,
 ) (cache.Cache, error) {
@@ -216,7 +217,8 @@ func labelledSecrets(
 	})
 }
 
-// plansOfMember lists the plans for a member. If a plan is gone or not known yet, its own event triggers the reconcile.
+// plansOfMember lists the plans for a member. If a plan is gone or not known yet, the event for the plan itself
+// triggers a reconcile.
 func (w *workspaces) plansOfMember(ctx context.Context, member types.NamespacedName) ([]types.NamespacedName, error) {
 	object := &v1.Cluster{}
 	if err := w.client.Get(ctx, member, object, client.UnsafeDisableDeepCopy); err != nil {

@@ -81,7 +81,6 @@ func joinCommand() *cobra.Command {
 	return join
 }
 
-// install writes the unit and starts the agent.
 func install(cmd *cobra.Command, units, dir string) error {
 	self, err := os.Executable()
 	if err != nil {

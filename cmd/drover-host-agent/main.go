@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover-host-agent joins the machine on which it runs to a Drover hub and carries out the instructions that
-// the hub gives it.
+// Command drover-host-agent joins the machine that it runs on to a Drover hub, and carries out the hub's instructions.
 package main
 
 import (

@@ -20,7 +20,6 @@ var version = "v0.1.0-dev"
 
 func main() { os.Exit(core.Main("drover-provisioner", version, run)) }
 
-// run sets up the manager and runs it until ctx ends.
 func run(ctx context.Context, path string) error {
 	cfg, err := config.Load(path)
 	if err != nil {

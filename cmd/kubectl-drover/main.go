@@ -3,8 +3,8 @@
 
 // Command kubectl-drover is kubectl's plugin for Drover.
 //
-// This file lists the plugin's commands. Each folder below this one contains the commands for one subject. These
-// packages all import package cli, and do not import each other.
+// This file lists the plugin's commands. Each package below this one contains the commands for one subject. These
+// packages import package cli, but not each other.
 package main
 
 import (
@@ -40,25 +40,25 @@ var version = "v0.1.0-dev"
 // commands returns the commands of the plugin. They share the flags that select the hub.
 func commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{
-		// who may do what in a member, and why
+		// commands that show who may do what in a member, and why
 		rights.NewWhy(o), rights.NewWhoCan(o),
-		// users' and groups' roles, and projects
+		// commands for users' and groups' roles, and for projects
 		grants.NewGrant(o), grants.NewRevoke(o), projects.New(o),
-		// the progress of plans, and what they would do
+		// commands that show the progress of plans and simulate plans
 		plans.New(o),
-		// clusters that join, and their agents
+		// commands for clusters that join, and for their agents
 		agents.NewImport(o), agents.NewList(o), agents.NewStatus(o), agents.NewLogs(o),
 		agents.NewUninstall(o),
-		// machines that join
+		// commands for machines that join
 		hosts.New(o),
-		// a hub that was restored from a backup
+		// commands for a hub that was restored from a backup
 		restore.NewAdopt(o), restore.NewRestored(o), restore.NewRevoked(o),
-		// users who sign in with a password
+		// commands for users who sign in with a password
 		users.New(o),
-		// the session of a user, and the clusters that it reaches
+		// commands for a user's session and for the clusters that the user can reach
 		session.NewLogin(o), session.NewLogout(o), session.NewWhoAmI(o), session.NewGetToken(o), session.NewCredential(o),
 		session.NewClusters(o), session.NewUse(o), session.NewKubeconfig(o), session.NewToken(o), session.NewExec(o),
-		// leaving Rancher
+		// commands for migrating from Rancher
 		export.New(o),
 		newVersion(),
 	}
@@ -91,8 +91,8 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 const completerName = "kubectl_complete-drover"
 
 // argumentsOf returns the arguments of a command line. If the program was started under the name completerName,
-// argumentsOf returns the arguments of the completion command. To complete the plugin's arguments, kubectl needs only a
-// link with that name in the PATH.
+// argumentsOf returns the arguments of the completion command. kubectl needs only a link with that name in the PATH to
+// complete the plugin's arguments.
 func argumentsOf(line []string) []string {
 	if name := strings.TrimSuffix(filepath.Base(line[0]), ".exe"); name == completerName {
 		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)

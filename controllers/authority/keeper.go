@@ -24,10 +24,10 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// maxNote is the API server's limit on the length of an event's text, in bytes.
+// maxNote is the maximum length of an event's text, in bytes. The API server enforces this limit.
 const maxNote = 1024
 
-// Keeper runs on the leader. It decides when to change the hub's authority, and writes the new state to the Secret.
+// Keeper decides when to change the hub's authority, and writes the new state to the Secret. It runs on the leader.
 type Keeper struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -39,17 +39,17 @@ type Keeper struct {
 	Settings func() protocol.Settings
 	Now      func() time.Time
 
-	lastWait string // the text of the last event of recordWait; used only by the single worker
+	lastWait string // text of the last event that recordWait emitted; used only by the single worker
 }
 
-// Reconcile takes the next step of a rotation, if one is due. It does not create a missing Secret, because the loader
-// does so.
+// Reconcile performs the next step of a rotation if a step is due. It does not create a missing Secret, because the
+// loader creates it.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read the hub's CA: %w", err)
 	} else if err != nil {
-		return ctrl.Result{}, nil // its creation triggers another reconcile
+		return ctrl.Result{}, nil // the creation of the Secret triggers another reconcile
 	}
 	in, err := k.gather(ctx, secret)
 	if err != nil {
@@ -70,7 +70,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	}
 }
 
-// take takes a step with one write.
+// take carries out a step with a single write.
 func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input, decision trust.Decision) error {
 	next, err := trust.Apply(in.State, decision.Step, in.Now)
 	if err != nil {
@@ -81,7 +81,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	case trust.StepChange:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
 	case trust.StepRevoke:
-		// a request applies only to this rotation, not to a later renewal
+		// a user's request applies only to this rotation, not to a later renewal
 		delete(secret.Annotations, v1.AnnotationRetireNow)
 	default:
 	}
@@ -93,10 +93,10 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	return nil
 }
 
-// errEmptied reports a Secret that no longer contains the authority.
+// errEmptied is returned if the Secret no longer contains the authority.
 var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
-// recordWait emits an event that explains why a due step has to wait. Each message is emitted once.
+// recordWait emits an event that explains why a step that is due has to wait. It emits each message only once.
 func (k *Keeper) recordWait(secret *corev1.Secret, in trust.Input, decision trust.Decision) {
 	if (in.Requested || in.Revoked) && decision.Why != k.lastWait {
 		k.lastWait = decision.Why
@@ -125,9 +125,9 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input
 	return in, err
 }
 
-// missing returns the names of the connected members that have not confirmed the bundle with the current authority.
-// Clusters whose trust is System are included, because an agent trusts what its manifest specifies, and the manifest
-// may be older than the spec.
+// missing returns the names of the connected members that have not confirmed the bundle with the current authority. It
+// includes Clusters whose trust is System: an agent trusts the certificates that its manifest specifies, and the
+// manifest may be older than the spec.
 func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Active.Cert) {

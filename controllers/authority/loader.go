@@ -34,7 +34,7 @@ type Loader struct {
 }
 
 // Reconcile loads the Secret that the request names. It also creates the first authority, because replicas must serve
-// even if none of them leads yet.
+// clients even if no leader has been elected yet.
 func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	err := l.Client.Get(ctx, req.NamespacedName, secret)
@@ -71,8 +71,8 @@ func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
-// identity returns the hub's identity from memory or, for a hub that has none yet, the first identity. This is the
-// identity by which agents knew the hub before identities were stored in the Secret.
+// identity returns the hub's identity from memory. If the hub has no identity yet, identity returns the one that agents
+// used before identities were stored in the Secret.
 func (l *Loader) identity(ctx context.Context) (string, error) {
 	if identity := l.Trust.Identity(); identity != "" {
 		return identity, nil
@@ -94,7 +94,7 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 
 // make creates the missing Secret with the hub's authority. If the Secret was deleted, make stores the authority that
 // is in memory, because agents would not trust any other authority. Otherwise make creates a new authority. If several
-// replicas try this at the same time, one of them succeeds.
+// replicas call make at the same time, only one of them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

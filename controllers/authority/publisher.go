@@ -19,12 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes the hub's addresses, and the certificates that the hub's clients must trust, to a ConfigMap. As a
-// result, Prometheus, the provisioner and other clients do not need access to the Secret with the authority's keys.
+// Publisher writes the hub's addresses, and the certificates that the hub's clients must trust, to a ConfigMap. Because
+// of this ConfigMap, Prometheus, the provisioner and other clients do not need access to the Secret with the
+// authority's keys.
 type Publisher struct {
 	Client client.Client
-	// ConfigMap is the ConfigMap to write. It contains the certificates under the key ca.crt, and the addresses under
-	// the key servers, one per line.
+	// ConfigMap is the ConfigMap to write. It contains the certificates under the key ca.crt. It contains the addresses
+	// under the key servers, one address per line.
 	ConfigMap types.NamespacedName
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
@@ -51,7 +52,6 @@ func (p *Publisher) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result,
 	return ctrl.Result{}, p.publish(ctx, data)
 }
 
-// publish writes the ConfigMap.
 func (p *Publisher) publish(ctx context.Context, data map[string]string) error {
 	want := corev1ac.ConfigMap(p.ConfigMap.Name, p.ConfigMap.Namespace).
 		WithLabels(map[string]string{"app.kubernetes.io/part-of": "drover"}).

@@ -27,8 +27,8 @@ import (
 // The manager has all rights that it grants here, so it does not need the escalate and bind verbs.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
-// allow lets a principal view the Clusters that the principal is bound to. It creates one Role and one RoleBinding,
-// both owned by the binding.
+// allow lets a principal view the Clusters that the binding applies to. It creates a Role and a RoleBinding that are
+// owned by the binding.
 func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.NamespacedName) error {
 	meta := metav1.ObjectMeta{Namespace: b.GetNamespace(), Name: "drover:" + r.kind + ":" + b.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
@@ -43,7 +43,7 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	slices.Sort(names)
 	if err := r.keep(ctx, b, role, func() {
 		want := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, ResourceNames: names, Verbs: []string{"get", "list", "watch"}}}
-		if !index.SameRules(role.Rules, want) { // the cache replaces a long list of names with a digest
+		if !index.SameRules(role.Rules, want) { // the cache stores a digest instead of a long list of names
 			role.Rules = want
 		}
 	}); err != nil {
@@ -55,14 +55,14 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	})
 }
 
-// unauthenticated reports whether a name on the hub represents requests without an identity. The hub forwards no such
-// requests to members.
+// unauthenticated reports whether a name on the hub stands for requests without an identity. The hub does not forward
+// such requests to members.
 func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
 // keep creates an object on the hub or updates it with change. It does not adopt an object that another user created,
-// because that user could have bound the object to anyone while it granted no rights.
+// because that user may have granted it to anyone before it contained any rights.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	created := apierrors.IsNotFound(err)
@@ -85,7 +85,7 @@ func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, 
 	case err != nil:
 	case created:
 		err = r.Client.Create(ctx, object)
-	case !equality.Semantic.DeepEqual(before, object): // a patch, because the cache holds only part of the object
+	case !equality.Semantic.DeepEqual(before, object): // patch the object, because the cache holds only part of it
 		err = r.Client.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	}
 	if err != nil {

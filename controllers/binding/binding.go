@@ -26,16 +26,16 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// kind is a type of binding: a pointer to T.
+// kind is a binding type. It is a pointer to T.
 type kind[T any] interface {
 	*T
 	v1.Binding
 }
 
-// Reconciler reconciles bindings of one kind. NewCluster and NewProject create Reconcilers.
+// Reconciler reconciles bindings of one kind. Create one with NewCluster or NewProject.
 type Reconciler[T any, B kind[T]] struct {
 	Options
-	// kind is the kind of the sets, set.ClusterBinding or set.ProjectBinding. The kind is also part of the names of the
+	// kind is the kind of the sets: set.ClusterBinding or set.ProjectBinding. It is also part of the names of the
 	// objects on the hub.
 	kind    string
 	members func(context.Context, client.Reader, B) ([]types.NamespacedName, *index.Problem, error)
@@ -43,13 +43,13 @@ type Reconciler[T any, B kind[T]] struct {
 	written status.Written[B]
 }
 
-// Deliverer delivers sets and also counts the members in which removed sets remain. The delivery store implements it.
+// Deliverer delivers sets and counts the members that still contain removed sets. The delivery store implements it.
 type Deliverer interface {
 	delivery.Deliverer
 	Remains(id string, members []types.NamespacedName) (held, away, unreported int)
 }
 
-// Options of a Reconciler.
+// Options holds the dependencies of a Reconciler.
 type Options struct {
 	// Client writes objects, and reads them from a cache with the indexes from package index.
 	Client     client.Client
@@ -63,8 +63,8 @@ type Options struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings/finalizers;projectroletemplatebindings/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one binding to its members, lets its principal see the Clusters of these members, and writes the
-// progress to the binding's status.
+// Reconcile delivers one binding to the binding's members, lets the principal see these members' Clusters, and writes
+// the progress to the binding's status.
 func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: r.kind, Namespace: req.Namespace, Name: req.Name}
 	b := B(new(T))
@@ -73,7 +73,7 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	} else if err != nil || !b.GetDeletionTimestamp().IsZero() {
 		r.Deliveries.Replace(key, nil)
 		r.written.Forget(req.NamespacedName)
-		return ctrl.Result{}, nil // objects on the hub are removed through their owner references
+		return ctrl.Result{}, nil // the owner references cause the objects on the hub to be deleted
 	}
 	b = r.written.Newest(b)
 	d, err := r.decide(ctx, b)
@@ -86,15 +86,15 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, errors.Join(allowErr, err)
 }
 
-// decision is the result of a reconcile for a binding.
+// decision is the result of reconciling a binding.
 type decision struct {
-	set     *set.Set // nil if there is none
+	set     *set.Set // nil if the binding has no set
 	members []types.NamespacedName
 	// problem explains why the binding has no set or applies to no members. It is nil if there is no problem.
 	problem *index.Problem
-	expires time.Duration // time until the binding expires; 0 if it never expires
-	// expired is the message for an expired binding, and former lists the members to which the binding had been
-	// delivered. Both are empty if the binding has not expired.
+	expires time.Duration // time until the binding expires, or 0 if it never expires
+	// expired is the message for an expired binding. former lists the members that the expired binding had been
+	// delivered to. Both are empty if the binding has not expired.
 	expired string
 	former  []types.NamespacedName
 }
@@ -111,8 +111,9 @@ func (d decision) sets() map[types.NamespacedName]*set.Set {
 	return sets
 }
 
-// decide reads all objects that the binding depends on and makes a decision. It returns an error only if reading fails.
-// A mistake in the binding becomes the decision's problem, so the binding's objects are removed from members.
+// decide reads all objects that the binding depends on and makes a decision. It returns an error only if an object
+// cannot be read. A mistake in the binding becomes the decision's problem, and the binding's objects are then removed
+// from members.
 func (r *Reconciler[T, B]) decide(ctx context.Context, b B) (decision, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {
@@ -154,7 +155,6 @@ func expiry(t *metav1.Time) *time.Time {
 	return &t.Time
 }
 
-// writeStatus writes the status.
 func (r *Reconciler[T, B]) writeStatus(ctx context.Context, b B, d decision) (ctrl.Result, error) {
 	var outcomes []delivery.Outcome
 	if d.set != nil && d.expired == "" {

@@ -15,11 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// restoredFor is how long the status shows that a member was restored. The member's audit log typically contains the
-// lost changes for about the same time.
+// restoredFor is how long the status shows that a member was restored. A member's audit log typically reaches back
+// about as far, so it still contains the lost changes during that time.
 const restoredFor = 24 * time.Hour
 
-// clonesMessage explains that two clusters share one identity, and how to fix this.
+// clonesMessage explains that two clusters share an identity, and how to resolve this.
 func clonesMessage(cluster string, c *members.Clones) string {
 	return fmt.Sprintf("Two clusters have the identity of this Cluster, as when etcd or a machine was copied: "+
 		"agent %s leads in one, agent %s in the other. The hub serves neither. What was delivered stays in force in both; "+
@@ -29,14 +29,14 @@ func clonesMessage(cluster string, c *members.Clones) string {
 		c.Agents[0], c.Agents[1], protocol.AgentNamespace, protocol.AgentName, removeLeft(), cluster)
 }
 
-// writeMaintained writes the Maintained condition, which reports that no replica of the agent is the leader. The
-// condition stays unchanged until an agent has sent a report.
+// writeMaintained writes the Maintained condition. The condition is False while no replica of the agent is the leader,
+// and is removed when a replica becomes the leader. It stays unchanged until an agent has sent a report.
 func writeMaintained(in *input, update *status.Update) {
 	report, conditions := in.member.Report, &in.cluster.Status.Conditions
 	switch {
 	case report == nil || in.member.ByNodeAgent():
 		return
-	case report.Leader || !report.Has(protocol.FeatureSets): // an older agent has no leader election
+	case report.Leader || !report.Has(protocol.FeatureSets): // older agents have no leader election
 		meta.RemoveStatusCondition(conditions, v1.ConditionMaintained)
 		return
 	case in.member.NoLeader.IsZero():
@@ -53,8 +53,8 @@ func writeMaintained(in *input, update *status.Update) {
 	set(in, v1.ConditionMaintained, vacant)
 }
 
-// restored returns when the member was restored. It returns the zero time if the member was not restored, or if the
-// restore was too long ago to be worth reporting.
+// restored returns the time when the member was restored. It returns the zero time if the member was not restored, or
+// if the restore happened more than restoredFor ago.
 func (in *input) restored() time.Time {
 	if report := in.member.Report; report != nil && in.now.Before(report.Restored.Add(restoredFor)) {
 		return report.Restored
@@ -71,8 +71,8 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous reports that the member was restored to an earlier state, and what this means. An agent that has
-// restarted since the restore no longer knows about it.
+// writeContinuous reports that the member was restored to an earlier state, and explains the consequences. An agent
+// that has restarted since the restore no longer knows about it.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()
@@ -91,6 +91,6 @@ func writeContinuous(in *input, update *status.Update) {
 		return
 	}
 	update.Event(status.Event{Warning: true, Reason: restored.reason, Action: "Observe", Message: restored.message})
-	meta.RemoveStatusCondition(conditions, v1.ConditionContinuous) // a new condition starts
+	meta.RemoveStatusCondition(conditions, v1.ConditionContinuous) // start a new condition
 	set(in, v1.ConditionContinuous, restored)
 }

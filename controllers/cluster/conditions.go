@@ -20,9 +20,9 @@ import (
 // maxCause is the maximum length, in bytes, of an external error's text in a condition.
 const maxCause = 1024
 
-// lastChecked tells users where to find the time until which a condition is known to be true. The time is not part of
-// the condition, because updating it would require writes even for idle members. Instead, users can look at the leading
-// manager's Lease, which the manager renews anyway.
+// lastChecked tells users how to find out when a condition was last checked. The condition itself does not contain this
+// time, because updating the time would require writes even for idle members. Users can look at the leader's Lease
+// instead, which the leader renews anyway.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
@@ -30,7 +30,7 @@ type conditionValue struct {
 	ok      bool
 	reason  string
 	message string
-	// stalled reports whether manual action is required before anything changes.
+	// stalled is true if nothing will change until a user or an administrator acts.
 	stalled bool
 }
 
@@ -40,9 +40,9 @@ func writeStatus(in *input, update *status.Update) {
 	connected := decideConnected(in, registered)
 	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// Three changes cause no event: the wait for a report, because the report arrives almost immediately; the wait of a
-	// new Cluster for its agent, because there is already an event about the token; and the refusal of an agent,
-	// because the replica that refused the agent has already emitted an event.
+	// Three changes cause no event. While the hub waits for a report, no event is needed, because the report arrives
+	// almost immediately. A new Cluster that waits for its agent already has an event about the token. If an agent was
+	// refused, the replica that refused the agent has already emitted an event.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
@@ -96,7 +96,7 @@ func set(in *input, kind string, v conditionValue) {
 	})
 }
 
-// decideRegistered determines whether an agent has joined or, if not, what prevents it from joining.
+// decideRegistered determines whether an agent has joined. If no agent has joined, the result explains why.
 func decideRegistered(in *input) conditionValue {
 	secret := registration.RegistrationSecret(in.name).Name
 	switch {
@@ -142,7 +142,7 @@ func decideRegistered(in *input) conditionValue {
 	return conditionValue{reason: v1.ReasonAwaitingAgent, message: message}
 }
 
-// decideConnected determines whether the agent's tunnel is open or, if not, why.
+// decideConnected determines whether the agent's tunnel is open. If the tunnel is not open, the result explains why.
 func decideConnected(in *input, registered conditionValue) conditionValue {
 	switch {
 	case !registered.ok:
@@ -172,7 +172,7 @@ func decideConnected(in *input, registered conditionValue) conditionValue {
 		protocol.AgentNamespace + " logs deploy/" + protocol.AgentName}
 }
 
-// decideReady returns the first problem, or the Ready state if there is none.
+// decideReady returns the first problem. If there is no problem, it returns the Ready state.
 func decideReady(in *input, registered, connected conditionValue) conditionValue {
 	report := in.member.Report
 	switch {

@@ -3,7 +3,7 @@
 
 // Package cluster reconciles Cluster.
 //
-// It follows a member from registration, through connections, reports and outages, to removal.
+// It handles a member's registration, connections, reports, outages and removal.
 package cluster
 
 import (
@@ -26,7 +26,7 @@ import (
 )
 
 // takeoverTime is how long a manager that was already running waits after it has become the leader. During this time,
-// the former leader's agents connect to this manager.
+// the former leader's agents connect to the new leader.
 const takeoverTime = 15 * time.Second
 
 // settleTime is how long a manager waits after its start before agents that have not reconnected count as lost. After a
@@ -44,33 +44,35 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// Agent holds the hub's defaults for spec.agent.
 	Agent v1.Agent
-	// Upgrades decides when an agent receives a change that the hub makes for all agents. If it is nil, agents receive
-	// such changes immediately.
+	// Upgrades decides when an agent receives a change that the hub makes for all agents. If Upgrades is nil, agents
+	// receive such changes immediately.
 	Upgrades *Upgrades
-	// Places decides which Clusters in a workspace get a join token. If it is nil, all Clusters do.
+	// Places decides which Clusters in a workspace get a join token. If Places is nil, all Clusters get a token.
 	Places *Places
 	Sets
-	// Synced reports whether the members of the other replicas are known. If it is nil, they are always known.
+	// Synced reports whether this replica knows which members are connected to the other replicas. A nil Synced is
+	// equivalent to a function that always returns true.
 	Synced func() bool
 	// Started is the time when this manager started to accept tunnels.
 	Started time.Time
 	Now     func() time.Time
 
-	led           time.Time     // when this manager became the leader; set before the first reconcile
-	admissionTime time.Duration // how long the hub takes to admit all agents; set together with led
+	led           time.Time     // time when this manager became the leader; set before the first reconcile
+	admissionTime time.Duration // time that the hub needs to admit all agents; set together with led
 	manifests     registration.Manifests
 	written       status.Written[*v1.Cluster]
 }
 
 // Sets contains functions that return the state of sets in members.
 type Sets struct {
-	// Guards returns the outcome of delivering the project guards to a member. If it is nil, the outcome is never
-	// known.
+	// Guards returns the outcome of delivering the project guards to a member. If Guards is nil, the outcome is
+	// unknown.
 	Guards func(types.NamespacedName) delivery.Outcome
-	// Direct returns the outcome of delivering the data that a member's agent needs to serve users without the hub. It
-	// is nil if users do not sign in to the hub.
+	// Direct returns the outcome of delivering the data that a member's agent needs to serve users without the hub.
+	// Direct is nil if users do not sign in to the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
-	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
+	// Unconfirmed returns the changes in a member that are waiting for an administrator's confirmation. If Unconfirmed
+	// is nil, there are no such changes.
 	Unconfirmed delivery.Unconfirmed
 }
 
@@ -91,7 +93,7 @@ func (r *Reconciler) Lead(ctx context.Context) error {
 	return err
 }
 
-// settled returns the time from which on a missing agent counts as lost.
+// settled returns the time after which a missing agent counts as lost.
 func (r *Reconciler) settled() time.Time {
 	settled, takenOver := r.Started.Add(settleTime), r.led.Add(takeoverTime)
 	if takenOver.After(settled) {
@@ -133,7 +135,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err := r.observeAgent(in); err != nil {
 		return ctrl.Result{}, err
 	}
-	// the Cluster's labels and finalizer are delayed, too, and are written together with the labels from the agent's
+	// the Cluster's labels and finalizer can wait, too; they are then written together with the labels from the agent's
 	// report
 	if !later.IsZero() {
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
@@ -143,8 +145,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }
 
-// handOver sends the settings and the Deployment to the agent if they differ from the agent's own. If two clusters
-// share the member's identity, nothing is sent.
+// handOver sends the agent its settings and its Deployment, unless the agent already has them. If two clusters share
+// the member's identity, handOver sends nothing.
 func (r *Reconciler) handOver(in *input) error {
 	if in.member.Clones != nil {
 		return nil
@@ -153,7 +155,6 @@ func (r *Reconciler) handOver(in *input) error {
 	return r.deploy(in)
 }
 
-// writeStatus writes the results of a reconcile to the status.
 func (r *Reconciler) writeStatus(in *input, update *status.Update) {
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)

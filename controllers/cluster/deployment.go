@@ -20,20 +20,20 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// deployed describes how far sending a Deployment to the agent has progressed. It is zero if there is nothing to send.
+// deployed describes the progress of sending a Deployment to the agent. It is zero if there is nothing to send.
 type deployed struct {
 	members.Call
-	digest string // of the Deployment that the agent should have now; empty if it is not needed
-	// want is the Deployment that results from the spec and the hub's settings. own is the Deployment that results from
-	// a change to the spec alone, or nil if there is none. observeAgent sets both fields.
+	digest string // digest of the desired Deployment; empty if it is not needed
+	// want is the Deployment that results from the spec and the hub's settings. own is the Deployment that results only
+	// from a change to the spec. It is nil if the spec has not changed. observeAgent sets both fields.
 	want registration.Deployment
 	own  *registration.Deployment
-	// waiting is true if the agent is waiting for its turn to get want.
+	// waiting is true if the agent is waiting for its turn to get the Deployment in want.
 	waiting bool
 }
 
-// userAlone is true if the desired Deployment results only from a change to the spec, and keeps the hub's part in the
-// version that the agent has.
+// userAlone reports whether only a change to the spec leads to the desired Deployment. In that case, the agent keeps
+// its current version of the hub's part.
 func (d deployed) userAlone() bool { return d.own != nil && d.own.Digest == d.want.Digest }
 
 // refused is true if the agent has permanently refused this Deployment.
@@ -42,19 +42,19 @@ func (d deployed) refused() bool {
 	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
 }
 
-// profileDiffers reports whether the agent was installed with a profile other than spec.agent.profile. If so, an
-// administrator has to apply the manifest, because the agent cannot change its own ClusterRole, which contains the
-// rights of the profile.
+// profileDiffers reports whether the agent was installed with a profile other than spec.agent.profile. In that case, an
+// administrator has to apply the manifest. The agent cannot do so, because it cannot change its own ClusterRole, which
+// contains the profile's rights.
 func (in *input) profileDiffers() bool {
 	return cmp.Or(in.member.Report.Profile, string(v1.ProfileFull)) != string(in.cluster.Spec.Agent.Profile)
 }
 
-// deploy sends a connected agent the Deployment that results from the spec, unless the agent already has it or has
-// rolled it back before. Settings are sent first, because an agent that cannot store them should not be restarted. An
-// agent with an unsupported protocol version also gets its Deployment, because the Deployment may replace it with a
-// compatible agent. An agent with another profile gets nothing, because an old agent would accept the Deployment and
-// serve all users with the rights of the wrong profile. Changes that the hub makes for all agents wait until it is this
-// agent's turn. Changes to the spec do not wait.
+// deploy sends a connected agent the Deployment that results from the spec, unless the agent already has that
+// Deployment or has rolled it back before. deploy sends the settings first, because an agent that cannot store the
+// settings should not be restarted. An agent with an unsupported protocol version also gets its Deployment, because the
+// Deployment may replace it with a compatible agent. An agent with another profile gets nothing. An old agent would
+// accept the Deployment and serve all users with the rights of the wrong profile. Changes that the hub makes for all
+// agents wait until it is this agent's turn. Changes to the spec do not wait.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -94,15 +94,16 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
 	}
 	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
-	// comes last, because it changes the condition that "before" points to
+	// This must come last, because it changes the condition in "before".
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 
-// decideAgent returns the AgentUpToDate condition, and reports whether it is known. It has no side effects.
+// decideAgent returns the AgentUpToDate condition. known is false if the state of the agent cannot be determined at the
+// moment. decideAgent has no side effects.
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
 	if !in.member.Connected() || in.member.ByNodeAgent() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
-		return c, false // the agent is disconnected, its leader has not checked yet, or no replica leads
+		return c, false // the agent is disconnected, no replica is the leader, or the leader has not checked yet
 	}
 	d, want := report.Deployment, in.deployed.digest
 	answer := (*members.ResponseError)(nil)
@@ -135,7 +136,7 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 			d.NotReady+". See in the member: kubectl -n "+protocol.AgentNamespace+" get pods")
 	case d.RolledOut && d.NodeAgents != "":
 		return condition(metav1.ConditionFalse, v1.ReasonNodeAgentsMissing, "The member has no node agents: "+d.NodeAgents+". Apply "+manifestOf(in)+" in the member")
-	// a temporarily unready pod does not change the Deployment
+	// a pod that is temporarily not ready does not change the Deployment
 	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue:
 		return condition(metav1.ConditionTrue, v1.ReasonAgentUpdated, "The agent's Deployment is as spec.agent says")
 	}
@@ -143,7 +144,7 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 }
 
 // otherProfile returns a message about an agent whose profile differs from the spec. The message explains what to do,
-// and which profile applies until then.
+// and which profile applies in the meantime.
 func otherProfile(in *input) string {
 	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile, which only its manifest can change. "+
 		"Apply %s in the member", in.cluster.Spec.Agent.Profile, manifestOf(in))
@@ -153,13 +154,14 @@ func otherProfile(in *input) string {
 	return message + ". Until then the agent serves reads only, and the hub delivers nothing there"
 }
 
-// manifestOf returns a phrase that names the Secret, and the key in it, with the member's manifest.
+// manifestOf returns a phrase that names the Secret with the member's manifest and the key of the manifest in that
+// Secret.
 func manifestOf(in *input) string {
 	return "the manifest in Secret " + registration.RegistrationSecret(in.name).Name + ", key " + registration.KeyManifest + ","
 }
 
-// unmanaged returns a message about an agent that cannot update itself, with advice. Older agents do not report the
-// reason.
+// unmanaged returns a message about an agent that cannot update itself. The message includes advice. Older agents do
+// not report the reason.
 func unmanaged(in *input, d *protocol.Deployment) string {
 	message := "The agent cannot change its own Deployment"
 	if d != nil && d.Message != "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeDirectAccess writes the DirectAccess condition, and an event when the condition becomes False for a new reason.
-// It removes the condition if the spec does not enable direct access.
+// writeDirectAccess writes the DirectAccess condition. It also emits an event when the condition becomes False for a
+// new reason. If the spec does not enable direct access, it removes the condition.
 func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	if !in.cluster.Spec.AuthorizedEndpoint.On() {
@@ -32,11 +32,11 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	if !now.ok && (before == nil || before.Reason != now.reason) {
 		update.Event(status.Event{Warning: true, Reason: now.reason, Action: "ServeDirectly", Message: now.message})
 	}
-	set(in, v1.ConditionDirectAccess, now) // comes last, because it changes the condition that "before" points to
+	set(in, v1.ConditionDirectAccess, now) // must be last, because it changes the value of "before"
 }
 
-// decideDirectAccess returns the DirectAccess condition, and reports whether it is known. The condition is unknown
-// while the member is disconnected, and while another list is being sent to the member.
+// decideDirectAccess returns the value of the DirectAccess condition. known is false while the member is disconnected,
+// and while newer data is being sent to the member.
 func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
 	cluster := in.cluster
 	switch {

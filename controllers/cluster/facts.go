@@ -24,10 +24,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// minorVersion matches the "v1.36" in "v1.36.3+k3s1".
+// minorVersion matches, for example, the "v1.36" in "v1.36.3+k3s1".
 var minorVersion = regexp.MustCompile(`^v\d{1,4}\.\d{1,4}`)
 
-// writeFacts writes the facts from the agent's report to the status. The facts about a lost member are kept.
+// writeFacts writes the facts in the agent's report to the status. If the member is lost, the status keeps the last
+// facts.
 func writeFacts(in *input) {
 	s := &in.cluster.Status
 	if in.identity != nil {
@@ -52,13 +53,13 @@ func writeFacts(in *input) {
 	switch {
 	case !in.cluster.Spec.AuthorizedEndpoint.On() || in.cluster.Spec.AuthorizedEndpoint.TLSSecretName != "":
 		s.DirectAuthority = ""
-	case isAuthority(report.DirectAuthority): // kubeconfigs will contain it
+	case isAuthority(report.DirectAuthority): // kubeconfigs will contain this certificate
 		s.DirectAuthority = report.DirectAuthority
 	}
 	if report.Version != "" {
 		s.Version = report.Version
 	}
-	if report.Distribution != "" { // only the replica that watches the nodes knows the count, once it has seen them
+	if report.Distribution != "" { // only the replica that watches the nodes knows their number
 		s.Distribution = report.Distribution
 	}
 	if n := report.Nodes; n != nil {
@@ -69,7 +70,7 @@ func writeFacts(in *input) {
 	}
 }
 
-// isAuthority reports whether text is exactly one CA certificate in PEM.
+// isAuthority reports whether text is exactly one CA certificate in PEM format.
 func isAuthority(text string) bool {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 || len(rest) > 0 || string(pem.EncodeToMemory(block)) != text {
@@ -79,7 +80,7 @@ func isAuthority(text string) bool {
 	return err == nil && certificate.IsCA
 }
 
-// factLabels returns labels by which users can select Clusters. Facts that are not valid label values are omitted.
+// factLabels returns labels that users can use to select Clusters. It omits facts that are not valid label values.
 func factLabels(in *input) map[string]string {
 	labels, report := map[string]string{}, in.member.Report
 	if report == nil {
@@ -91,7 +92,7 @@ func factLabels(in *input) map[string]string {
 	} {
 		value, had := in.cluster.Labels[key]
 		if fact[0] == "" && had {
-			labels[key] = value // not known at the moment; an apply without it would remove the label
+			labels[key] = value // the current value is unknown, but an apply without the label would remove it
 		} else if fact[1] != "" && len(validation.IsValidLabelValue(fact[1])) == 0 {
 			labels[key] = fact[1]
 		}
@@ -99,13 +100,13 @@ func factLabels(in *input) map[string]string {
 	return labels
 }
 
-// applyMetadata applies Drover's labels and finalizers. Other labels and finalizers stay unchanged.
+// applyMetadata applies Drover's labels and finalizers. It does not change other labels and finalizers.
 func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, labels map[string]string, finalizers []string) error {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))
 	object.SetNamespace(cluster.Namespace)
 	object.SetName(cluster.Name)
-	object.SetUID(cluster.UID) // do not recreate a Cluster that has just been deleted
+	object.SetUID(cluster.UID) // prevents the apply from recreating a deleted Cluster
 	object.SetLabels(maps.Clone(labels))
 	object.SetFinalizers(finalizers)
 	want := client.ApplyConfigurationFromUnstructured(object)
@@ -120,7 +121,7 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	return nil
 }
 
-// quantities drops invalid quantities. Reports have already been shortened by protocol.Report.Bound.
+// quantities drops invalid quantities. protocol.Report.Bound has already limited the size of the report.
 func quantities(raw map[string]string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, value := range raw {

@@ -23,11 +23,11 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// syncRecheck is the interval at which the links to the other replicas are checked.
+// syncRecheck is the interval at which the manager checks whether it knows the members of the other replicas.
 const syncRecheck = time.Second
 
-// chosenTokenRecheck is the interval at which the user's Secret is read again while no agent can join with the token in
-// it. The Secret has to be read again because such Secrets are not watched.
+// chosenTokenRecheck is the interval at which the user's Secret is read again as long as no agent can join with the
+// token in the Secret. Such Secrets are not watched, so they have to be read again.
 const chosenTokenRecheck = 30 * time.Second
 
 // input contains everything that a reconcile has read and decided so far.
@@ -35,21 +35,20 @@ type input struct {
 	cluster *v1.Cluster
 	name    types.NamespacedName
 	now     time.Time
-	settled time.Time // the time from which a missing agent counts as lost
-	synced  bool      // set if the members of the other replicas are known
+	settled time.Time // time after which a missing agent counts as lost
+	synced  bool      // whether the members of other replicas are known
 
-	// secret is the registration Secret, or nil if there is none. Set by gather.
+	// secret is the registration Secret, or nil if it does not exist. Set by gather.
 	secret *corev1.Secret
-	// foreignSecret is true if the registration Secret's name is used by a Secret that Drover did not create. Set by
-	// register.
+	// foreignSecret is true if a Secret that Drover did not create has the registration Secret's name. Set by register.
 	foreignSecret bool
-	// chosen is the token in the user's Secret, or the problem with the Secret. Set by gather if the spec names a
+	// chosen is the token in the user's Secret, or the problem with that Secret. Set by gather if the spec refers to a
 	// Secret.
 	chosen struct{ value, problem string }
 	// identity is the identity of the agent that joined, or nil if no agent has joined. Set by gather.
 	identity *registration.AgentIdentity
-	// tooMany is the workspace's limit on Clusters, if this Cluster exceeds the limit and nothing has been created for
-	// the Cluster yet. Otherwise it is 0. Set by gather.
+	// tooMany is the workspace's limit on Clusters if this Cluster exceeds the limit and nothing has been created for
+	// the Cluster yet. Otherwise, tooMany is 0. Set by gather.
 	tooMany int
 	// member is the member's state in the registry. Set by gather.
 	member members.State
@@ -63,8 +62,8 @@ type input struct {
 	// announced is the call that sends the settings. It is zero if the agent already has the current settings. Set by
 	// announce.
 	announced members.Call
-	// deployed contains the agent's Deployment that results from the spec, and the call that sends the Deployment. Set
-	// by deploy.
+	// deployed contains the Deployment that results from the spec, and the call that sends this Deployment to the
+	// agent. Set by deploy.
 	deployed deployed
 }
 
@@ -89,7 +88,7 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	if in.identity, err = registration.AgentOf(ctx, r.Client, cluster); err != nil {
 		return nil, err
 	}
-	if !in.peersRightful() { // the cache may not reflect a join from a moment ago
+	if !in.peersRightful() { // the cache may not contain a very recent join yet
 		if in.identity, err = registration.AgentOf(ctx, r.Live, cluster); err != nil {
 			return nil, err
 		}
@@ -110,7 +109,7 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	if ref == nil {
 		return nil
 	}
-	if len(validation.IsDNS1123Subdomain(ref.Name)) > 0 { // the client refuses to read some of these names on every call
+	if len(validation.IsDNS1123Subdomain(ref.Name)) > 0 { // the client rejects some invalid names on every read
 		in.chosen.problem = fmt.Sprintf("no Secret can have the name %q; name one with a join token in its key %s",
 			ref.Name, ref.Key)
 		return nil
@@ -132,27 +131,28 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 }
 
 // settling reports whether it is too early to change the status of a Cluster whose agent joined before this manager
-// started. This is the case if the agent has not reconnected or has not reported yet, and the status is still Ready or
+// started. It is too early if the agent has not reconnected or has not reported yet, and the status is still Ready or
 // empty.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
 	if in.identity == nil || !silent || in.synced && !in.member.LastSeen.IsZero() || !in.now.Before(in.settled) {
 		return false
 	}
-	// the condition is Unknown by default
+	// the default status of the condition is Unknown
 	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady)
 }
 
-// movingTime is how long a disconnected agent may take to appear on another replica. Agents open the new tunnel before
-// they leave the old one, but this manager may learn that the old tunnel has closed before it learns about the new one.
+// movingTime is how long a disconnected agent may take to reconnect to another replica. Agents open the new tunnel
+// before they close the old one. However, this manager may learn that the old tunnel has closed before it learns about
+// the new one.
 const movingTime = time.Second
 
-// arrivalTime is how long an agent that has joined may take to connect, and then to report, before this delay appears
-// in the status. These steps usually take milliseconds, so the status is written only once.
+// arrivalTime is how long an agent that has joined may take to connect, and then to report, before the status shows the
+// delay. These steps usually take milliseconds. Because of the wait, the status is usually written only once.
 const arrivalTime = 2 * time.Second
 
-// arriving returns the time by which an agent that has just joined or connected must have reported, or the zero time if
-// it has already reported.
+// arriving returns the time by which an agent that has just joined or connected must have reported. It returns the zero
+// time if the agent has already reported.
 func (in *input) arriving() time.Time {
 	switch {
 	case in.identity == nil || in.member.Report != nil || in.member.ReportErr != nil:
@@ -170,11 +170,12 @@ func (in *input) arriving() time.Time {
 }
 
 // replicaTime is how long a member must be connected only through node agents before the status shows this. When a hub
-// becomes available again, the node agents of many members may connect a few seconds before the replicas.
+// becomes available again, the node agents of many members may connect a few seconds before the agents' replicas.
 const replicaTime = 20 * time.Second
 
-// awaitingReplica returns the time by which a replica of the agent must have connected in addition to the node agent,
-// if the status shows the agent as connected. It returns the zero time if no replica is awaited.
+// awaitingReplica returns the time by which a replica of the agent must have connected. It returns the zero time if no
+// replica is awaited. A replica is awaited if the status shows the agent as connected but only a node agent is
+// connected.
 func (in *input) awaitingReplica() time.Time {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
 	if !in.member.ByNodeAgent() || was == nil || was.Status != metav1.ConditionTrue || was.Reason == v1.ReasonConnectedByNodeAgent {
@@ -188,7 +189,7 @@ func (in *input) awaitingReplica() time.Time {
 }
 
 // cloned reports whether, according to the status, two clusters share the Cluster's identity. A manager that has just
-// started cannot know this in any other way.
+// started can learn this only from the status.
 func (in *input) cloned() bool {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)
 	return in.member.Connected() && in.member.Clones == nil && was != nil && was.Reason == v1.ReasonIdentityMismatch
@@ -230,7 +231,7 @@ func (in *input) tunnelExpected() time.Time {
 	return in.settled
 }
 
-// lookAgain returns the time after which the status will change without any event, or zero if it will not.
+// lookAgain returns the time after which the status will change without any event, or zero if it will not change.
 func (in *input) lookAgain() time.Duration {
 	var moments []time.Time
 	switch {

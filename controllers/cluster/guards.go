@@ -11,13 +11,14 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeGuardsApplied writes the GuardsApplied condition, and emits an event when the guards fail or recover.
+// writeGuardsApplied writes the GuardsApplied condition. It emits an event when the guards can no longer be applied,
+// and when they are applied again.
 func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	before := meta.FindStatusCondition(*conditions, v1.ConditionGuardsApplied)
 	now, known := decideGuards(guards)
 	if guards.Stage == delivery.Refused && guards.Reason == v1.ReasonAgentReadOnly {
-		// nothing is delivered to this member, so there is nothing to guard
+		// nothing is delivered to this member, so no guards are needed
 		meta.RemoveStatusCondition(conditions, v1.ConditionGuardsApplied)
 		return
 	}
@@ -27,11 +28,11 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	if first := before == nil; first && !now.ok || !first && before.Reason != now.reason {
 		update.Event(status.Event{Warning: !now.ok, Reason: now.reason, Action: "Guard", Message: now.message})
 	}
-	set(in, v1.ConditionGuardsApplied, now) // comes last, because it changes the condition that "before" points to
+	set(in, v1.ConditionGuardsApplied, now) // must be last, because it changes the value of "before"
 }
 
-// decideGuards returns the GuardsApplied condition, and reports whether it is known. The condition is unknown while
-// guards are being sent or the member is disconnected.
+// decideGuards returns the value of the GuardsApplied condition. known is false while the member is disconnected, and
+// while guards are being sent to the member.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:
@@ -42,7 +43,7 @@ func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	return conditionValue{}, false
 }
 
-// undelivered returns the value of a condition for a set that could not be delivered to the member.
+// undelivered returns the condition value for a set that could not be delivered to the member.
 func undelivered(o delivery.Outcome, message string) conditionValue {
 	if len(o.Failures) > 0 {
 		message += ". " + delivery.Explain(o.Failures[0])
@@ -50,8 +51,7 @@ func undelivered(o delivery.Outcome, message string) conditionValue {
 	return conditionValue{reason: o.Reason, message: message}
 }
 
-// guarded returns the outcome of delivering the guards to a member. The outcome is unknown if there is no delivery
-// store.
+// guarded returns the outcome of delivering the guards to a member. The outcome is unknown if no delivery store exists.
 func (r *Reconciler) guarded(in *input) delivery.Outcome {
 	if r.Guards == nil {
 		return delivery.Outcome{Stage: delivery.Pending}

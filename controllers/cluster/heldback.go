@@ -20,14 +20,15 @@ import (
 
 // stop describes where the rollout of agent upgrades has stopped because too many upgrades failed.
 type stop struct {
-	workspace string   // empty if the upgrade has stopped in all workspaces
-	failed    []string // the Clusters whose agents failed there
-	allowed   int      // the number of upgrades that may fail
+	workspace string   // empty if the rollout has stopped in all workspaces
+	failed    []string // Clusters whose agents failed to upgrade
+	allowed   int      // number of upgrades that may fail
 }
 
-// holdBack returns the agents in all workspaces that are not held back by failures of their own. It also returns where
-// the rollout has stopped. If it has stopped in all workspaces, the first stop says so. A member's administrator can
-// make the upgrade of that member's agent fail, but must not be able to stop other upgrades.
+// holdBack returns the agents that can be upgraded, from all workspaces in which the rollout has not stopped. An agent
+// in a stopped workspace is included only while its own upgrade is in progress. holdBack also returns where the rollout
+// has stopped. If the rollout has stopped in all workspaces, the first stop has no workspace. A member's administrator
+// can make the upgrade of that member's agent fail, but must not be able to stop the upgrades in other workspaces.
 func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, stops []stop) {
 	groups, failed := map[string]rollout.Group{}, map[string][]string{}
 	for _, c := range all {
@@ -58,7 +59,7 @@ func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, sto
 		workspace, _, _ := strings.Cut(c.Name, "/")
 		if !held[workspace] {
 			going = append(going, c)
-			// it occupies a slot until it ends
+			// the upgrade occupies a slot until it ends
 		} else if c.Claim != nil && c.Claim.Complete == nil && c.Claim.Failed == nil {
 			c.Selected = false
 			going = append(going, c)
@@ -67,8 +68,8 @@ func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, sto
 	return going, stops
 }
 
-// report reports once where the rollout has stopped, both in the log and as an event on the first Cluster whose upgrade
-// failed there.
+// report reports each stop of the rollout once. It writes to the log, and emits an event on the first Cluster whose
+// upgrade failed in the affected workspace.
 func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []stop) {
 	u.mu.Lock()
 	before := u.stopped
@@ -88,7 +89,8 @@ func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []st
 	}
 }
 
-// message describes what happened and what to do. An event in one workspace never names a Cluster in another workspace.
+// message describes what happened and what to do. An event in one workspace must not name a Cluster in another
+// workspace.
 func (s stop) message() string {
 	where, named := "of agents has stopped in all workspaces", ""
 	if s.workspace != "" {

@@ -20,16 +20,16 @@ import (
 
 // Places decides which Clusters in a workspace are within the workspace's limit. The oldest Clusters have precedence.
 type Places struct {
-	most int // of one workspace; 0 means no limit
+	most int // limit for each workspace; 0 means no limit
 
 	mu         sync.Mutex // guards the fields below
 	workspaces map[string][]place
 }
 
-// NewPlaces returns a Places for a limit on the number of Clusters in each workspace. Zero means no limit.
+// NewPlaces returns a Places that allows at most the given number of Clusters in each workspace. Zero means no limit.
 func NewPlaces(most int) *Places { return &Places{most: most} }
 
-// place is the position of a Cluster in the order of its workspace.
+// place is a Cluster's position in its workspace. Clusters are ordered by age.
 type place struct {
 	created time.Time
 	name    string
@@ -66,7 +66,7 @@ func (p *Places) add(object client.Object) {
 	}
 }
 
-// remove removes a Cluster, and returns the Cluster that takes its place, if there is one.
+// remove removes a Cluster. If another Cluster moves up within the limit, remove returns that Cluster.
 func (p *Places) remove(object client.Object) (next types.NamespacedName, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

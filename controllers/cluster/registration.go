@@ -17,12 +17,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register writes the registration Secret with the token in force and the agent's manifest. If an agent is about to
-// reconnect, the manifest is not written until the agent has reconnected, because it is not needed earlier, and
-// comparing manifests is half the work of a reconcile.
+// register writes the registration Secret, which contains the token in force and the agent's manifest. If an agent is
+// about to reconnect, register does not write the manifest until the agent has reconnected. The manifest is not needed
+// earlier, and comparing manifests takes half the time of a reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
-		return nil // the status reports it
+		return nil // the status reports the problem
 	}
 	made := false
 	// the cache may not contain a token that was just created
@@ -34,7 +34,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 		in.token, made = decideToken(in)
 	}
 	if in.token.Value == "" {
-		return nil // the user's token does not exist yet; the status reports it
+		return nil // the user's token does not exist yet; the status reports this
 	}
 	if returning && !made && in.secret != nil && in.token.Used == registration.ReadToken(in.secret, 0).Used {
 		return nil
@@ -43,11 +43,12 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if err != nil || in.secret != nil && registration.UpToDate(in.secret, want) {
 		return err
 	}
-	// If the Secret was created or changed in the meantime, this returns an error, and the next reconcile reads it.
+	// WriteSecret returns an error if the Secret was created or changed in the meantime. The next reconcile then reads
+	// it again.
 	if err := owned.WriteSecret(ctx, r.Client, in.secret, want); err != nil {
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
-	if made && in.identity == nil { // otherwise no agent needs it
+	if made && in.identity == nil { // otherwise no agent needs the token
 		update.Event(status.Event{
 			Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: in.token.Announcement(in.cluster),
 		})
@@ -55,13 +56,14 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	return nil
 }
 
-// decideToken returns the token in force, and reports whether it is new. It has no side effects, and is deterministic
-// except for new tokens.
+// decideToken returns the token in force, and reports whether the token is new. It has no side effects, and is
+// deterministic except for new tokens.
 //
-// A token stays in force until the user replaces it, either in the Secret that the spec names or by deleting the
-// registration Secret. Once an agent has joined or is joining, only the deletion counts, because an agent that joins
-// with another token replaces the first agent, and users who can change the spec are not necessarily allowed to replace
-// the agent. A token that was used by an agent that has since been revoked is useless, and is therefore replaced.
+// A token stays in force until the user replaces it. The user can replace it in the Secret that the spec refers to, or
+// by deleting the registration Secret. Once an agent has joined or is joining, only deleting the Secret has an effect:
+// an agent that joins with another token replaces the first agent, and users who can change the spec are not
+// necessarily allowed to replace the agent. If the agent that used a token has been revoked, the token is useless and
+// is replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: in.cluster.Spec.Registration.TokenTTL.Duration}
@@ -103,7 +105,8 @@ func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
 	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, APIServer: in.cluster.Spec.AuthorizedEndpoint.ByAPIServer(), Token: in.token.Value, Settings: in.settings}
 }
 
-// label sets the finalizer, and the labels for the facts that the agent has reported, unless they are already set.
+// label sets the finalizer and the labels for the facts that the agent has reported. It writes nothing if they are
+// already set.
 func (r *Reconciler) label(ctx context.Context, in *input) error {
 	facts := factLabels(in)
 	if labels.ValidatedSetSelector(facts).Matches(labels.Set(in.cluster.Labels)) && slices.Contains(in.cluster.Finalizers, v1.FinalizerUninstall) {

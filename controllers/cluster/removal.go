@@ -42,13 +42,14 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	if neverThere(in) || cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
-	// An agent that has removed itself no longer has a tunnel, so the response is checked before the connection.
+	// An agent that has uninstalled itself no longer has a tunnel. The response is therefore checked before the
+	// connection.
 	call := r.Members.StartUninstall(in.name)
 	// a node agent cannot uninstall the agent
 	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent())
 	if undecided && in.now.Before(deadline) {
 		writeRemoving(in, update)
-		// a reconcile is triggered earlier if the call ends or a new tunnel opens
+		// the end of the call or a new tunnel triggers an earlier reconcile
 		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil
 	}
 	update.Event(uninstalled(call))
@@ -60,8 +61,7 @@ func neverThere(in *input) bool {
 	return in.identity == nil && !in.member.Connected() && in.synced && in.cluster.Status.ClusterUID == ""
 }
 
-// uninstalled returns an event with the result of the uninstallation. The Cluster's deletion continues regardless of
-// the result.
+// uninstalled returns an event with the result of the uninstallation. The Cluster is deleted regardless of the result.
 func uninstalled(call members.Call) status.Event {
 	switch {
 	case errors.Is(call.Err, members.ErrNotConnected):
@@ -84,8 +84,8 @@ func uninstalled(call members.Call) status.Event {
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }
 
-// release removes the finalizer. The Cluster's Secrets are removed through their owner references, and its tunnels are
-// closed once the Cluster is gone.
+// release removes the finalizer. The Cluster's Secrets are then deleted because of their owner references. The
+// Cluster's tunnels are closed once the Cluster is gone.
 func (r *Reconciler) release(ctx context.Context, in *input) error {
 	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {
 		return err

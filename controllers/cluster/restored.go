@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeUnconfirmed records in the status the changes to the member that a restored hub holds back until they are
-// confirmed. The status stays unchanged while these changes are unknown.
+// writeUnconfirmed lists in the status the changes to the member that are waiting for confirmation after a restore of
+// the hub. The status stays unchanged while these changes are unknown.
 func (r *Reconciler) writeUnconfirmed(in *input, update *status.Update) {
 	if r.Unconfirmed == nil {
 		return

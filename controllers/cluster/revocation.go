@@ -19,16 +19,17 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// Revoker closes tunnels to this replica if they do not, or no longer, belong to their Cluster's agent. It runs on
-// every replica, even if the other replicas cannot reach it.
+// Revoker closes tunnels to this replica that do not belong to the current agent of their Cluster. It runs on every
+// replica, even if the other replicas cannot reach it.
 type Revoker struct {
-	// Client reads from the cache and Live from the API server, so no tunnel is closed because of an outdated cache.
+	// Client reads from the cache. Live reads from the API server, so that an outdated cache never causes a tunnel to
+	// be closed.
 	Client  client.Reader
 	Live    client.Reader
 	Tunnels *members.Tunnels
 }
 
-// Reconcile closes a Cluster's tunnels unless its current agent owns them.
+// Reconcile closes a Cluster's tunnels that do not belong to the Cluster's current agent.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	name := req.NamespacedName
 	for _, reader := range []client.Reader{r.Client, r.Live} {
@@ -45,7 +46,8 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 }
 
 // dismiss closes the tunnels of agents that do not belong to the Cluster. If the whole workspace is being deleted, the
-// agent's Secret may be deleted before the Cluster. In that case, the tunnel is still needed to uninstall the agent.
+// agent's Secret may be deleted before the Cluster. In that case, dismiss keeps the tunnel, because the hub still needs
+// it to uninstall the agent.
 func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	name := client.ObjectKeyFromObject(cluster)
 	peers := r.Tunnels.Local(name)
@@ -57,7 +59,7 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	for i, reader := range []client.Reader{r.Client, r.Live} {
 		if i > 0 { // the Cluster may have been replaced by now
 			if err := reader.Get(ctx, name, cluster); err != nil {
-				return client.IgnoreNotFound(err) // the event for the change follows
+				return client.IgnoreNotFound(err) // the event for the change triggers another reconcile
 			}
 		}
 		var err error

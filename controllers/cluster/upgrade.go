@@ -16,12 +16,12 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// upgradeTime is how long an agent may take to reconnect with a new Deployment. The agent itself restores the former
-// Deployment after two minutes per replica.
+// upgradeTime is how long an agent may take to reconnect with a new Deployment. If an upgrade fails, the agent itself
+// restores the former Deployment after two minutes per replica.
 const upgradeTime = 15 * time.Minute
 
-// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in the hub's configuration, and
-// everything that this manager version creates for a Cluster without settings.
+// hubRevision returns a digest of the hub's part of an agent's Deployment. That part consists of the defaults in the
+// hub's configuration, and everything that this manager version creates for a Cluster without its own settings.
 func (r *Reconciler) hubRevision() (string, error) {
 	nothing := &input{cluster: &v1.Cluster{}, settings: r.Settings()}
 	d, err := (&registration.Manifests{}).Deployment(registration.ManifestInput{Image: r.image(nothing), Agent: registration.WithDefaults(v1.Agent{}, r.Agent), Trust: v1.TrustSystem,
@@ -68,13 +68,13 @@ func (r *Reconciler) observeAgent(in *input) error {
 	return nil
 }
 
-// look builds the Deployments that may be sent to the agent, and writes the agent's report about its own Deployment to
-// the status.
+// look builds the Deployments that may be sent to the agent. It also writes what the agent reports about its Deployment
+// to the status.
 func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	agent := in.cluster.Status.Agent
 	said := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	if agent.ObservedGeneration == 0 && said != nil && said.Status == metav1.ConditionTrue {
-		agent.ObservedGeneration = said.ObservedGeneration // an older manager did not write this field
+		agent.ObservedGeneration = said.ObservedGeneration // older managers did not write this field
 	}
 	if in.deployed.want, err = r.manifests.Deployment(r.manifestInput(in)); err != nil {
 		return err
@@ -104,9 +104,9 @@ func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	return nil
 }
 
-// own returns the Deployment for a spec that a user has changed since the agent's Deployment was created. It uses the
-// agent's current image, unless the spec names one. A user's change does not wait for the agent's turn. own returns nil
-// if the spec has not changed, or if the agent's Deployment is unknown.
+// own returns the Deployment for a spec that a user has changed since the agent's Deployment was created. This
+// Deployment uses the agent's current image, unless the spec sets an image. A user's change does not wait for the
+// agent's turn. own returns nil if the spec has not changed, or if the agent's Deployment is unknown.
 func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	agent := in.cluster.Status.Agent
 	switch {
@@ -123,8 +123,8 @@ func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	return &d, err
 }
 
-// agent returns the status field for the agent, and sets it if necessary. The result shares no memory with the Cluster
-// or its former status.
+// agent returns the status field for the agent, and creates it if necessary. The result shares no memory with the
+// Cluster or with its former status.
 func (in *input) agent() *v1.AgentStatus {
 	if in.cluster.Status.Agent == nil {
 		in.cluster.Status.Agent = &v1.AgentStatus{}
@@ -132,7 +132,7 @@ func (in *input) agent() *v1.AgentStatus {
 	return in.cluster.Status.Agent
 }
 
-// deploymentReport returns a connected agent's report about its Deployment, or nil if there is none.
+// deploymentReport returns a connected agent's report about its Deployment, or nil if the agent has not sent one.
 func (in *input) deploymentReport() *protocol.Deployment {
 	if !in.member.Connected() || in.member.Report == nil {
 		return nil
@@ -140,7 +140,6 @@ func (in *input) deploymentReport() *protocol.Deployment {
 	return in.member.Report.Deployment
 }
 
-// fail records that an upgrade has failed.
 func fail(up *v1.AgentUpgrade, now time.Time) {
 	if at := stamp(now); up.Complete == nil && up.Failed == nil {
 		up.Failed = &at
@@ -160,8 +159,8 @@ func (in *input) upgradeDue() time.Time {
 }
 
 // mayUpgrade reports whether the agent may get the current version of the hub's part of its Deployment. If the agent's
-// turn has come, the function records this in the status. An incompatible agent does not have to wait, because it
-// serves no requests that an upgrade could interrupt.
+// turn has come, mayUpgrade records this in the status. An incompatible agent does not have to wait, because it serves
+// no requests that an upgrade could interrupt.
 func (r *Reconciler) mayUpgrade(in *input) bool {
 	agent := in.cluster.Status.Agent
 	if r.Upgrades == nil || versionSkew(in.member.Report) != "" || r.Upgrades.begun(agent) {

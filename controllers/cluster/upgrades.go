@@ -27,41 +27,42 @@ import (
 const (
 	// lookedAtRecheck is the interval at which this leader checks whether it has reconciled all Clusters.
 	lookedAtRecheck = time.Second
-	// maxFailedNamed is the maximum number of Clusters that an event names.
+	// maxFailedNamed is the maximum number of Clusters that an event lists.
 	maxFailedNamed = 5
 )
 
-// Upgrades decides which agent is upgraded next, in the same way as package rollout decides for Plans. It is a
-// reconciler with a single request for all Clusters. Its state comes from the reconciles of Clusters, each of which
-// reports the state of the Cluster's agent. A new leader first collects this state.
+// Upgrades decides which agent is upgraded next. It uses package rollout, as Plans do. It is a reconciler with a single
+// request for all Clusters. When a Cluster is reconciled, the reconciler reports the state of the Cluster's agent to
+// Upgrades. A new leader first collects these states.
 type Upgrades struct {
 	Client   client.Reader
 	Recorder events.EventRecorder
-	// Pace returns the pace for the given number of Clusters.
+	// Pace returns the rollout limits for the given number of Clusters.
 	Pace func(clusters int) rollout.Pace
 	Now  func() time.Time
 
-	kept registration.Manifests // with the images that the agents have
+	kept registration.Manifests // manifests with the agents' current images
 
 	mu       sync.Mutex // guards the fields below
 	revision string
 	settled  time.Time // no upgrade starts before this time
 	agents   map[types.NamespacedName]agentState
 	turns    map[types.NamespacedName]v1.AgentUpgrade // turns that have been assigned but are not in any status yet
-	stopped  map[string]bool                          // the workspaces for which the event was sent; "" means all
+	stopped  map[string]bool                          // workspaces reported by an event; "" means all
 	changed  func()
 	begin    func(types.NamespacedName)
 }
 
-// agentState contains the facts about an agent that a reconcile of its Cluster has collected.
+// agentState contains the facts about an agent that the reconcile of the agent's Cluster has collected.
 type agentState struct {
-	// away explains why the agent cannot be upgraded now. It is empty if the agent can be upgraded.
+	// away explains why the agent cannot be upgraded at the moment. It is empty if the agent can be upgraded.
 	away string
-	// out is true if the hub cannot change the agent at all, or if its image is set by the user and has failed.
+	// out is true if the hub cannot change the agent at all. It is also true if a user has set the agent's image and
+	// that image has failed.
 	out bool
-	// waits is true if the agent's Deployment differs from the desired one.
+	// waits is true if the agent's Deployment differs from the desired Deployment.
 	waits bool
-	// upgrade is the agent's part in the current upgrade, or nil if it has none.
+	// upgrade is the agent's part in the current upgrade, or nil if the agent takes no part.
 	upgrade *v1.AgentUpgrade
 }
 
@@ -70,7 +71,7 @@ func (a agentState) pending() bool {
 	return a.waits || a.upgrade != nil && a.upgrade.Complete == nil
 }
 
-// OnChange sets a function that is called whenever a decision may have to change.
+// OnChange sets a function that is called whenever the next decision may differ from the last one.
 func (u *Upgrades) OnChange(f func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -109,7 +110,6 @@ func (u *Upgrades) wake() {
 	}
 }
 
-// observe records the state of an agent.
 func (u *Upgrades) observe(name types.NamespacedName, now agentState) {
 	u.mu.Lock()
 	before := u.agents[name]
@@ -148,7 +148,7 @@ func (u *Upgrades) turn(name types.NamespacedName) *v1.AgentUpgrade {
 	return nil
 }
 
-// Reconcile assigns a turn to as many agents as can be upgraded now.
+// Reconcile assigns turns to all agents that can be upgraded now.
 func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	var list v1.ClusterList
 	if err := u.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -194,7 +194,7 @@ func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.N
 	if len(stops) > 0 && stops[0].workspace == "" {
 		return nil, rollout.Wait{}, stops
 	}
-	pace.MaxFailed = len(all) // holdBack has counted them
+	pace.MaxFailed = len(all) // holdBack has already checked the number of failures
 	fleet, err := rollout.NewFleet(going, rollout.FleetPlan{Pace: pace, Revision: u.revision}, now)
 	if err != nil { // the configuration has already been validated
 		return nil, rollout.Wait{Reason: v1.ReasonInvalidSelector, Message: err.Error()}, stops
@@ -212,8 +212,8 @@ func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.N
 	}
 }
 
-// gather returns the agents in the form that package rollout uses, sorted by name, and reports whether this leader has
-// reconciled all Clusters.
+// gather returns the agents in the form that package rollout uses, sorted by name. It also reports whether this leader
+// has reconciled all Clusters.
 func (u *Upgrades) gather(clusters []v1.Cluster) (all []rollout.Cluster, known bool) {
 	for i := range clusters {
 		c := &clusters[i]

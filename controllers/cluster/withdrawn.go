@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removeLeft returns the command that removes all delivered objects, but not the agent. Namespaces are kept. The
-// command also works if the member does not serve the Plan kind.
+// removeLeft returns the command that removes all delivered objects except namespaces. The command does not remove the
+// agent. It also works if the member does not serve the Plan kind.
 func removeLeft() string {
 	var resources []string
 	for _, kind := range protocol.SetKinds() {
@@ -26,8 +26,8 @@ func removeLeft() string {
 		" delete secrets --field-selector type=" + v1.Group + "/set"
 }
 
-// writeWithdrawn lists the objects that are still in force in a member whose agent is not permitted to remove them. The
-// condition stays unchanged until the leader has reported.
+// writeWithdrawn lists the objects that the agent may not remove and that therefore still exist in the member. The
+// condition stays unchanged until the agent's leader has reported.
 func writeWithdrawn(in *input, update *status.Update) {
 	report := in.member.Report
 	if report == nil || !report.Leader {

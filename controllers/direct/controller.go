@@ -47,14 +47,15 @@ type Reconciler struct {
 	// Client reads from a cache.
 	Client     client.Reader
 	Deliveries Deliverer
-	// Issuer is nil if users do not sign in to the hub. In that case, there is no direct access.
+	// Issuer is nil if users do not sign in to the hub. Direct access is not available in that case.
 	Issuer *signin.Server
 	Now    func() time.Time
 
 	denials denials
 }
 
-// Reconcile delivers the data to one Cluster's member, after each change, and before the data in the member expires.
+// Reconcile delivers the data to one Cluster's member. It does so after each change, and before the data in the member
+// expires.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Direct, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}
@@ -82,11 +83,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
-// errNoURL is returned for a Cluster if the server of its endpoint is not a valid URL. The schema rejects such values,
-// but the object may be older than the schema.
+// errNoURL is returned for a Cluster if the server in spec.authorizedEndpoint is not a valid URL. The schema rejects
+// such values, but the Cluster may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 
-// access returns the data that a member must have now, and the time when it needs newer data.
+// access returns the data that a member should currently have, and the time when the member needs newer data.
 func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.DirectAccess, time.Time, error) {
 	endpoint := cluster.Spec.AuthorizedEndpoint
 	server, err := url.Parse(endpoint.Server)
@@ -118,9 +119,9 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 	return access, again, nil
 }
 
-// validity returns the time until which a member may use its current data, and the time when it gets newer data. Data
-// is valid for at least a quarter longer than the time for which users should be able to work without the hub. Times
-// are rounded to whole quarters of this time, so a new leader does not deliver the same data again.
+// validity returns the time until which a member may use its current data, and the time when the member gets newer
+// data. The data is valid for at least a quarter longer than users should be able to work without the hub. The times
+// are rounded to whole quarters of that period, so that a new leader does not deliver the same data again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
 	begun := now.UTC().Truncate(quarter)
@@ -148,22 +149,22 @@ func content(access protocol.DirectAccess) (*set.Set, error) {
 
 // denials is the list of ended sessions, which is the same for all Clusters. The zero value is an empty list.
 type denials struct {
-	changes atomic.Int64 // the number of changes that may affect the list
-	waking  atomic.Bool  // set if all Clusters will soon be queued
+	changes atomic.Int64 // number of changes that may affect the list
+	waking  atomic.Bool  // whether all Clusters will be queued soon
 
-	mu    sync.Mutex // guards the fields below, and makes only one caller build the list
-	made  int64      // the value of changes when the list was built, plus 1; 0 if it has not been built
+	mu    sync.Mutex // guards the fields below and ensures that only one caller builds the list
+	made  int64      // value of changes when the list was built, plus 1; 0 if it has not been built
 	list  []string
-	again time.Time // when the first session leaves the list; zero if none does
+	again time.Time // time when the first session leaves the list; zero if none does
 }
 
-// denied returns the list. The first call after a change builds the list, so the sessions are read only once for all
-// Clusters.
+// denied returns the list. Only the first call after a change builds the list, so the sessions are not read again for
+// each Cluster.
 func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	d := &r.denials
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.changes.Load() + 1 // a later change makes the next call build the list again
+	now := d.changes.Load() + 1 // after a later change, the next call builds the list again
 	if d.made == now && (d.again.IsZero() || r.Now().Before(d.again)) {
 		return d.list, d.again, nil
 	}
@@ -175,8 +176,8 @@ func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	return list, again, nil
 }
 
-// wake marks the list as outdated. After a short delay, which combines many changes, it wakes the reconciler for all
-// Clusters with direct access.
+// wake marks the list as outdated. After a short delay, it enqueues all Clusters with direct access. Because of the
+// delay, many changes cause only one update.
 func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], later time.Duration) {
 	r.denials.changes.Add(1)
 	if !r.denials.waking.CompareAndSwap(false, true) {
@@ -198,7 +199,7 @@ func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimiting
 	})
 }
 
-// Handler wakes the reconciler for all Clusters on an event that may change their members' data.
+// Handler enqueues all Clusters with direct access when an event may change their members' data.
 func (r *Reconciler) Handler(later time.Duration) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	on := func(ctx context.Context, q queue, before, after client.Object) {

@@ -3,7 +3,7 @@
 
 // Package host reconciles Host.
 //
-// It follows a machine as it joins, gets its instructions, reports its progress, is cleaned and is released.
+// It handles a machine from joining to release, including its instructions, progress and cleanup.
 package host
 
 import (
@@ -45,8 +45,8 @@ type Reconciler struct {
 	// Trust determines how agents verify the hub.
 	Trust v1.Trust
 	History
-	// Settled reports whether agents have had time to reconnect since this manager started to accept tunnels. Until it
-	// reports true, a missing agent does not count as lost.
+	// Settled reports whether agents have had time to reconnect since this manager started to accept tunnels. A missing
+	// agent does not count as lost until Settled returns true.
 	Settled func() bool
 	Now     func() time.Time
 
@@ -58,7 +58,7 @@ func Member(host types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
 }
 
-// OfMembers adapts a source of member names. It passes on only the names of Hosts.
+// OfMembers adapts a source of member names so that it passes on only the names of Hosts.
 func OfMembers(on func(func(types.NamespacedName))) func(func(types.NamespacedName)) {
 	return func(wake func(types.NamespacedName)) {
 		on(func(member types.NamespacedName) {
@@ -85,30 +85,30 @@ type input struct {
 	member types.NamespacedName
 	now    time.Time
 	term   string
-	// settling reports whether a missing agent may still reconnect, after a restart of the manager or after many agents
+	// settling reports whether a missing agent may still reconnect after a restart of the manager or after many agents
 	// were lost at the same time.
 	settling bool
 
-	secret   *corev1.Secret              // the Secret with the join token; nil if there is none
-	foreign  bool                        // whether another Secret has the name of the token Secret
+	secret   *corev1.Secret              // Secret with the join token; nil if it does not exist
+	foreign  bool                        // whether another Secret has the name of the join Secret
 	identity *registration.AgentIdentity // nil if no agent has joined
 	state    members.State
 	token    registration.Token
 
 	// version is the version of the instructions that the host must have, or empty if the host must not have any.
-	// invalid describes the problem with the instructions.
+	// invalid describes the problem with invalid instructions.
 	version, invalid string
 	// call is the call that sends the instructions. It is zero if the host already has the right instructions.
 	call members.Call
-	err  error // of register
-	// held is the change that is waiting for an administrator's confirmation, or nil if there is none.
+	err  error // error from register
+	// held is the change that is waiting for an administrator's confirmation, or nil if no change is waiting.
 	held *v1.RestoreStatus
-	// owner is the owner of the hub's instructions, if changes to the host are held back. It is nil if the owner is
+	// owner is the owner of the hub's instructions if changes to the host are held back. It is nil if the owner is
 	// unknown.
 	owner *string
 }
 
-// report returns the host's report, or nil if there is none.
+// report returns the host's report, or nil if the host has not sent one.
 func (in *input) report() *protocol.HostReport {
 	if !in.state.Connected() || in.state.Report == nil {
 		return nil
@@ -160,7 +160,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	if in.secret, in.foreign, err = registration.SecretOf(ctx, r.Client, host); err == nil {
 		in.identity, err = registration.AgentOf(ctx, r.Client, host)
 	}
-	if err == nil && in.identity == nil { // the cache may not reflect a join from a moment ago
+	if err == nil && in.identity == nil { // the cache may not contain a very recent join yet
 		in.identity, err = registration.AgentOf(ctx, r.Live, host)
 	}
 	if err != nil {
@@ -204,8 +204,8 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	return nil
 }
 
-// decideToken returns the token in force, and reports whether it is new. A token stays in force until its Secret is
-// deleted. If an agent has used the token and has since been revoked, the token is replaced.
+// decideToken returns the token in force, and reports whether the token is new. A token stays in force until its Secret
+// is deleted. If the agent that used the token has been revoked, the token is replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	token, made := registration.TokenOf(in.secret, in.host), false
 	if !registration.ValidToken(token.Value) || token.Created.IsZero() || token.Used && in.identity == nil {
@@ -219,9 +219,9 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver sends the settings and then the instructions to a connected agent, if they differ from the agent's own. If
-// the host's state is newer than the hub's, the instructions wait for a confirmation. If such a host already has the
-// hub's instructions, they are sent again together with the hub's checkpoint.
+// handOver sends a connected agent its settings and then its instructions, unless the agent already has them. If the
+// host's state is newer than the hub's, the instructions wait for confirmation. If the host already has the hub's
+// instructions, handOver sends them again to deliver the hub's checkpoint.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {
@@ -241,15 +241,15 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	}
 	secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host))
 	if in.version == "" {
-		// The cache may be outdated, and does not contain Secrets without Drover's labels. Since cleaning a machine
-		// cannot be undone, the Secret is read from the API server.
+		// The cache may be outdated, and does not contain Secrets without Drover's labels. Cleaning a machine cannot be
+		// undone, so the Secret is read from the API server.
 		if err == nil && !holdsInstructions(secret, in.host) {
 			r.give(in, "", nil)
 		}
 		return err
 	}
 	if err != nil || secret == nil || secret.Type != v1.SecretTypeHostPlan || version(secret) != in.version {
-		return err // the newer Secret triggers an event
+		return err // the newer Secret triggers another reconcile
 	}
 	if _, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err != nil {
 		in.invalid = err.Error()
@@ -265,7 +265,7 @@ func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
 		secret.Labels[v1.LabelHost] == host.Name
 }
 
-// version returns an identifier of the content of a Secret with instructions.
+// version returns an identifier for the content of a Secret that contains instructions.
 func version(secret *corev1.Secret) string { return string(secret.UID) + "." + secret.ResourceVersion }
 
 func secretName(host *v1.Host) types.NamespacedName {
@@ -277,7 +277,7 @@ func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change fun
 	return owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, change)
 }
 
-// lookAgain returns the time after which the status will change without any event, or zero if it will not.
+// lookAgain returns the time after which the status will change without any event, or zero if it will not change.
 func (in *input) lookAgain() time.Duration {
 	switch {
 	case in.identity == nil && in.now.Before(in.token.Expires()):

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// inUse returns the finalizers of other controllers that use the Host. If the machine is part of a cluster, it is
-// cleaned only after its node has been removed from the cluster.
+// inUse returns the finalizers of other controllers that use the Host. If the machine is part of a cluster, the machine
+// is not cleaned until its node has been removed from the cluster.
 func (in *input) inUse() (others []string) {
 	for _, f := range in.host.Finalizers {
 		if f != v1.FinalizerUninstall && f != metav1.FinalizerDeleteDependents && f != metav1.FinalizerOrphanDependents {
@@ -35,8 +35,8 @@ func (in *input) inUse() (others []string) {
 	return others
 }
 
-// remove cleans the machine, removes the agent from it, and removes the finalizer from the Host. A machine that is not
-// connected is left unchanged.
+// remove cleans the machine, uninstalls the agent, and removes the finalizer from the Host. If the machine is not
+// connected, nothing on the machine is changed.
 func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Update) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(in.host, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil
@@ -66,10 +66,10 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
-// clean withdraws the instructions and waits until the host is clean.
+// clean removes the instructions from the host and waits until the host is clean.
 func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 	if report.Progress.Phase != protocol.HostCleaning {
-		r.give(in, "", nil) // without a confirmation, because the deletion of a Host cannot be undone anyway
+		r.give(in, "", nil) // needs no confirmation, because the deletion of a Host cannot be undone anyway
 	}
 	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, progressStatus(report)
 	setRemoving(in.host, "the machine is being cleaned")
@@ -88,16 +88,17 @@ func (r *Reconciler) release(ctx context.Context, in *input) error {
 	return err
 }
 
-// Revoker closes tunnels to this replica if they do not, or no longer, belong to their Host's agent. It runs on every
+// Revoker closes tunnels to this replica that do not belong to the current agent of their Host. It runs on every
 // replica.
 type Revoker struct {
-	// Client reads from the cache and Live from the API server, so no tunnel is closed because of an outdated cache.
+	// Client reads from the cache. Live reads from the API server, so that an outdated cache never causes a tunnel to
+	// be closed.
 	Client  client.Reader
 	Live    client.Reader
 	Tunnels *members.Tunnels
 }
 
-// Reconcile closes a Host's tunnels unless its current agent owns them.
+// Reconcile closes a Host's tunnels that do not belong to the Host's current agent.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	member := Member(req.NamespacedName)
 	peers := r.Tunnels.Local(member)
@@ -118,8 +119,8 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{RequeueAfter: time.Second}, nil
 }
 
-// rightful returns a function that reports whether a tunnel belongs to a Host's agent. It reports false for every
-// tunnel of a Host that is gone.
+// rightful returns a function that reports whether a tunnel belongs to a Host's agent. If the Host is gone, the
+// function returns false for every tunnel.
 func rightful(ctx context.Context, reader client.Reader, name types.NamespacedName) (func(members.Peer) bool, error) {
 	host := &v1.Host{}
 	if err := reader.Get(ctx, name, host); apierrors.IsNotFound(err) {

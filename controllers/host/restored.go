@@ -17,31 +17,31 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// History detects that the hub's etcd was restored from a backup. HistoryOf creates it.
+// History detects that the hub's etcd was restored from a backup. Create one with HistoryOf.
 type History struct {
-	// Checkpoint returns the checkpoint that is sent with instructions. Forgot reports whether the hub has no record of
-	// an agent's checkpoint.
+	// Checkpoint returns the checkpoint to send with instructions. Forgot reports whether the hub has no record of an
+	// agent's checkpoint.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
-	// Term returns this manager's leadership term, for the status.
+	// Term returns this manager's leadership term, which is shown in the status.
 	Term func() string
 }
 
-// HistoryOf returns the history that a Recorder keeps. If the Recorder is nil, there is no history.
+// HistoryOf returns the history that a Recorder keeps. If the Recorder is nil, restores are not detected.
 func HistoryOf(r *checkpoint.Recorder) History {
 	return History{Checkpoint: r.Current, Forgot: r.Forgot, Term: r.Term}
 }
 
-// give sends the agent a version of the instructions, or removes its instructions if the version is empty. The current
-// checkpoint is sent in either case.
+// give sends the agent a version of the instructions together with the current checkpoint. If the version is empty, the
+// agent removes its instructions.
 func (r *Reconciler) give(in *input, version string, content []byte) {
 	in.call = r.Members.StartHostInstructions(in.member, members.HostInstructions{
 		Version: version, Content: content, Checkpoint: r.Checkpoint(),
 	})
 }
 
-// holdBack reports whether the host's state is newer than the state of the restored hub. If so, it records the changes,
-// unless they have been confirmed or cannot harm the host.
+// holdBack reports whether the host's state is newer than the restored hub's state. If it is newer, holdBack records
+// the changes, unless they have been confirmed or cannot harm the host.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
 	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
 	if lost == "" || unharmed || confirmed {
@@ -53,7 +53,7 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (be
 // compare determines what the restored hub would change on a host whose instructions differ from the hub's.
 func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
-		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache does not contain the data of the Secret
+		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache contains no Secret data
 		if err != nil {
 			return err
 		}
@@ -67,8 +67,8 @@ func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error 
 	return nil
 }
 
-// heldBack returns the changes that are waiting for a confirmation. It has no side effects. The host would be cleaned
-// first if its instructions have another owner, or if the host does not report the owner.
+// heldBack returns the changes that are waiting for confirmation. It has no side effects. If the instructions on the
+// host have another owner, or if the host does not report their owner, the changes include cleaning the host.
 func heldBack(in *input, lost string) *v1.RestoreStatus {
 	name, progress := []string{secretName(in.host).Name}, in.report().Progress
 	held, has := &v1.RestoreStatus{Checkpoint: lost}, progress.Version
@@ -88,8 +88,8 @@ func heldBack(in *input, lost string) *v1.RestoreStatus {
 	return held
 }
 
-// writeHeld writes the changes that are waiting for a confirmation to the status. The status stays unchanged while it
-// is unknown whether the host is waiting for a confirmation.
+// writeHeld lists in the status the changes that are waiting for confirmation. While it is unknown whether any changes
+// are waiting, the status stays unchanged.
 func writeHeld(in *input, update *status.Update) {
 	if in.err != nil || in.report() == nil && in.identity != nil {
 		return
@@ -99,7 +99,7 @@ func writeHeld(in *input, update *status.Update) {
 		Write(in.held, "HandOver", whyHeld(in), update)
 }
 
-// whyHeld describes the changes that are waiting for a confirmation, and explains what to do about them.
+// whyHeld describes the changes that are waiting for confirmation, and explains what to do about them.
 func whyHeld(in *input) string {
 	if in.held == nil {
 		return ""
@@ -117,7 +117,7 @@ func whyHeld(in *input) string {
 		"confirms it. Correct Secret %s if it is not what you want, then run \"kubectl drover restored host/%s -w %s\"", would, secretName(in.host).Name, in.host.Name, in.host.Namespace)
 }
 
-// instructionsOf describes instructions by their owner. The owner is nil if it is unknown.
+// instructionsOf describes instructions by their owner. owner is nil if the owner is unknown.
 func instructionsOf(owner *string) string {
 	switch {
 	case owner == nil:

@@ -20,7 +20,7 @@ import (
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
 	if report != nil && in.state.Clones == nil {
-		// if two machines share the identity, it is unknown which of them sent the report
+		// if two machines share an identity, it is unknown which of them sent the report
 		s.Machine, s.Plan = machine(report.Machine), progressStatus(report)
 		s.AgentVersion, s.ReportedTo = in.state.Report.AgentVersion, in.term
 	}
@@ -89,12 +89,12 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	return state, v
 }
 
-// contended reports whether a write failed because another writer was faster. This is not a problem with the Host,
-// because the Host is reconciled again.
+// contended reports whether a write failed because another client wrote first. The Host is reconciled again, so this is
+// not a problem with the Host.
 func contended(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// orWaiting returns the state to use for a host that does not report its state. This is the former state, if there is
-// one.
+// orWaiting returns the state to use for a host that does not report its state. It returns the former state if the
+// status contains one.
 func orWaiting(in *input) v1.HostState {
 	if in.identity != nil && in.host.Status.State != "" {
 		return in.host.Status.State
@@ -107,7 +107,7 @@ func stateOf(p protocol.HostProgress) v1.HostState {
 	return state
 }
 
-// ofProgress returns the state and the readiness of a host that has sent a report.
+// ofProgress derives the state and the readiness of a host from the progress that the host has reported.
 func ofProgress(p protocol.HostProgress) (v1.HostState, status.Readiness) {
 	switch {
 	case p.Version == "":

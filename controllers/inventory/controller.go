@@ -64,7 +64,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, err
 }
 
-// taken tells users why the Cluster has no profile.
+// taken emits an event that says why the Cluster has no profile.
 func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager string) error {
 	update := status.Begin(cluster)
 	update.Event(status.Event{Warning: true, Reason: v1.ReasonProfileTaken, Action: "Publish",
@@ -80,14 +80,15 @@ func (r *Reconciler) write(ctx context.Context, want, found *clusterprofile.Clus
 	return r.applyStatus(ctx, want, found)
 }
 
-// apply writes the labels, the owner and the spec if any of them differs. Labels and owners from other clients are
-// kept.
+// apply writes the labels, the owner and the spec if any of them differs. It keeps labels and owners that other clients
+// have set.
 func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
 	if sameLabels(want, found) && within(want.OwnerReferences, found.OwnerReferences) && want.Spec == found.Spec {
 		return nil
 	}
 	read := want.DeepCopy()
-	// a ClusterProfile of another manager with this name is a conflict, because the manager of a profile is immutable
+	// if a profile with this name belongs to another manager, the write must fail, because a profile's manager is
+	// immutable
 	read.UID, read.ResourceVersion = found.UID, found.ResourceVersion
 	object, err := configuration(read, "spec")
 	if err != nil {
@@ -99,13 +100,13 @@ func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.Clus
 	return nil
 }
 
-// applyStatus writes the facts about the cluster if they changed.
+// applyStatus writes the facts about the cluster if they have changed.
 func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
 	if sameStatus(want.Status, found.Status) {
 		return nil
 	}
 	bare := want.DeepCopy()
-	bare.Labels, bare.OwnerReferences = nil, nil // a status has no such metadata
+	bare.Labels, bare.OwnerReferences = nil, nil // the status is applied without this metadata
 	object, err := configuration(bare, "status")
 	if err != nil {
 		return err

@@ -24,25 +24,26 @@ import (
 	"github.com/drover-dev/drover/internal/clusterprofile"
 )
 
-// LookEvery is the interval at which the API server is asked whether it serves the kind, until it does.
+// LookEvery is the interval at which the hub checks whether its API server serves the kind. The checks end once the API
+// server serves the kind.
 const LookEvery = time.Minute
 
-// Kind watches ClusterProfiles once the hub's API server serves this kind. The kind can be installed at any time. As a
-// source, Kind triggers a reconcile of a profile's owner when the profile changes, and of all Clusters when the watch
-// starts. If the kind is removed, Kind waits until it is installed again.
+// Kind watches ClusterProfiles once the hub's API server serves the ClusterProfile kind, which can be installed at any
+// time. As a source, Kind triggers a reconcile of a profile's owner when the profile changes, and of all Clusters when
+// the watch starts. If the kind is removed, Kind waits until the kind is installed again.
 type Kind struct {
 	Mapper meta.RESTMapper
 	Scheme *runtime.Scheme
 	Cache  cache.Cache
 	// Clusters lists all Clusters.
 	Clusters func(context.Context) ([]types.NamespacedName, error)
-	// Every is LookEvery, except in tests.
+	// Every is the interval between checks. It is LookEvery, except in tests.
 	Every time.Duration
 
 	served atomic.Bool
 }
 
-// Served reports whether the kind existed at the last check and is being watched.
+// Served reports whether the API server served the kind at the last check and the kind is being watched.
 func (k *Kind) Served() bool { return k.served.Load() }
 
 // Start implements source.Source. It does not wait for the kind to be served.
@@ -62,7 +63,7 @@ func (k *Kind) Start(ctx context.Context, queue workqueue.TypedRateLimitingInter
 	return nil
 }
 
-// watch starts watching if the API server serves the kind.
+// watch starts a watch if the API server serves the kind.
 func (k *Kind) watch(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	if _, err := k.Mapper.RESTMapping(clusterprofile.GroupVersion.WithKind("ClusterProfile").GroupKind(), clusterprofile.GroupVersion.Version); err != nil {
 		return err

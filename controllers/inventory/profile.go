@@ -36,7 +36,7 @@ const (
 	ConditionJoined  = "Joined"
 )
 
-// Properties of a profile: two from KEP-2149, and Drover's own properties.
+// Properties of a profile. Two of them come from KEP-2149, and the others are Drover's own.
 const (
 	propertyID           = "cluster.clusterset.k8s.io"
 	propertySet          = "clusterset.k8s.io"
@@ -46,8 +46,8 @@ const (
 // maxValue is the maximum length of a property's value.
 const maxValue = 1024
 
-// desired returns the desired profile of a Cluster on a hub with the given settings. Conditions keep their transition
-// times if nothing has changed.
+// desired returns the desired profile of a Cluster. If a condition has not changed, it keeps its earlier transition
+// time.
 func desired(cluster *v1.Cluster, settings protocol.Settings, before []metav1.Condition) *clusterprofile.ClusterProfile {
 	profile := &clusterprofile.ClusterProfile{
 		TypeMeta:   metav1.TypeMeta{APIVersion: clusterprofile.GroupVersion.String(), Kind: "ClusterProfile"},
@@ -82,7 +82,7 @@ func labels(cluster *v1.Cluster) map[string]string {
 	return all
 }
 
-// translate returns one of the Cluster's conditions under the name that profiles use for it.
+// translate returns a condition of the Cluster under the name that profiles use for it.
 func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: to, Status: metav1.ConditionUnknown, Reason: v1.ReasonPending, LastTransitionTime: cluster.CreationTimestamp}
 	if found := meta.FindStatusCondition(cluster.Status.Conditions, from); found != nil {
@@ -97,8 +97,8 @@ func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) 
 	return c
 }
 
-// properties returns facts that rarely change. The properties do not include the cluster's usage, or anything else that
-// would change while the cluster is idle.
+// properties returns facts that rarely change. They do not include the cluster's usage or any other value that would
+// change while the cluster is idle.
 func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	var known []clusterprofile.Property
 	for _, p := range []clusterprofile.Property{
@@ -113,8 +113,8 @@ func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	return known
 }
 
-// access returns the access provider for the hub's proxy. It contains no credentials. The exec plugin receives the
-// audience of the tokens, which are valid only for this cluster.
+// access returns the access provider for the hub's proxy. The provider contains no credentials. It passes the audience
+// of the tokens to the exec plugin. Tokens with this audience are valid only for this cluster.
 func access(cluster *v1.Cluster, settings protocol.Settings) []clusterprofile.AccessProvider {
 	if len(settings.Servers) == 0 {
 		return nil

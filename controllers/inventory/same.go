@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// The functions below compare the hub's version of a profile with the existing one. Additions by other clients do not
-// count as differences. Otherwise each reconcile would write the profile again.
+// The functions in this file compare the hub's version of a profile with the existing profile. Additions by other
+// clients do not count as differences. Otherwise, each reconcile would write the profile again.
 
 // sameLabels reports whether a profile has all the desired labels, and no other labels that Drover has set.
 func sameLabels(want, found *clusterprofile.ClusterProfile) bool {
@@ -51,8 +51,8 @@ func appliedLabels(managed []metav1.ManagedFieldsEntry) (keys []string) {
 	return keys
 }
 
-// sameStatus reports whether a status is up to date. Times in conditions are rounded to seconds only once they are
-// stored.
+// sameStatus reports whether a status is up to date. It ignores the transition times of conditions, because stored
+// times are rounded to seconds.
 func sameStatus(want, found clusterprofile.ClusterProfileStatus) bool {
 	timeless := func(conditions []metav1.Condition) []metav1.Condition {
 		all := slices.Clone(conditions)
@@ -70,7 +70,7 @@ func sameStatus(want, found clusterprofile.ClusterProfileStatus) bool {
 		within(want.AccessProviders, found.AccessProviders) && count(want.AccessProviders, way) == count(found.AccessProviders, way)
 }
 
-// within reports whether the list all contains every element of the list some.
+// within reports whether all contains every element of some.
 func within[E any](some, all []E) bool {
 	return !slices.ContainsFunc(some, func(one E) bool {
 		return !slices.ContainsFunc(all, func(other E) bool { return equality.Semantic.DeepEqual(one, other) })

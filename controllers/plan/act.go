@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// fieldOwner is the name of the manager's field manager for Clusters.
+	// fieldOwner is the manager's field manager for Clusters.
 	fieldOwner = owned.FieldOwner
-	// conflictPause is how long to wait after a conflict, so that the cache can catch up.
+	// conflictPause is how long the controller waits after a conflict, so that the cache can catch up.
 	conflictPause = 50 * time.Millisecond
 )
 
-// advance takes steps until there is a reason to wait.
+// advance performs steps until there is a reason to wait.
 func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	for {
 		var err error
@@ -52,18 +52,18 @@ func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	}
 }
 
-// unsettled reports whether some members may not have had time to reconnect since the manager started. A wave is not
-// skipped because such members are missing.
+// unsettled reports whether some members may not have had time to reconnect since the manager started. A wave must not
+// continue without such members.
 func (r *Reconciler) unsettled(s *scope) bool {
 	return r.Settled != nil && !r.Settled() && s.misses()
 }
 
-// misses reports whether any member is missing because it is not connected.
+// misses reports whether any member of the plan is disconnected.
 func (s *scope) misses() bool {
 	return slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Connected })
 }
 
-// write takes one step, which is one write to one Cluster. It fails if the Cluster has changed since the decision.
+// write performs one step by writing to one Cluster. It fails if the Cluster has changed since the decision.
 func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.ClusterStep) error {
 	key := v1.PlanLabel(s.plan.Name)
 	object, err := r.patch(ctx, s.members[i].object, func(c *v1.Cluster) error {
@@ -95,8 +95,8 @@ func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.C
 	return nil
 }
 
-// patch writes a Cluster, and remembers the result until the cache contains it. It is not an error if the Cluster no
-// longer exists.
+// patch writes a Cluster and stores the result until the cache contains it. If the Cluster no longer exists, patch
+// returns no error.
 func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v1.Cluster) error) (*v1.Cluster, error) {
 	next := read.DeepCopy()
 	if err := change(next); err != nil {
@@ -110,8 +110,8 @@ func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v
 	return next, nil
 }
 
-// releaseAll removes the claims and labels of a deleted plan from all Clusters. The label that a user has set to
-// exclude a Cluster from the plan is kept.
+// releaseAll removes the claims and labels of a deleted plan from all Clusters. It keeps the label that a user has set
+// to exclude a Cluster from the plan.
 func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -139,7 +139,7 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 	return nil
 }
 
-// deliver passes each member's set to the store.
+// deliver passes each member's set to the delivery store.
 func (r *Reconciler) deliver(s *scope) {
 	made := map[rollout.Delivery]*set.Set{}
 	sets := map[types.NamespacedName]*set.Set{}
@@ -172,8 +172,8 @@ func (s *scope) delivery(i int) rollout.Delivery {
 }
 
 // made returns the set of a plan. If the set cannot be built, made returns a placeholder that makes members keep their
-// current set. The store removes no unwanted objects from members until it has heard from all owners, so each plan must
-// pass a set for each of its members.
+// current set. Each plan must pass a set for each of its members, because the store does not remove unwanted objects
+// from members until all owners have passed their sets.
 func (s *scope) made(paused bool) *set.Set {
 	made, err := s.set(paused)
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *scope) made(paused bool) *set.Set {
 	return made
 }
 
-// set returns the set that contains the Plan for members and copies of its Secrets.
+// set returns the set that contains the Plan for members, together with copies of the Plan's Secrets.
 func (s *scope) set(paused bool) (*set.Set, error) {
 	plan := &v1.Plan{Spec: *s.spec.DeepCopy()}
 	plan.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))

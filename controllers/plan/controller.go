@@ -3,8 +3,8 @@
 
 // Package plan reconciles Plan.
 //
-// It lets members run a plan in the specified order, a limited number at a time, and shows their progress in the plan's
-// status.
+// It lets members run a plan in the specified order and with limited concurrency, and shows their progress in the
+// plan's status.
 package plan
 
 import (
@@ -35,17 +35,19 @@ type Reconciler struct {
 	Deliveries delivery.Deliverer
 	// State returns the state of a plan in a member, as reported by the member's agent.
 	State func(plan string, member types.NamespacedName) MemberState
-	// Unconfirmed returns the changes in a member that are waiting for an administrator. If it is nil, there are none.
+	// Unconfirmed returns the changes in a member that are waiting for an administrator's confirmation. If Unconfirmed
+	// is nil, there are no such changes.
 	Unconfirmed delivery.Unconfirmed
-	// Channel returns the version that a release channel points to. If a query is due, Channel queries the release
-	// channel on behalf of a workspace.
+	// Channel returns the version that a release channel points to. If the channel is due to be queried, Channel
+	// queries it on behalf of the workspace.
 	Channel func(workspace, url string) release.Result
-	// Settled reports whether agents have had time to reconnect since this manager started. Until it reports true, a
-	// missing agent does not count as disconnected. If Settled is nil, agents count as having had time.
+	// Settled reports whether agents have had time to reconnect since this manager started. A missing agent does not
+	// count as disconnected until Settled returns true. A nil Settled is equivalent to a function that always returns
+	// true.
 	Settled func() bool
-	// Returned is like Settled, but counts from the time when the first agent connected, because the hub may not have
-	// been reachable before that. It is used where an agent may have newer information about a plan than the hub. If
-	// Returned is nil, agents count as having had time.
+	// Returned is similar to Settled, but measures the time since the first agent connected, because the hub may not
+	// have been reachable before then. It is used where an agent may have newer information about a plan than the hub.
+	// A nil Returned is equivalent to a function that always returns true.
 	Returned func() bool
 	Now      func() time.Time
 
@@ -86,8 +88,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, s)
 }
 
-// wait makes members keep their current set while the plan's channel has not responded yet. Otherwise many slow
-// channels could delay the store, which waits for all owners before it removes superfluous objects from members.
+// wait makes members keep their current set until the plan's channel has responded. The store waits for all owners
+// before it removes obsolete objects from members. Without the current sets, slow channels would delay the store.
 func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -104,7 +106,7 @@ func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	return nil
 }
 
-// remove removes from all members a plan that is gone or that applies to no member.
+// remove removes a plan from all members. It is called if the plan is gone or no longer applies to any member.
 func (r *Reconciler) remove(ctx context.Context, name types.NamespacedName) error {
 	r.Deliveries.Replace(keyOf(name), nil)
 	r.written.Forget(name)

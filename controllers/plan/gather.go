@@ -34,7 +34,7 @@ const silence = 15 * time.Second
 type scope struct {
 	plan    *v1.Plan
 	release resolved
-	// spec is the spec that members receive, and secrets are the copies of Secrets that they receive along with the
+	// spec is the spec that members receive. secrets are the copies of Secrets that members receive along with the
 	// spec.
 	spec    *v1.PlanSpec
 	secrets []*corev1.Secret
@@ -43,31 +43,31 @@ type scope struct {
 	// information about the same Clusters, in the same order.
 	clusters []rollout.Cluster
 	members  []observedMember
-	// problem is the problem that prevents the plan from continuing. Nothing new starts, and everything that has
+	// problem prevents the plan from continuing. While there is a problem, nothing new starts, and everything that has
 	// started is paused.
 	problem *index.Problem
 
-	// observed and decision are the planner's results after all steps have been taken.
+	// observed and decision are the planner's results after all steps have been performed.
 	observed *rollout.Fleet
 	decision rollout.FleetDecision
 }
 
 // observedMember contains the facts about a Cluster that the planner does not need.
 type observedMember struct {
-	object *v1.Cluster // as it was last read or written; shared
+	object *v1.Cluster // the Cluster as last read or written; shared
 	state  MemberState
 }
 
-// resolved is the result of resolving a plan's version.
+// resolved is a plan's version, together with the reason for that version.
 type resolved struct {
-	version string // empty if none is known
-	reason  string // the reason of the LatestResolved condition
+	version string // empty if no version is known
+	reason  string // reason of the LatestResolved condition
 	message string
-	next    time.Time // when to query the channel again
+	next    time.Time // time of the next query to the channel
 }
 
 // gather reads everything that a plan depends on. It returns nil while the channel is being queried for the first time,
-// because it is too early to decide anything.
+// because no decision is possible until the channel has responded.
 func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) {
 	s := &scope{plan: plan}
 	var known bool
@@ -91,8 +91,8 @@ func (s *scope) fail(reason, message string, stalled bool) {
 	}
 }
 
-// resolve determines the version, which is unknown while a channel is being queried for the first time. The plan's
-// status contains the last version from the channel. A new leader uses this version while the channel is unavailable.
+// resolve determines the version. The version is unknown while a channel is being queried for the first time. The
+// plan's status contains the channel's last version, which a new leader uses while the channel is unavailable.
 func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
@@ -154,7 +154,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 	return err
 }
 
-// gatherClusters finds the Clusters that a plan applies to, and the Clusters on which it has a claim.
+// gatherClusters finds the Clusters that a plan applies to or has a claim on.
 func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 	selects := labels.Nothing()
 	if selector := s.plan.Spec.ClusterSelector; selector != nil {
@@ -198,7 +198,7 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 	}
 	switch {
 	case !m.state.Connected:
-		c.Away, c.AwaySince = "it is not connected", now // the Cluster's status will soon say since when
+		c.Away, c.AwaySince = "it is not connected", now // the Cluster's status will soon contain the actual time
 		if said := meta.FindStatusCondition(m.object.Status.Conditions, v1.ConditionConnected); said != nil && said.Status == metav1.ConditionFalse {
 			c.AwaySince = said.LastTransitionTime.Time
 			c.Away += " since " + c.AwaySince.UTC().Format(time.RFC3339)
@@ -215,17 +215,17 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 		c.Away, c.AwaySince = "its agent has not said how its plans are since "+m.state.Silent.UTC().Format(time.RFC3339), m.state.Silent
 	}
 	if c.Away != "" && c.AwaySince.IsZero() && c.Claim != nil {
-		c.AwaySince = c.Claim.Since // an agent that refuses will keep refusing until a user acts
+		c.AwaySince = c.Claim.Since // an agent that refuses the plan keeps refusing it until a user acts
 	}
 	return c
 }
 
-// unreported reports whether it is unknown if a member has a plan.
+// unreported reports whether the hub does not know if a member has the plan.
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
-// readClaim returns the claim of a plan on a Cluster, or nil if there is none. If a claim cannot be read, or its times
-// do not fit into a status, it is returned without a revision. In that case, the work in the member is unknown,
-// and can finish before the member starts again.
+// readClaim returns a plan's claim on a Cluster, or nil if the plan has no claim. If a claim cannot be read, or if its
+// times do not fit into a status, readClaim returns the claim without a revision. In that case, the hub does not know
+// what the member is working on, and the member can finish that work before it starts the plan again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {

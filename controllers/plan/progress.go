@@ -18,34 +18,32 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxPlans is the maximum number of plans whose status is kept for one member. There is a limit because the member's
-// agent may be malicious.
+// maxPlans is the maximum number of plans whose status is stored for one member. The number is limited because the
+// member's agent may be malicious.
 const maxPlans = 128
 
 // MemberState contains what the hub knows about a plan in a member.
 type MemberState struct {
 	// Connected is true if the member is connected.
 	Connected bool
-	// Refuses is the reason why the member's agent runs no plans. It is ReasonAgentTooOld, ReasonAgentReadOnly, or
-	// ReasonIdentityMismatch if two clusters share the identity. It is empty if the agent runs plans or is not
-	// connected.
+	// Refuses is the reason why the member's agent runs no plans. It is ReasonAgentTooOld, ReasonAgentReadOnly, or, if
+	// two clusters share the identity, ReasonIdentityMismatch. It is empty if the agent runs plans or is not connected.
 	Refuses string
-	// Reported is true if the agent has reported all its plans and is reporting each change. Otherwise Hold and Status
-	// may be outdated or empty.
+	// Reported is true if the agent has reported all its plans and continues to report changes. Otherwise, Hold and
+	// Status may be outdated or empty.
 	Reported bool
-	// Silent is the time since which an agent that runs plans has not reported all of its plans. It is zero if the
-	// agent has reported them or is not connected.
+	// Silent is the time when the hub started to wait for a full report from an agent that runs plans. It is zero if
+	// the agent has sent this report or is not connected.
 	Silent time.Time
-	// Hold explains why the member currently does not take part. It is empty if the member takes part.
+	// Hold explains why the member does not take part at the moment. It is empty if the member takes part.
 	Hold string
-	// Status is the status of the Plan in the member, or nil if the member does not have the Plan. The status is shared
-	// and must not be changed.
+	// Status is the status of the Plan in the member, or nil if the member does not have the Plan. It is shared and
+	// must not be modified.
 	Status *v1.PlanStatus
 }
 
-// Progress keeps the members' reports about plans. While a member is disconnected, its last status is kept. A new
-// leader knows nothing until the agents have reported. Progress is a members.Follower. All methods may be called
-// concurrently.
+// Progress stores the members' reports about plans. It keeps the last status of a disconnected member. A new leader has
+// no data until the agents have reported. Progress implements members.Follower. All methods may be called concurrently.
 type Progress struct {
 	state func(types.NamespacedName) members.State
 
@@ -58,10 +56,10 @@ type Progress struct {
 
 // progress contains the reports of one member.
 type progress struct {
-	runs    bool   // the member is connected, and its agent runs plans unless refuses has a reason
+	runs    bool   // whether the member is connected with an agent that runs plans, unless refuses is set
 	refuses string // see MemberState.Refuses
 	synced  bool
-	silent  time.Time // since when the agent has been running plans without a full report, while this manager leads
+	silent  time.Time // when this leader started to wait for a full report
 	hold    string
 	states  map[string]*v1.PlanStatus
 }
@@ -71,14 +69,14 @@ func NewProgress(state func(types.NamespacedName) members.State) *Progress {
 	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
 }
 
-// OnPlan calls f after the status of a plan has changed in a member. f must not block.
+// OnPlan registers f, which is called after the status of a plan has changed in a member. f must not block.
 func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onPlan = append(p.onPlan, f)
 }
 
-// OnMember calls f after all reports of a member may have changed. f must not block.
+// OnMember registers f, which is called when all reports of a member may have changed. f must not block.
 func (p *Progress) OnMember(f func(member types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +103,7 @@ func (p *Progress) State(plan string, member types.NamespacedName) MemberState {
 	return state
 }
 
-// Start starts measuring how long agents have been silent, and returns when ctx ends.
+// Start starts measuring how long agents have been silent. It returns when ctx is canceled.
 func (p *Progress) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.leads = true
@@ -140,7 +138,7 @@ func (p *Progress) Changed(member types.NamespacedName) {
 	}
 }
 
-// lookLocked records since when an agent has been silent. The caller must hold mu.
+// lookLocked records when an agent became silent. The caller must hold mu.
 func (p *Progress) lookLocked(m *progress) {
 	switch {
 	case !m.runs || m.refuses != "" || m.synced:
@@ -166,7 +164,7 @@ func (p *Progress) dropLocked(name types.NamespacedName) {
 	}
 }
 
-// Forget drops the reports of a member whose Cluster is gone, unless it is connected.
+// Forget drops the reports of a member whose Cluster is gone, unless the member is still connected.
 func (p *Progress) Forget(member types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,8 +218,8 @@ func notify(listeners []func(types.NamespacedName), name types.NamespacedName) {
 	}
 }
 
-// takeLocked applies an event. It returns the plan whose status changed, or reports that the hold for all plans
-// changed.
+// takeLocked applies an event. It returns the plan whose status has changed. all is true if the hold for all plans has
+// changed instead.
 func (m *progress) takeLocked(event *protocol.PlanEvent) (plan string, all bool) {
 	switch {
 	case event.Hold != nil && event.Hold.Reason != m.hold:
@@ -236,7 +234,7 @@ func (m *progress) takeLocked(event *protocol.PlanEvent) (plan string, all bool)
 	return "", false
 }
 
-// keepLocked stores a status, and reports whether the status changed.
+// keepLocked stores a status, and reports whether the status has changed.
 func (m *progress) keepLocked(state *protocol.PlanState) bool {
 	was := m.states[state.Name]
 	if was == nil && len(m.states) >= maxPlans {
@@ -251,7 +249,7 @@ func (m *progress) keepLocked(state *protocol.PlanState) bool {
 	return was == nil || !reflect.DeepEqual(was, status)
 }
 
-// refusal returns the reason why an agent runs no plans, or "" if it runs them.
+// refusal returns the reason why an agent runs no plans, or "" if the agent runs plans.
 func refusal(r *protocol.Report) string {
 	switch {
 	case r.Profile == string(v1.ProfileReadOnly):

@@ -12,12 +12,14 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// awaitConfirmation returns the reason why a plan does not start in a member. The reason is that another of the plan's
-// members is waiting, or may be waiting, for confirmation after the hub was restored. A plan from a backup refers to
-// all its members as they were at that time. While it is unknown whether the plan should run at all, the plan does not
-// start, even in members for which the hub lost nothing. The zero value means that the plan can start. The plan can
-// also start in a member that is itself waiting, because nothing is sent to that member until the changes, including
-// the plan, have been confirmed.
+// awaitConfirmation returns the reason why a plan does not start in a member. The zero value means that the plan can
+// start.
+//
+// After the hub was restored, another of the plan's members may be waiting for confirmation. A plan from a backup
+// refers to its members as they were at that time. Until the restore is confirmed, it is unknown whether the plan
+// should run at all. The plan therefore does not start, even in members for which the hub lost nothing. The plan can
+// start in a member that is itself waiting, because nothing is sent to that member until its changes, including the
+// plan, have been confirmed.
 func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	if r.Unconfirmed == nil {
 		return rollout.Wait{}
@@ -46,5 +48,5 @@ func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	return rollout.Wait{}
 }
 
-// maxWaiting is the maximum number of members that a message names.
+// maxWaiting is the maximum number of members that a message lists.
 const maxWaiting = 5

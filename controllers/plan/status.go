@@ -26,23 +26,23 @@ import (
 )
 
 const (
-	// listenAgain is when to check again for reports that agents have not sent yet. A report triggers a reconcile
-	// anyway.
+	// listenAgain is the interval at which the controller checks again for missing reports. A report also triggers a
+	// reconcile.
 	listenAgain = time.Second
 	// maxMessage is the maximum size of a member's message, in bytes.
 	maxMessage = 512
-	// statusPause is the minimum time between two status writes if only counts have changed.
+	// statusPause is the minimum time between two writes of a status in which only counts have changed.
 	statusPause = time.Second
-	// reasonPause is how long no event is emitted if a plan returns to an earlier reason, because a member's state may
-	// change back and forth constantly.
+	// reasonPause is the time during which no event is emitted if a plan returns to an earlier reason. Without this
+	// limit, a member whose state keeps changing would cause many events.
 	reasonPause = time.Minute
 )
 
-// conclusion is the result for a plan: its Complete and Ready conditions.
+// conclusion is the result for a plan. It determines the plan's Complete and Ready conditions.
 type conclusion struct {
 	reason, message   string
 	complete, stalled bool
-	// ready is true if every member that can be reached is complete.
+	// ready is true if all reachable members are complete.
 	ready bool
 }
 
@@ -59,12 +59,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 		return news || !observed
 	}}
 	if observed && r.unreported(s) {
-		change.Delay = listenAgain // a write now would briefly remove reports that agents are about to repeat
+		change.Delay = listenAgain // a write now would briefly remove reports that agents are about to send again
 	}
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, s.plan, change)
 }
 
-// again returns the time after which the plan is reconciled without an event, or 0 for never.
+// again returns the time after which the plan is reconciled without an event. It returns 0 if only an event triggers a
+// reconcile.
 func (r *Reconciler) again(s *scope) time.Duration {
 	var next time.Time
 	for _, at := range []time.Time{s.decision.Wait.Until, s.release.next} {
@@ -84,7 +85,7 @@ func (r *Reconciler) again(s *scope) time.Duration {
 	return max(next.Sub(r.Now()), time.Millisecond)
 }
 
-// unreported reports whether any members that have the plan have yet to report its progress.
+// unreported reports whether any members that have the plan have not reported their progress yet.
 func (r *Reconciler) unreported(s *scope) bool {
 	for i, m := range s.members {
 		if s.clusters[i].Claim == nil || m.state.Status != nil || m.state.Reported {
@@ -104,7 +105,7 @@ func (s *scope) conclusion() conclusion {
 	wait := s.decision.Wait
 	v := conclusion{reason: wait.Reason, message: wait.Message}
 	switch v.reason {
-	case "": // for a step that could not be taken yet
+	case "": // a step could not be performed yet
 		v.reason, v.message = v1.ReasonApplying, "it goes on"
 	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
 		v.complete, v.ready = true, true
@@ -119,13 +120,12 @@ func (s *scope) conclusion() conclusion {
 	return v
 }
 
-// completeSomewhere reports whether any member has completed this or an earlier revision of the plan. A plan that no
-// member has ever carried out is not Ready, no matter how many members are disconnected.
+// completeSomewhere reports whether any member has completed the current or an earlier revision of the plan. A plan
+// that no member has completed is not Ready, no matter how many members are disconnected.
 func (s *scope) completeSomewhere() bool {
 	return slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Complete != nil })
 }
 
-// warning reports whether the conclusion's event is a warning.
 func (v conclusion) warning() bool {
 	return v.stalled || v.reason == v1.ReasonChannelFailed || v.reason == v1.ReasonMemberLost
 }
@@ -170,7 +170,7 @@ func (s *scope) delivered() []types.NamespacedName {
 	return names
 }
 
-// fill sets all fields except the conditions.
+// fill sets all status fields except the conditions.
 func (s *scope) fill(outcomes []delivery.Outcome) {
 	st := &s.plan.Status
 	st.LatestVersion, st.LatestHash, st.Revision = rollout.Version(s.release.version), "", ""
@@ -201,7 +201,8 @@ func (s *scope) fill(outcomes []delivery.Outcome) {
 	st.Nodes.LeftOut = s.leftOut()
 }
 
-// current returns a member's status for the member's current revision, or nil if the member has not reported one.
+// current returns a member's status for the member's current revision, or nil if the member has not reported this
+// status.
 func (s *scope) current(i int) *v1.PlanStatus {
 	if said := s.members[i].state.Status; s.clusters[i].Claim != nil && said != nil && said.Revision == s.fleet.Revision {
 		return said
@@ -209,7 +210,7 @@ func (s *scope) current(i int) *v1.PlanStatus {
 	return nil
 }
 
-// leftOut returns the number of selected nodes, in all members, that cannot run the pods of plans.
+// leftOut returns the number of selected nodes that cannot run the pods of plans. It counts the nodes of all members.
 func (s *scope) leftOut() int32 {
 	count := 0
 	for i := range s.clusters {
@@ -229,7 +230,7 @@ func sum(all *[5]int, c *v1.PlanCount) {
 	}
 }
 
-// nodes adds a member's nodes that are in progress or have failed, as long as there is room.
+// nodes adds a member's nodes that are in progress or have failed, until the maximum number of nodes is reached.
 func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	st := &s.plan.Status
 	for _, a := range said.Applying {
@@ -244,7 +245,7 @@ func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	}
 }
 
-// list returns the members that failed, and then the members in progress.
+// list returns the members that have failed, followed by the members in progress.
 func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	var failed, working []v1.PlanMember
 	for i := range s.clusters {
@@ -267,7 +268,7 @@ func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	return slices.Clip(all[:min(len(all), v1.MaxPlanMembers)])
 }
 
-// describe returns the status of a member that is in progress or failed.
+// describe returns the status of a member that is in progress or has failed.
 func describe(c *rollout.Cluster, said *v1.PlanStatus, revision string, o delivery.Outcome) v1.PlanMember {
 	m := v1.PlanMember{Name: c.Name, Since: metav1.NewTime(c.Claim.Since), Reason: v1.ReasonDelivering, Message: "the plan is on its way"}
 	if said != nil && said.Revision == revision {

@@ -19,14 +19,14 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// decideProject builds the project's set for each member. The sets differ only if another project owns a namespace that
-// both projects list.
+// decideProject builds the project's set for each member. Two members' sets differ only if another project owns some of
+// the namespaces in one of the members.
 func (r *Reconciler) decideProject(ctx context.Context, project *v1.Project, d *decision) error {
 	rivals, err := r.rivals(ctx, project)
 	if err != nil {
 		return err
 	}
-	made := map[string]*set.Set{} // sets, by the namespaces that other projects own
+	made := map[string]*set.Set{} // sets, keyed by the namespaces that other projects own
 	told := map[string]bool{}
 	for _, member := range d.members {
 		taken, err := r.taken(ctx, project, rivals, member)
@@ -66,8 +66,8 @@ func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Pro
 	}), err
 }
 
-// taken returns the project's namespaces that belong to another project in a member, with the name of that other
-// project.
+// taken returns the project's namespaces that belong to another project in a member, together with the name of that
+// other project.
 func (r *Reconciler) taken(ctx context.Context, project *v1.Project, rivals []*v1.Project, member types.NamespacedName) (map[string]string, error) {
 	if len(rivals) == 0 {
 		return nil, nil

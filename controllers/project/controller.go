@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package project reconciles Project: it delivers a project's namespaces, limits and copies of secrets to members, and
+// Package project reconciles Project: it delivers a project's namespaces, limits and copies of Secrets to members, and
 // delivers the policies that guard projects to all members.
 package project
 
@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// Deliverer delivers sets, and also knows which sets members keep. The delivery store implements it.
+// Deliverer delivers sets and returns the set that a member should keep. The delivery store implements it.
 type Deliverer interface {
 	delivery.Deliverer
 	Kept(id string, member types.NamespacedName) *set.Set
@@ -38,7 +38,7 @@ type Deliverer interface {
 type Reconciler struct {
 	// Client writes objects, and reads them from a cache with the indexes from package index.
 	Client client.Client
-	// Secrets reads the Secrets that are labeled for a project. index.SecretReader is an implementation.
+	// Secrets reads the Secrets that are labeled for a project, for example with index.SecretReader.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
 	Deliveries Deliverer
@@ -74,7 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, project, d)
 }
 
-// keys returns the keys of a project and of the copies of its secrets.
+// keys returns the delivery keys for a project and for the copies of the project's Secrets.
 func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
 	key := func(kind string) delivery.Key {
 		return delivery.Key{Kind: kind, Namespace: project.Namespace, Name: project.Name}
@@ -82,15 +82,15 @@ func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
 	return key(set.Project), key(set.Secrets)
 }
 
-// decision is the result of a reconcile for a project.
+// decision is the result of reconciling a project.
 type decision struct {
 	members  []types.NamespacedName
 	projects map[types.NamespacedName]*set.Set
 	secrets  map[types.NamespacedName]*set.Set
-	// held contains the members that get no copies of Secrets until the guards are applied. It maps the names of their
-	// Clusters to the outcome of delivering the guards.
+	// held contains the members that get no copies of Secrets until the guards are applied. It maps the names of the
+	// members' Clusters to the outcome of delivering the guards.
 	held map[string]delivery.Outcome
-	// problems keep the project, or part of it, from being delivered. The most important one is first.
+	// problems prevent the project, or part of it, from being delivered. The most important problem comes first.
 	problems []index.Problem
 }
 
@@ -99,8 +99,9 @@ func (d *decision) fail(reason, message string) {
 	d.problems = append(d.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
-// decide reads everything that the project depends on and makes a decision. It returns an error only if reading fails.
-// A mistake in the project becomes one of the decision's problems, so the project's objects are removed from members.
+// decide reads everything that the project depends on and makes a decision. It returns an error only if an object
+// cannot be read. A mistake in the project becomes one of the decision's problems, and the project's objects are then
+// removed from members.
 func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision, error) {
 	d := decision{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
@@ -114,7 +115,7 @@ func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision,
 	return d, errors.Join(r.decideProject(ctx, project, &d), r.decideSecrets(ctx, project, &d))
 }
 
-// decideSecrets builds the set of copies. A project without secrets has no such set.
+// decideSecrets builds the set of copies. A project without Secrets has no such set.
 func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *decision) error {
 	sources, err := r.sources(ctx, project, d)
 	if err != nil {
@@ -142,7 +143,7 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 			continue
 		}
 		kept, err := keep(r.Deliveries.Kept(copies.ID, member), copies, content)
-		if err != nil { // even without the namespaces that have since been removed, the copies are too large
+		if err != nil { // the copies are too large even without the namespaces that have been removed since
 			d.fail(v1.ReasonDeliveryFailed, fmt.Sprintf("The copies in cluster %s are taken away: %v", member.Name, err))
 			kept = delivery.Absent(copies.ID)
 		}
@@ -151,8 +152,8 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 	return nil
 }
 
-// keep returns the copies for a member in which projects are not guarded. These are the copies that the member should
-// already have, except in namespaces that have since left the project. No copies are added or changed in the member.
+// keep returns the copies for a member in which projects are not guarded. It returns the copies that the member should
+// already have, except copies in namespaces that no longer belong to the project. It does not add or change any copies.
 func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	switch {
 	case kept == nil:
@@ -186,8 +187,8 @@ func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	return set.New(copies.ID, nil, rest)
 }
 
-// unguarded returns the members in which the project guards are not in force, with the reason. In these members, anyone
-// who can label a namespace could obtain the Secrets of a project.
+// unguarded returns the members in which the project guards are not in force, together with the reason. In these
+// members, anyone who can label a namespace could obtain a project's Secrets.
 func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delivery.Outcome {
 	held := map[string]delivery.Outcome{}
 	for _, guards := range r.Deliveries.Outcomes(set.Guards, members) {
@@ -203,7 +204,7 @@ func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delive
 	return held
 }
 
-// sources returns the Secrets that are labeled for a project. The content is included only for Secrets that are copied.
+// sources returns the Secrets that are labeled for a project. It reads the content only of the Secrets that are copied.
 func (r *Reconciler) sources(ctx context.Context, project *v1.Project, d *decision) ([]corev1.Secret, error) {
 	var labelled corev1.SecretList
 	if err := r.Secrets.List(ctx, &labelled, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {
@@ -222,7 +223,7 @@ func (r *Reconciler) sources(ctx context.Context, project *v1.Project, d *decisi
 			d.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %v", secret.Name, tooLarge))
 		case err == nil:
 			sources = append(sources, secret)
-		case !apierrors.IsNotFound(err): // the removal of the Secret triggers a reconcile
+		case !apierrors.IsNotFound(err): // the removal of the Secret triggers another reconcile
 			return nil, fmt.Errorf("read secret %s/%s: %w", project.Namespace, secret.Name, err)
 		}
 	}

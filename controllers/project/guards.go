@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// MemberDeliverer delivers sets to members, and is notified when members change or are removed. The delivery store
+// MemberDeliverer delivers sets to members. It must be told when members change or are removed. The delivery store
 // implements it.
 type MemberDeliverer interface {
 	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
@@ -25,8 +25,8 @@ type MemberDeliverer interface {
 	Forget(member types.NamespacedName)
 }
 
-// Guards delivers the policies that guard projects to every member, and makes the delivery store forget members whose
-// Clusters have been deleted. NewGuards creates it.
+// Guards delivers the policies that guard projects to every member. It also makes the delivery store forget members
+// whose Clusters have been deleted. Create one with NewGuards.
 type Guards struct {
 	clusters   client.Reader
 	deliveries MemberDeliverer
@@ -59,7 +59,7 @@ func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		g.deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
 	}
-	g.deliveries.Changed(req.NamespacedName) // the profile, which decides about deliveries, may have changed
+	g.deliveries.Changed(req.NamespacedName) // the profile may have changed, and it determines what is delivered
 	g.deliveries.Replace(key, map[types.NamespacedName]*set.Set{req.NamespacedName: g.set})
 	return ctrl.Result{}, nil
 }

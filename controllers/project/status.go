@@ -19,13 +19,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Limits for a status.
+// Limits on the lists in a status.
 const (
 	maxNamespaceCounts = 100
 	maxNamed           = 10
 )
 
-// writeStatus writes the status.
 func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d decision) (ctrl.Result, error) {
 	outcomes := r.outcomes(project, d)
 	summary := delivery.Summarize(outcomes)
@@ -44,8 +43,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d dec
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, project, change)
 }
 
-// outcomes returns, for each member, the worse of two outcomes: for delivering the project, and for delivering its
-// secrets. If secrets are waiting for the guards, the guards' outcome counts for them.
+// outcomes returns one outcome for each member. It combines the failures to deliver the project with the failures to
+// deliver the project's Secrets. If the Secrets are at a later stage, the rest of the outcome also comes from the
+// Secrets. If Secrets are waiting for the guards, the guards' outcome is used for the Secrets.
 func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcome {
 	if len(d.projects) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcom
 	return outcomes
 }
 
-// writeQuotaFits writes the QuotaFits condition, and returns an event if the condition has changed.
+// writeQuotaFits writes the QuotaFits condition. If the condition has changed, writeQuotaFits returns an event.
 func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Outcome) *status.Event {
 	if len(project.Spec.ResourceQuota) == 0 {
 		meta.RemoveStatusCondition(&project.Status.Conditions, v1.ConditionQuotaFits)
@@ -85,8 +85,8 @@ func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Out
 	return &status.Event{Warning: !fits, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
 }
 
-// quotaFits returns the QuotaFits condition, which is False if any namespace has less than its default share, or no
-// share at all. It has no side effects.
+// quotaFits returns the QuotaFits condition. The condition is False if any namespace has less than its default share of
+// the quota, or no share at all. quotaFits has no side effects.
 func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	var short, spent []string
 	for _, o := range outcomes {
@@ -116,7 +116,7 @@ func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	return unfit
 }
 
-// messages returns the messages of problems. The first problem determines the reason, but users need to see all
+// messages returns the messages of problems. Only the first problem determines the reason, but users need to see all
 // problems to fix them.
 func messages(problems []index.Problem) []string {
 	texts := make([]string, len(problems))
@@ -126,8 +126,8 @@ func messages(problems []index.Problem) []string {
 	return texts
 }
 
-// named joins the first few texts. If there are more, the result says so, but not how many, because an agent names only
-// the first few.
+// named joins the first few texts. If there are more, the result says so. It does not say how many, because an agent
+// reports only the first few.
 func named(texts []string, separator string) string {
 	if len(texts) < maxNamed {
 		return strings.Join(texts, separator)

@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// addProbes adds the checks of /healthz and /readyz to a manager. A replica is ready once its caches are filled and it
-// serves the hooks, even if it is not the leader.
+// addProbes adds the checks for /healthz and /readyz to a manager. A replica is ready once its caches have been filled
+// and it serves the hooks for Cluster API, even if it is not the leader.
 func addProbes(mgr ctrl.Manager, cfg config.Config) error {
 	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
 		return err

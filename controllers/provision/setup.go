@@ -60,7 +60,7 @@ import (
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots/status,verbs=patch
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores/status,verbs=patch
 
-// Setup adds every controller, and the hooks that Cluster API calls, to a manager.
+// Setup adds all controllers, and the hooks that Cluster API calls, to a manager.
 func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	s := shared{
 		mgr: mgr, client: mgr.GetClient(), live: mgr.GetAPIReader(),
@@ -95,7 +95,7 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	return wiring.Add(mgr, all)
 }
 
-// watch adds everything that runs on every replica, apart from controllers.
+// watch adds everything apart from controllers that runs on every replica.
 func watch(mgr ctrl.Manager, cfg config.Config) error {
 	clients, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -116,7 +116,7 @@ type shared struct {
 
 func (s shared) recorder(name string) events.EventRecorder { return s.mgr.GetEventRecorder(name) }
 
-// served returns an error if the hub does not serve the kinds.
+// served returns an error unless the hub serves the given kinds.
 func (s shared) served(install string, version schema.GroupVersion, kinds ...string) error {
 	for _, kind := range kinds {
 		if _, err := s.mgr.GetRESTMapper().RESTMapping(version.WithKind(kind).GroupKind(), version.Version); err != nil {
@@ -148,7 +148,8 @@ func (s shared) installations() []wiring.Controller {
 	}
 }
 
-// etcd returns the controller for the etcd of one kind of cluster. Changes to the given objects also trigger it.
+// etcd returns the controller for the etcd of one kind of cluster. Changes to the given objects trigger the controller,
+// too.
 func (s shared) etcd(name string, backend etcd.Backend, objects ...client.Object) wiring.Controller {
 	r := &etcd.Reconciler{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Backend: backend}
 	affected := r.Handler()
@@ -171,7 +172,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 			},
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&infrav1.DroverCluster{}),
-				// All kubeconfigs contain the hub's addresses and CA, which are in this ConfigMap.
+				// This ConfigMap contains the hub's addresses and CA, which are part of every kubeconfig.
 				wiring.OnOtherChange(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(s.everyDroverCluster),
 					builder.WithPredicates(wiring.Named(s.hub.ConfigMap()))),
 			},
@@ -189,7 +190,6 @@ func (s shared) clusterAPI() []wiring.Controller {
 	}
 }
 
-// everyDroverCluster requests all DroverClusters.
 func (s shared) everyDroverCluster(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
 	list := &infrav1.DroverClusterList{}
 	// Reading from the cache fails only while the manager is stopping.

@@ -27,9 +27,9 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// BuiltIn applies the built-in role templates when the manager becomes the leader. Like the API server with its own
-// ClusterRoles, it creates missing templates and reverts changes. A template whose annotation v1.AnnotationAutoUpdate
-// is "false" is left unchanged.
+// BuiltIn applies the built-in role templates when the manager becomes the leader. It creates missing templates and
+// reverts changes, as the API server does with its own ClusterRoles. It does not change a template whose annotation
+// v1.AnnotationAutoUpdate is "false".
 //
 // The hub's manifests do not contain the templates, because kubectl cannot apply them together with their CRD.
 type BuiltIn struct {
@@ -37,7 +37,7 @@ type BuiltIn struct {
 	Live   client.Reader
 	Writer client.Writer
 	Log    logr.Logger
-	// Retry is the time between two attempts.
+	// Retry is the delay before another attempt.
 	Retry time.Duration
 }
 
@@ -45,7 +45,7 @@ type BuiltIn struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=create
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=update;escalate,resourceNames=cluster-member;cluster-owner;cluster-viewer;configmaps-manage;configmaps-view;ingress-manage;ingress-view;monitoring-manage;monitoring-view;project-member;project-owner;project-viewer;secrets-manage;secrets-view;serviceaccounts-manage;serviceaccounts-view;services-manage;services-view;volumes-manage;volumes-view;workloads-manage;workloads-view
 
-// Start applies the templates, and returns when all of them have been applied or ctx ends.
+// Start applies the templates. It returns when all of them have been applied or ctx is canceled.
 func (b BuiltIn) Start(ctx context.Context) error {
 	templates, err := Templates()
 	if err != nil {
@@ -64,12 +64,12 @@ func (b BuiltIn) Start(ctx context.Context) error {
 			b.Log.Error(errors.Join(failed...), "cannot apply built-in role templates, trying again")
 		}
 		return len(failed) == 0, nil
-	}) // this returns early only when ctx ends
+	}) // returns early only if ctx is canceled
 	return nil
 }
 
-// apply replaces the spec as a whole. Server-side apply would keep templates that another client has added to
-// spec.inherits.
+// apply replaces the whole spec. With server-side apply, templates that another client has added to spec.inherits would
+// remain.
 func (b BuiltIn) apply(ctx context.Context, template *unstructured.Unstructured) error {
 	found := &unstructured.Unstructured{}
 	found.SetGroupVersionKind(template.GroupVersionKind())
@@ -123,7 +123,7 @@ func Templates() ([]*unstructured.Unstructured, error) {
 				return nil
 			case err != nil:
 				return fmt.Errorf("%s: %w", path, err)
-			case template.GetKind() == "RoleTemplate": // not the kustomization
+			case template.GetKind() == "RoleTemplate": // this leaves out the kustomization
 				all = append(all, template)
 			}
 		}

@@ -40,8 +40,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one template to the members in which it is bound, and writes the progress to the template's
-// status.
+// Reconcile delivers one template to the members in which the template is bound, and writes the progress to the
+// template's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Role, Name: req.Name}
 	template := &v1.RoleTemplate{}
@@ -65,7 +65,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, template, used, given, refused)
 }
 
-// setsOf returns a map that assigns the same set to each member, or an empty map if there is no set.
+// setsOf returns a map that assigns the same set to each member. If given is nil, the map is empty.
 func setsOf(members []types.NamespacedName, given *set.Set) map[types.NamespacedName]*set.Set {
 	sets := make(map[types.NamespacedName]*set.Set, len(members))
 	if given != nil {
@@ -76,7 +76,6 @@ func setsOf(members []types.NamespacedName, given *set.Set) map[types.Namespaced
 	return sets
 }
 
-// writeStatus writes the progress of the template.
 func (r *Reconciler) writeStatus(
 	ctx context.Context, template *v1.RoleTemplate, used uses, given *set.Set, refused *access.Error,
 ) (ctrl.Result, error) {
@@ -87,7 +86,7 @@ func (r *Reconciler) writeStatus(
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, template, change)
 }
 
-// compute builds the set of a template. It returns nil if the template is external or rejected.
+// compute builds the set of a template. It returns nil if the template is external or has been rejected.
 func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*set.Set, *access.Error, error) {
 	var templates v1.RoleTemplateList
 	if err := r.Client.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
@@ -112,8 +111,8 @@ func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*s
 	return given, nil, nil
 }
 
-// decide returns the progress of a template. Its status names no member, because every user who can create bindings can
-// read it.
+// decide returns the progress of a template. The template's status must not name any member, because every user who can
+// create bindings can read it.
 func (r *Reconciler) decide(template *v1.RoleTemplate, used uses, given *set.Set, refused *access.Error) delivery.Summary {
 	if refused != nil {
 		summary := delivery.Summarize(nil)

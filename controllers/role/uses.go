@@ -17,12 +17,12 @@ import (
 // uses describes the members in which a template is bound.
 type uses struct {
 	members []types.NamespacedName
-	// until is the time until the first of the bindings expires, or 0 if none of them expires.
+	// until is the time until the first binding expires, or 0 if no binding expires.
 	until time.Duration
 }
 
-// uses finds the members in which a template is bound. It considers only bindings that have not expired and are allowed
-// to bind the template.
+// uses finds the members in which a template is bound. It considers only bindings that have not expired and that are
+// allowed to use the template.
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {
@@ -62,17 +62,17 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 	return found.uses, nil
 }
 
-// finding collects the result of uses.
+// finding holds the intermediate results of Reconciler.uses.
 type finding struct {
 	uses
 	now   time.Time
 	known map[types.NamespacedName]struct{}
-	// targets with a name that have already been looked up, so that a thousand bindings for one member require only one
-	// lookup
+	// targets that name a Cluster and have already been looked up; a thousand bindings for one member then need only
+	// one lookup
 	targets map[string]struct{}
 }
 
-// expired reports whether a binding has ended, and otherwise records when it will end.
+// expired reports whether a binding has expired. If the binding will expire later, expired records the time.
 func (f *finding) expired(end *metav1.Time) bool {
 	if index.Expired(end, f.now) {
 		return true
@@ -85,7 +85,7 @@ func (f *finding) expired(end *metav1.Time) bool {
 	return false
 }
 
-// same reports whether a target with a name has already been looked up.
+// same reports whether a target that names a Cluster has already been looked up.
 func (f *finding) same(namespace string, t v1.ClusterTarget) bool {
 	if t.ClusterSelector != nil {
 		return false

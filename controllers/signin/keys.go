@@ -22,12 +22,12 @@ import (
 // Keys creates and rotates the keys that sign tokens. It runs on the leader.
 type Keys struct {
 	Client client.Client
-	// Secret contains the keys.
+	// Secret is the name of the Secret that contains the keys.
 	Secret types.NamespacedName
 	Now    func() time.Time
 }
 
-// Reconcile takes the next step of the key rotation, if one is due.
+// Reconcile performs the next step of the key rotation if a step is due.
 func (k *Keys) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {

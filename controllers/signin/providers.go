@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Limits on the interval between checks whether a provider responds. Within these limits, the interval is as long as
-// the time for which the provider has not responded.
+// Limits on the interval between checks of a provider that does not respond. Within these limits, the interval is as
+// long as the time since the provider stopped responding.
 const (
 	checkEvery = 5 * time.Minute
 	checkSoon  = 10 * time.Second
@@ -63,12 +63,12 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	return ctrl.Result{RequeueAfter: checkAgain(p, failed, r.Now())}, update.Commit(ctx, r.Client, r.Recorder)
 }
 
-// checkAgain returns the time after which a provider is checked again; zero means never.
+// checkAgain returns the time after which a provider is checked again. Zero means never.
 func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 	switch {
 	case p.Spec.Disabled:
 		return 0
-	case failed != nil: // the waits double, even across changes of the leader
+	case failed != nil: // the interval doubles, even if the leader changes
 		since := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).LastTransitionTime.Time
 		return min(max(now.Sub(since), checkSoon), checkEvery)
 	}
@@ -79,7 +79,7 @@ func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 func (r *Providers) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) (requests []reconcile.Request) {
 		var all v1.AuthProviderList
-		// this reads from a cache; on an error, the provider is checked again anyway
+		// The read comes from a cache. If it fails, the provider is still checked again later.
 		if secret.GetNamespace() != r.Connectors.Namespace || secret.GetLabels()[v1.LabelSecretKind] != v1.SecretKindProvider || r.Client.List(ctx, &all) != nil {
 			return nil
 		}
@@ -96,7 +96,7 @@ func (r *Providers) Handler() handler.EventHandler {
 	})
 }
 
-// check returns the reason why a provider cannot be used.
+// check returns the reason why a provider cannot be used, or nil if it can be used.
 func (r *Providers) check(ctx context.Context, p *v1.AuthProvider) error {
 	made, err := r.Connectors.Get(ctx, p)
 	if err != nil {
@@ -107,7 +107,6 @@ func (r *Providers) check(ctx context.Context, p *v1.AuthProvider) error {
 	return made.Check(ctx)
 }
 
-// ready returns a provider's Ready condition after a check.
 func ready(p *v1.AuthProvider, failed error) metav1.Condition {
 	const most = 1024
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
@@ -125,7 +124,7 @@ func ready(p *v1.AuthProvider, failed error) metav1.Condition {
 	default:
 		c.Reason = v1.ReasonUnreachable
 	}
-	// A provider can send any text, and kubectl prints the text on the user's terminal.
+	// A provider can send arbitrary text, and kubectl prints the text to the user's terminal.
 	c.Message = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '.'

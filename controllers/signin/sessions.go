@@ -19,25 +19,26 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// kept is how long the Secret of a session or of a script token is kept after the session or token has ended.
+// kept is how long the Secret of a session or script token is kept after the session or token has ended.
 const kept = time.Minute
 
 // Sessions deletes sessions and script tokens that have ended. It runs on the leader.
 type Sessions struct {
 	Client client.Client
-	// Namespace is the manager's namespace, which contains the Secrets.
+	// Namespace is the manager's namespace. It contains the sessions' and tokens' Secrets.
 	Namespace string
 	Now       func() time.Time
 }
 
-// Ends reports whether an object really is the Secret of a session or token, and does not merely have the label.
+// Ends reports whether an object is really the Secret of a session or script token. The label alone does not prove
+// this.
 func (s *Sessions) Ends(o client.Object) bool {
 	prefixes := map[string]string{v1.SecretKindSession: session.Prefix, v1.SecretKindToken: scripttoken.Prefix}
 	prefix, known := prefixes[o.GetLabels()[v1.LabelSecretKind]]
 	return known && o.GetNamespace() == s.Namespace && strings.HasPrefix(o.GetName(), prefix)
 }
 
-// Reconcile deletes one session or token if it has ended.
+// Reconcile deletes a session or script token if it has ended.
 func (s *Sessions) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := s.Client.Get(ctx, req.NamespacedName, secret); err != nil || !s.Ends(secret) {

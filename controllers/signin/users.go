@@ -29,7 +29,7 @@ import (
 type Users struct {
 	Client   client.Client
 	Recorder events.EventRecorder
-	// Namespace is the namespace of the Secrets with the password hashes.
+	// Namespace is the namespace that contains the Secrets with the password hashes.
 	Namespace string
 	Now       func() time.Time
 }
@@ -64,8 +64,8 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
 }
 
-// setReady sets the Ready condition, and Stalled while Ready is False for a reason that only a user can fix. A missing
-// object is not such a reason, because the object may be created soon.
+// setReady sets the Ready condition. It also sets Stalled while Ready is False for a reason that only a user can fix. A
+// missing object is not such a reason, because the object may be created soon.
 func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.Time) {
 	ready.LastTransitionTime = metav1.NewTime(now)
 	meta.SetStatusCondition(conditions, ready)
@@ -77,8 +77,8 @@ func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.T
 	meta.SetStatusCondition(conditions, ready)
 }
 
-// decide returns the Ready condition of a User. The given Secret contains the user's password hash. The Secret is nil
-// if there is none.
+// decide returns a User's Ready condition. secret contains the user's password hash, and is nil if the Secret does not
+// exist.
 func decide(user *v1.User, secret *corev1.Secret) metav1.Condition {
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: user.Generation}
 	switch {

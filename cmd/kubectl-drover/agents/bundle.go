@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// bundled returns the kinds of objects in a bundle. It must never include Secrets or ConfigMaps.
+// bundled returns the kinds of objects that a bundle contains. Secrets and ConfigMaps must never be among them.
 func bundled() []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
 	for _, kind := range []string{
@@ -40,7 +40,7 @@ func bundled() []schema.GroupVersionKind {
 	return append(kinds, ofManager()...)
 }
 
-// ofManager returns the kinds whose objects are read only in the manager's namespace.
+// ofManager returns the kinds for which a bundle contains only objects in the manager's namespace.
 func ofManager() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("Deployment"), coordinationv1.SchemeGroupVersion.WithKind("Lease"),
@@ -48,7 +48,7 @@ func ofManager() []schema.GroupVersionKind {
 	}
 }
 
-// writeBundle writes the state of a hub and its objects to a new file. It fails if the file exists.
+// writeBundle writes the status of a hub and the hub's objects to a new file. It fails if the file already exists.
 func writeBundle(ctx context.Context, h *cli.Hub, name, managerNamespace string, status *hubStatus) (err error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -125,7 +125,7 @@ func (b *bundle) addKind(ctx context.Context, h *cli.Hub, kind schema.GroupVersi
 	return b.add(name, objects)
 }
 
-// redacted replaces strings that are removed from a bundle.
+// redacted is written to a bundle in place of each string that is removed.
 const redacted = "(removed)"
 
 // withoutTexts returns a copy of an object for a bundle. It keeps numbers, booleans and times. It keeps strings only if
@@ -143,7 +143,7 @@ func withoutTexts(object map[string]any) map[string]any {
 	return kept
 }
 
-// identityOf keeps what identifies an object.
+// identityOf returns only the metadata that identifies an object.
 func identityOf(metadata any) map[string]any {
 	kept := map[string]any{}
 	fields, _ := metadata.(map[string]any)
@@ -155,8 +155,8 @@ func identityOf(metadata any) map[string]any {
 	return kept
 }
 
-// plainKeys returns the keys whose strings are kept: object names, and values that the hub or an API server selects
-// from a fixed set.
+// plainKeys returns the keys whose string values are kept. These values are object names, or come from a fixed set that
+// the hub or an API server defines.
 func plainKeys() []string {
 	return []string{
 		"apiVersion", "kind", "type", "status", "reason", "phase", "lastTransitionTime", "lastUpdateTime", "renewTime",

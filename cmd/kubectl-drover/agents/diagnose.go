@@ -74,17 +74,18 @@ func (d *diagnosis) explain(ctx context.Context) string {
 		if why, started = podTrouble(pod); started {
 			last = d.lastError(ctx, pod)
 		} else if why != "" {
-			return why // the error of an earlier pod does not apply to it
+			return why // an earlier pod's error says nothing about this pod
 		}
 	}
-	// An agent can run outside of the cluster, and the log of its pod may not be readable.
+	// If the agent runs outside the cluster, or if the log of its pod cannot be read, the Deployment may still contain
+	// the error.
 	if last = cmp.Or(last, notedError(deployment)); last == "" {
 		return why
 	}
 	return strings.TrimPrefix(why+": its last error: "+last, ": ")
 }
 
-// newest returns the newest of the pods that are not being deleted, or nil if there is none.
+// newest returns the newest pod that is not being deleted, or nil if there is no such pod.
 func newest(pods []corev1.Pod) *corev1.Pod {
 	var found *corev1.Pod
 	for i := range pods {
@@ -96,8 +97,8 @@ func newest(pods []corev1.Pod) *corev1.Pod {
 	return found
 }
 
-// notedError returns the error that the agent has written into its Deployment, with its time and with advice. It
-// returns "" if the agent is connected, or is of an earlier version.
+// notedError returns the error that the agent recorded in its Deployment, together with the time and with advice. It
+// returns "" if the agent is connected, or if the agent's version does not record errors.
 func notedError(d *appsv1.Deployment) string {
 	text := d.Annotations[v1.AnnotationAgentLastError]
 	if text == "" {
@@ -106,7 +107,7 @@ func notedError(d *appsv1.Deployment) string {
 	return presentable(text + adviceOn(text))
 }
 
-// refusedPods returns why a Deployment has no pods, such as a quota or an admission policy.
+// refusedPods returns the reason why a Deployment has no pods, for example a quota or an admission policy.
 func refusedPods(d *appsv1.Deployment, pods int) string {
 	for _, c := range d.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && pods == 0 {
@@ -116,7 +117,8 @@ func refusedPods(d *appsv1.Deployment, pods int) string {
 	return ""
 }
 
-// podTrouble returns why a pod of the agent is not running, and whether its container has ever started.
+// podTrouble returns the reason why a pod of the agent is not running, and whether the pod's container has ever
+// started.
 func podTrouble(pod *corev1.Pod) (why string, started bool) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -146,7 +148,8 @@ func podTrouble(pod *corev1.Pod) (why string, started bool) {
 	return why, started
 }
 
-// lastError returns the last error in the agent's log, with advice. It returns "" if the log contains no errors.
+// lastError returns the last error in the agent's log, together with advice. It returns "" if the log contains no
+// errors.
 func (d *diagnosis) lastError(ctx context.Context, pod *corev1.Pod) string {
 	lines, size := int64(logLines), int64(logBytes)
 	log, err := d.pods.GetLogs(pod.Name, &corev1.PodLogOptions{TailLines: &lines, LimitBytes: &size}).Stream(ctx)
@@ -154,11 +157,10 @@ func (d *diagnosis) lastError(ctx context.Context, pod *corev1.Pod) string {
 		return ""
 	}
 	defer log.Close()
-	raw, _ := io.ReadAll(io.LimitReader(log, logBytes)) // a part of it is better than nothing
+	raw, _ := io.ReadAll(io.LimitReader(log, logBytes)) // a partial log is better than none
 	return lastErrorOf(raw)
 }
 
-// logLine is a line of the agent's log.
 type logLine struct {
 	Level  string `json:"level"`
 	Msg    string `json:"msg"`
@@ -168,8 +170,8 @@ type logLine struct {
 	Message string `json:"message"`
 }
 
-// userinfo matches the user and password in a URL, such as the URL of a proxy in an error message. A password may
-// contain any character except white space and quotation marks, because these end the URL.
+// userinfo matches the user and password in a URL, such as a proxy URL in an error message. A password may contain any
+// character except white space and quotation marks, because those characters end the URL.
 var userinfo = regexp.MustCompile(`://[^\s"]*@`)
 
 // lastErrorOf returns the last error in a log, unless the agent has connected since the error.
@@ -192,10 +194,10 @@ func lastErrorOf(log []byte) string {
 	return presentable(last)
 }
 
-// maxError bounds the length of an error, because others may have written it.
+// maxError is the maximum length of an error in bytes. Errors come from the member, so they may be arbitrarily long.
 const maxError = 2 << 10
 
-// presentable returns a text of the agent without control characters and passwords of URLs.
+// presentable removes control characters and the passwords in URLs from a text written by the agent.
 func presentable(text string) string {
 	return protocol.Cut(cli.Plain(userinfo.ReplaceAllString(text, "://***@")), maxError)
 }

@@ -33,8 +33,9 @@ import (
 )
 
 const (
-	// manifestManager owns the agent's objects in the member. It is kubectl's field manager, because the command that
-	// "import" prints uses kubectl. This way, "import" and the printed command can run in any order.
+	// manifestManager is the field manager of the agent's objects in the member. It is the same as kubectl's, because
+	// the command that "import" prints uses kubectl. As a result, "import" and the printed command can be run in any
+	// order.
 	manifestManager = "kubectl"
 	// importLimit is the default of --timeout. It allows enough time to pull an image.
 	importLimit = 5 * time.Minute
@@ -90,20 +91,19 @@ the Cluster was not ready in time.`,
 	return c
 }
 
-// importer imports one cluster.
 type importer struct {
 	importing
 	hub  *cli.Hub
 	key  types.NamespacedName
-	out  io.Writer // the command to run in the cluster
-	says io.Writer // progress
+	out  io.Writer // receives the command to run in the cluster
+	says io.Writer // receives progress messages
 	last string
-	// joined is the UID of the cluster that has already joined, or "" if none has.
+	// joined is the UID that the Cluster reports for the cluster that has joined, or "" if no cluster has joined.
 	joined string
 	// away is true while the hub is unavailable.
 	away bool
-	// inMember explains why the agent does not connect, if the agent was installed in the member. looked is when the
-	// member was last checked.
+	// inMember finds out why the agent does not connect. It is nil if this command does not install the agent. looked
+	// is the time of the last inspection.
 	inMember *diagnosis
 	looked   time.Time
 	why      string
@@ -122,7 +122,7 @@ func importCluster(c *cobra.Command, o *cli.Options, name string, how importing)
 		return err
 	}
 	var member *rest.Config
-	if how.toContext != "" { // fails before anything is changed
+	if how.toContext != "" { // fail before anything is changed
 		if member, err = memberToBe(o, how.toContext); err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config)
 	return i.ready(ctx)
 }
 
-// memberToBe returns the client configuration of a context. It rejects a context that connects through a hub, because
+// memberToBe returns the client configuration for a context. It rejects a context that connects through a hub, because
 // an agent installed there would belong to another Cluster.
 func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
@@ -303,7 +303,8 @@ func (i *importer) sameCluster(ctx context.Context, member client.Client) error 
 	return nil
 }
 
-// ready waits until the Cluster is ready, and prints the reason whenever it changes.
+// ready waits until the Cluster is ready. While it waits, it prints the reason why the Cluster is not ready whenever
+// that reason changes.
 func (i *importer) ready(ctx context.Context) error {
 	cluster := &v1.Cluster{}
 	err := i.poll(ctx, func(ctx context.Context) (bool, error) {
@@ -320,7 +321,8 @@ func (i *importer) ready(ctx context.Context) error {
 	return err
 }
 
-// poll calls look until it is done. If that takes too long, it returns an error that contains the last printed state.
+// poll calls look until look reports that it is done. If this takes too long, poll returns an error that contains the
+// last printed state.
 func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc) error {
 	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, look)
 	if wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -348,7 +350,7 @@ func (i *importer) show(cluster *v1.Cluster) {
 	said := "the hub has not reconciled the Cluster yet"
 	if c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); c != nil {
 		said = c.Reason + ": " + cli.Plain(c.Message)
-		if c.Reason == v1.ReasonAwaitingAgent && i.inMember != nil { // its message describes what this command has done
+		if c.Reason == v1.ReasonAwaitingAgent && i.inMember != nil { // this command has already installed the agent
 			said = c.Reason + ": the agent has not connected yet"
 		}
 	}
@@ -361,7 +363,6 @@ func (i *importer) show(cluster *v1.Cluster) {
 // diagnoseInterval is the interval at which the member is inspected to find out why its agent does not connect.
 const diagnoseInterval = 2 * time.Second
 
-// diagnose inspects the member to find out why its agent does not connect.
 func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	if meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionReady) {
 		i.why = ""
@@ -372,7 +373,7 @@ func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	}
 }
 
-// tell prints a text unless the same text was the last one printed.
+// tell prints a text unless it was also the last text that was printed.
 func (i *importer) tell(said string) {
 	if said != i.last {
 		i.last = said

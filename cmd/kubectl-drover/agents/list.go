@@ -32,12 +32,12 @@ const (
 	agentAbsent    = "absent"
 )
 
-// agentList is the output of "agents".
+// agentList is the output of the command "agents".
 type agentList struct {
 	Agents []agentRow `json:"agents"`
-	// Counts has the number of agents in each state.
+	// Counts contains the number of agents in each state.
 	Counts map[string]int `json:"counts"`
-	// Warning is set if no manager leads, because in that case the states are out of date.
+	// Warning is set if no manager is the leader, because the states are out of date in that case.
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -52,7 +52,7 @@ type agentRow struct {
 	State       string `json:"state"`
 	// Message explains why the agent is not up to date.
 	Message string `json:"message,omitempty"`
-	// Wave is the wave in which the agent's last upgrade began.
+	// Wave is the wave in which the agent's last upgrade started.
 	Wave string `json:"wave,omitempty"`
 }
 
@@ -86,7 +86,8 @@ The state of an agent is one of:
 	})
 }
 
-// staleness returns a warning if no manager leads, provided that the user's rights allow the plugin to determine this.
+// staleness returns a warning if no manager is the leader. If the user's rights do not allow the plugin to determine
+// this, staleness returns no warning.
 func staleness(ctx context.Context, h *cli.Hub, namespace string) string {
 	lease := &coordinationv1.Lease{}
 	if coordinationv1.AddToScheme(h.Scheme()) != nil ||
@@ -142,7 +143,7 @@ func agentOf(c *v1.Cluster) agentRow {
 	if row.State == agentCurrent {
 		row.Message = ""
 	}
-	row.State = cmp.Or(row.State, agentUpgrading) // the reason comes from a newer hub
+	row.State = cmp.Or(row.State, agentUpgrading) // a newer hub may report other reasons
 	return row
 }
 
@@ -153,7 +154,7 @@ var agentStates = map[string]string{
 	v1.ReasonNodeAgentsMissing: agentUnmanaged,
 }
 
-// Names returns the Clusters of the agents.
+// Names returns the names of the agents' Clusters.
 func (l agentList) Names() []string {
 	var names []string
 	for _, a := range l.Agents {

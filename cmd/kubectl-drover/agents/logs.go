@@ -30,7 +30,7 @@ const maxLine = 1 << 20
 // a node agent.
 const maxPods = 20
 
-// logs is the command "logs agent".
+// logs implements the command "logs agent".
 type logs struct {
 	*cli.Options
 	cluster, memberContext string
@@ -81,7 +81,7 @@ func (o *logs) run(c *cobra.Command) error {
 		return err
 	}
 	config = rest.CopyConfig(config)
-	config.Timeout = 0 // it would also end a log that is followed
+	config.Timeout = 0 // a timeout would also end a log that is being followed
 	core, err := coreclient.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make client for %s: %w", config.Host, err)
@@ -89,7 +89,6 @@ func (o *logs) run(c *cobra.Command) error {
 	return o.print(c, core.Pods(protocol.AgentNamespace))
 }
 
-// config returns the client configuration for the member.
 func (o *logs) config() (*rest.Config, error) {
 	if o.memberContext != "" {
 		return o.MemberConfig(o.memberContext, "", "", "")
@@ -106,7 +105,6 @@ func (o *logs) config() (*rest.Config, error) {
 	return o.MemberConfig("", base, h.Workspace, o.cluster)
 }
 
-// print prints the logs of all of the agent's pods.
 func (o *logs) print(c *cobra.Command, pods coreclient.PodInterface) error {
 	ctx := c.Context()
 	listing, cancel := cli.Bounded(ctx)

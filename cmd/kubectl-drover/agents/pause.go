@@ -34,7 +34,7 @@ func newResume(o *cli.Options) *cobra.Command {
 	})
 }
 
-// holding completes a command that sets or removes the label that holds a Cluster.
+// holding completes a command that pauses or resumes Clusters by setting or removing a label.
 func holding(o *cli.Options, hold bool, c *cobra.Command) *cobra.Command {
 	change := cli.BindChange(c)
 	c.Args = func(_ *cobra.Command, args []string) error {

@@ -15,16 +15,16 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// hubStatus is the output of "status".
+// hubStatus is the output of the command "status".
 type hubStatus struct {
 	Hub          hubState      `json:"hub"`
 	Leader       leaderState   `json:"leader"`
 	Agents       *agentCounts  `json:"agents"` // nil if the user may not read Clusters
 	Certificates []certificate `json:"certificates"`
 	Providers    []provider    `json:"signInProviders"`
-	// Approvals are the Clusters and Hosts in which nothing changes until an administrator gives approval.
+	// Approvals lists the Clusters and Hosts that do not change until an administrator confirms a restore.
 	Approvals []string `json:"pendingApprovals"`
-	// Problems are the conditions that require action. Unread lists the parts of the hub that the user may not read.
+	// Problems lists the conditions that require action. Unread lists the parts of the hub that the user may not read.
 	Problems []string `json:"problems"`
 	Unread   []string `json:"unread,omitempty"`
 }

@@ -36,10 +36,10 @@ import (
 const (
 	// managerName is the name of the manager's Deployment and Lease.
 	managerName = "drover-manager"
-	// soon is how long before its expiry a certificate is reported as a problem. The hub normally renews its
+	// soon is the remaining validity below which a certificate is reported as a problem. The hub normally renews its
 	// certificates earlier.
 	soon = 14 * 24 * time.Hour
-	// dialLimit is how long the hub's proxy may take to respond.
+	// dialLimit is the maximum time that the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
 )
 
@@ -48,20 +48,20 @@ type statusReader struct {
 	*cli.Hub
 	namespace string
 	ca        []byte
-	now       time.Time // by the hub's clock
+	now       time.Time // the time on the hub's clock
 	status    hubStatus
 	// refused lists the parts of the state that the user may not read.
 	refused map[string]bool
 }
 
-// Parts of the state that must be readable to rule out problems. leaderPart shows whether a manager leads, and
-// agentsPart shows which states the agents are in.
+// Parts of the state that must be readable to rule out problems. leaderPart shows whether a manager is the leader.
+// agentsPart shows the states of the agents.
 const (
 	leaderPart = "the manager's Lease"
 	agentsPart = "Clusters"
 )
 
-// unsure returns an error if the answer needs a part of the state that the user may not read.
+// unsure returns an error if the user may not read a part of the state that is needed to rule out problems.
 func (r *statusReader) unsure() error {
 	var all []error
 	if r.refused[leaderPart] {
@@ -125,8 +125,8 @@ func (r *statusReader) kubernetes(ctx context.Context) error {
 	return nil
 }
 
-// clockOf returns the time of an API server's clock, or of this computer's clock if the API server does not report its
-// time.
+// clockOf returns the time on an API server's clock. If the API server does not report its time, clockOf returns the
+// time on this computer's clock.
 func clockOf(ctx context.Context, config *rest.Config) time.Time {
 	now := time.Now()
 	c, err := rest.HTTPClientFor(config)
@@ -174,7 +174,7 @@ func (r *statusReader) manager(ctx context.Context) error {
 	return nil
 }
 
-// leader reads the Lease. An expired Lease means that no manager is running the fleet.
+// leader reads the Lease. If the Lease has expired, no manager is active.
 func (r *statusReader) leader(ctx context.Context) error {
 	lease := &coordinationv1.Lease{}
 	err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: managerName}, lease)
@@ -242,7 +242,7 @@ func (r *statusReader) clusters(ctx context.Context) error {
 	return nil
 }
 
-// first returns the first names in a list as text.
+// first joins the first few names in a list.
 func first(names []string) string {
 	const shown = 5
 	text := strings.Join(names[:min(len(names), shown)], ", ")
@@ -264,7 +264,7 @@ func (r *statusReader) hosts(ctx context.Context) error {
 	return err
 }
 
-// approval records an object in which nothing changes until an administrator gives approval.
+// approval records an object that does not change until an administrator confirms a restore.
 func (r *statusReader) approval(kind string, object client.Object, conditions []metav1.Condition) {
 	if meta.IsStatusConditionFalse(conditions, v1.ConditionRestoreConfirmed) {
 		r.status.Approvals = append(r.status.Approvals, fmt.Sprintf("%s %s: confirm with \"kubectl drover restored\"", kind,

@@ -73,7 +73,7 @@ type uninstaller struct {
 	server  string
 	out     io.Writer
 	dryRun  bool
-	said    map[string]bool // lines that were already printed
+	said    map[string]bool // lines that have already been printed
 	confirm func(count int) error
 }
 

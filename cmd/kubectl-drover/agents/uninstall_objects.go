@@ -27,7 +27,7 @@ type removal struct {
 	namespace, name string
 	uid             types.UID
 	leaving         bool   // the object is being deleted
-	done            string // the printed word for the result
+	done            string // the word to print for the result
 	patch           []byte // the patch to apply, or nil to delete the object
 	patchType       types.PatchType
 }
@@ -73,7 +73,7 @@ func (u *uninstaller) gather(ctx context.Context) ([]removal, error) {
 	return slices.Concat(all, nodes, plans, agent), nil
 }
 
-// agents returns the objects of the agent's manifest and the objects that the agent maintains, in any namespace. rights
+// agents returns the objects in the agent's manifest and the objects that the agent maintains, in any namespace. rights
 // contains the cluster-wide rights, which are removed first.
 func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err error) {
 	selector := protocol.LabelName + "=" + protocol.AgentName + "," + v1.LabelManagedBy + "=" + v1.ManagedBy
@@ -81,9 +81,9 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 	if err != nil {
 		return nil, nil, err
 	}
-	// an operator created the other namespaces
+	// an administrator created the other namespaces
 	spaces = slices.DeleteFunc(spaces, func(o *metav1.PartialObjectMetadata) bool { return o.Name != protocol.AgentNamespace })
-	// deleting the namespace deletes its content
+	// deleting the namespace also deletes its contents
 	whole := len(spaces) > 0
 	for i, k := range protocol.ManifestKinds() {
 		found, err := u.list(ctx, k, selector)
@@ -105,8 +105,8 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 	return rights, rest, nil
 }
 
-// delivered returns the objects of a kind that sets have delivered. Namespaces belong to users, so only the fields that
-// Drover applied are removed from them.
+// delivered returns the objects of a kind that were delivered in sets. Namespaces belong to users, so only the fields
+// that Drover applied are removed from Namespaces.
 func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]removal, error) {
 	selector := v1.LabelSet
 	if k.Name == "Namespace" {
@@ -135,8 +135,8 @@ func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]r
 	return all, nil
 }
 
-// applied reports whether the given field manager applied an object. The check does not rely on labels, because a copy
-// that a user made of the object has the same labels.
+// applied reports whether the given field manager applied an object. The check does not rely on labels, because a
+// user's copy of the object has the same labels.
 func applied(o *metav1.PartialObjectMetadata, manager string) bool {
 	return slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
@@ -167,7 +167,7 @@ func (u *uninstaller) nodes(ctx context.Context) ([]removal, error) {
 	return all, nil
 }
 
-// release returns the patch that removes the plans' marks from a node, and reports whether the node has any.
+// release returns the patch that removes the plans' marks from a node, and reports whether the node has any marks.
 func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed bool) {
 	annotations, labels := map[string]any{}, map[string]any{}
 	patch = map[string]any{"metadata": map[string]any{"annotations": annotations, "labels": labels, "resourceVersion": node.ResourceVersion}}
@@ -231,8 +231,8 @@ func definitions() protocol.ObjectKind {
 	return protocol.ObjectKind{Name: crdKind, APIVersion: "apiextensions.k8s.io/v1", Resource: "customresourcedefinitions"}
 }
 
-// isHub reports whether the cluster is also a hub, and tells the user if so. The hub's own objects and the kinds that
-// the hub needs are not removed.
+// isHub reports whether the cluster is also a hub. If it is, isHub tells the user so. The hub's own objects and the
+// kinds that the hub needs are not removed.
 func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	const clusters = "clusters." + v1.Group
 	_, err := u.objects.Resource(resourceOf(definitions())).Get(ctx, clusters, metav1.GetOptions{})

@@ -31,7 +31,7 @@ const outputName = "name"
 type Change struct {
 	dryRun string
 	output string
-	yamls  int // documents printed so far
+	yamls  int // YAML documents printed so far
 }
 
 // BindChange adds the flags of a command that changes objects.
@@ -58,14 +58,15 @@ func (ch *Change) check() error {
 	return nil
 }
 
-// Real reports whether the change is actually made, and is not a dry run.
+// Real reports whether the change is not a dry run.
 func (ch *Change) Real() bool { return ch.dryRun == dryRunNone }
 
 // Local reports whether the command must not send any changes to the hub.
 func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 
-// Make makes a change to an object, unless it is a client-side dry run, and prints the object. done describes the
-// change, for example "created". do is called with a client of the hub that applies the flags of the change.
+// Make calls do to change an object, and then prints the object. In a client-side dry run, it does not call do. In a
+// server-side dry run, the client that do receives does not persist any changes. done describes the change, for example
+// "created".
 func (ch *Change) Make(h *Hub, out io.Writer, object client.Object, done string, do func(client.Client) error) error {
 	if !ch.Local() {
 		c := client.WithFieldOwner(h, FieldManager)

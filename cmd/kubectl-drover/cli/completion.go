@@ -22,17 +22,17 @@ import (
 // CompletionLimit is how long the shell waits for suggestions.
 const CompletionLimit = 5 * time.Second
 
-// Complete registers the completion of a flag's values.
+// Complete registers offers as the completion function for a flag's values.
 func Complete(c *cobra.Command, flag string, offers cobra.CompletionFunc) {
 	cobra.CheckErr(c.RegisterFlagCompletionFunc(flag, offers)) // fails only if the flag does not exist
 }
 
-// Offer returns a completion with fixed values.
+// Offer returns a completion function that suggests fixed values.
 func Offer(choices ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// Beginning returns the names that start with start, and prevents the shell from completing file names.
+// Beginning returns the names that have the prefix start. It also prevents the shell from completing file names.
 func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective) {
 	names = slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(name string) bool {
 		return !strings.HasPrefix(name, start)
@@ -40,12 +40,12 @@ func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective
 	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 }
 
-// CompleteFiles offers files.
+// CompleteFiles completes file names.
 func CompleteFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveDefault
 }
 
-// CompleteFolders offers folders for the first argument.
+// CompleteFolders completes folder names for the first argument.
 func CompleteFolders(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -53,7 +53,7 @@ func CompleteFolders(_ *cobra.Command, args []string, _ string) ([]string, cobra
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
-// First restricts offers to the first argument.
+// First restricts a completion function to the first argument.
 func First(offers cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -63,7 +63,7 @@ func First(offers cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// names returns the names of objects on the hub, or none if the hub does not list them.
+// names returns the names of objects on the hub, or none if the objects cannot be listed.
 func (o *Options) names(ctx context.Context, kind schema.GroupVersionKind, where ...func(*Hub) client.ListOption) []string {
 	ctx, cancel := context.WithTimeout(ctx, CompletionLimit)
 	defer cancel()
@@ -87,14 +87,14 @@ func (o *Options) names(ctx context.Context, kind schema.GroupVersionKind, where
 	return found
 }
 
-// CompleteNames completes the names of Drover's objects of a kind in the workspace.
+// CompleteNames completes the names of objects of a Drover kind in the workspace.
 func (o *Options) CompleteNames(kind string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 		return Beginning(start, o.names(c.Context(), v1.GroupVersion.WithKind(kind+"List"), (*Hub).InWorkspace))
 	}
 }
 
-// CompleteKind completes the names of objects of another kind without a namespace.
+// CompleteKind completes the names of objects of any kind, in all namespaces.
 func (o *Options) CompleteKind(kind schema.GroupVersionKind) cobra.CompletionFunc {
 	kind.Kind += "List"
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
@@ -102,7 +102,7 @@ func (o *Options) CompleteKind(kind schema.GroupVersionKind) cobra.CompletionFun
 	}
 }
 
-// CompleteAnywhere completes the names of Drover's objects of a kind without a namespace.
+// CompleteAnywhere completes the names of objects of a Drover kind, in all namespaces.
 func (o *Options) CompleteAnywhere(kind string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 		return Beginning(start, o.names(c.Context(), v1.GroupVersion.WithKind(kind+"List")))
@@ -145,7 +145,7 @@ func (o *Options) CompleteHubURLs(_ *cobra.Command, _ []string, start string) ([
 	return Beginning(start, found)
 }
 
-// CompleteHubs completes the hubs in the kubeconfig: their contexts, and their URLs.
+// CompleteHubs completes the contexts and URLs of the hubs in the kubeconfig.
 func (o *Options) CompleteHubs(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {

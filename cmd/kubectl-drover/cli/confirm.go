@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 )
 
-// BindYes adds the flag that confirms a destructive command.
+// BindYes adds the flag --yes, which confirms a destructive command.
 func BindYes(c *cobra.Command, yes *bool) {
 	c.Flags().BoolVar(yes, "yes", false, "Do not ask for confirmation")
 }
@@ -41,7 +41,7 @@ func ask(ctx context.Context, in io.Reader, out io.Writer, question string) erro
 	fmt.Fprintf(out, "%s? [y/N] ", Plain(question))
 	line, err := "", error(nil)
 	read := make(chan struct{})
-	go func() { // ends with the program if it is interrupted
+	go func() { // ends with the program if the user interrupts it
 		defer close(read)
 		line, err = bufio.NewReader(io.LimitReader(in, maxAnswer)).ReadString('\n')
 	}()

@@ -27,18 +27,19 @@ import (
 // FieldManager is the field manager that the plugin uses for the fields it writes on the hub.
 const FieldManager = "kubectl-drover"
 
-// Hub is a client of the hub with the caller's own rights.
+// Hub is a client for the hub. It has the caller's own rights.
 type Hub struct {
 	client.WithWatch
 	Config    *rest.Config
 	Workspace string
 }
 
-// Hub connects to the hub for a command that may change something. It returns an error if the hub is only guessed. See
+// Hub connects to the hub for a command that may change something. It returns an error if the hub was only guessed. See
 // FindHub.
 func (o *Options) Hub() (*Hub, error) { return o.connect(false) }
 
-// HubToRead connects to the hub for a command that changes nothing. If the hub is only guessed, it tells the user.
+// HubToRead connects to the hub for a command that changes nothing. If the hub was only guessed, HubToRead tells the
+// user which hub it is.
 func (o *Options) HubToRead() (*Hub, error) { return o.connect(true) }
 
 func (o *Options) connect(reads bool) (*Hub, error) {
@@ -67,8 +68,8 @@ func (o *Options) connect(reads bool) (*Hub, error) {
 	return &Hub{WithWatch: c, Config: config, Workspace: cmp.Or(o.Workspace, workspace)}, nil
 }
 
-// hubKubeconfig returns the kubeconfig with the hub's context as the current one. If the hub's context has no
-// namespace, hubKubeconfig also returns the workspace of the Cluster that the user's current context leads to.
+// hubKubeconfig returns the kubeconfig with the hub's context as the current context. If the hub's context has no
+// namespace, hubKubeconfig also returns the workspace of the Cluster that the user's current context points to.
 func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, workspace string, err error) {
 	loaded = o.Kubeconfig()
 	raw, err := o.RawConfig()
@@ -76,7 +77,7 @@ func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, work
 		return nil, "", fmt.Errorf("read kubeconfig: %w: select the hub with --kubeconfig", err)
 	}
 	if len(raw.Contexts) == 0 && o.HubName == "" {
-		return loaded, "", nil // it may be a pod's own cluster
+		return loaded, "", nil // in a pod, the client then uses the pod's own cluster
 	}
 	name, guessed, err := o.FindHub(&raw)
 	if err == nil && guessed && !reads {
@@ -97,8 +98,8 @@ func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, work
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &overrides), workspace, nil
 }
 
-// Say tells the user once which hub the command uses or which user it acts as. It prints nothing during shell
-// completion.
+// Say tells the user which hub the command uses or which user the command acts as. Only the first call prints anything.
+// During shell completion, no call does.
 func (o *Options) Say(format string, args ...any) {
 	if o.says != nil {
 		fmt.Fprintf(o.says, format, args...)
@@ -106,15 +107,15 @@ func (o *Options) Say(format string, args ...any) {
 	}
 }
 
-// InWorkspace limits a list to the workspace.
+// InWorkspace restricts a list to the selected workspace.
 func (h *Hub) InWorkspace() client.ListOption { return client.InNamespace(h.Workspace) }
 
-// OnHub calls do with a client of the hub and with a context that ends after limit. See Hub.
+// OnHub calls do with a client of the hub and with a context that is canceled after limit. See Hub.
 func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	return on(c, limit, o.Hub, do)
 }
 
-// ReadHub is OnHub for a command that changes nothing. See HubToRead.
+// ReadHub does the same as OnHub for a command that changes nothing. See HubToRead.
 func (o *Options) ReadHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	return on(c, limit, o.HubToRead, do)
 }

@@ -23,24 +23,25 @@ const markName = "drover.dev"
 
 // Mark is the plugin's own data about a context. It is stored in a kubeconfig extension. It contains no secrets.
 type Mark struct {
-	// Server is the context's server at the time when the mark was set. The fields from Selected to Workspace apply
-	// only to that server.
+	// Server is the context's server at the time when the mark was set. The fields from Selected to Workspace are valid
+	// only for that server.
 	Server string `json:"server,omitempty"`
-	// Selected is when "login" or "use" last selected this context as the hub. It is zero for a context of a member.
+	// Selected is the time when "login" or "use" last selected this context as the hub. It is zero for a member's
+	// context.
 	Selected time.Time `json:"selected,omitzero"`
-	// URL and CA are the address of the hub's proxy. For a context of a member, only the URL is set.
+	// URL and CA are the address and the CA of the hub's proxy. Only URL is set in the mark of a member's context.
 	URL string `json:"url,omitempty"`
 	CA  []byte `json:"ca,omitempty"`
-	// Workspace is the workspace of the Cluster, for a context of a member.
+	// Workspace is the workspace of the member's Cluster. It is set only for a member's context.
 	Workspace string `json:"workspace,omitempty"`
-	// Hub is the context of the hub, for a context of a member.
+	// Hub is the hub's context. It is set only for a member's context.
 	Hub string `json:"hub,omitempty"`
 	// Previous is the context that "use -" returns to.
 	Previous string `json:"previous,omitempty"`
 }
 
-// MarkOf returns the mark of a context, or an empty one. If the context's server has changed since the mark was set,
-// the returned mark omits the fields that apply only to the old server.
+// MarkOf returns the mark of a context, or an empty mark if the context has none. If the context's server has changed
+// since the mark was set, MarkOf omits the fields that are valid only for the old server.
 func MarkOf(raw *clientcmdapi.Config, name string) Mark {
 	var m Mark
 	c := raw.Contexts[name]
@@ -48,7 +49,7 @@ func MarkOf(raw *clientcmdapi.Config, name string) Mark {
 		return m
 	}
 	if held, ok := c.Extensions[markName].(*runtime.Unknown); ok && json.Unmarshal(held.Raw, &m) != nil {
-		return Mark{} // written by another program, or damaged
+		return Mark{} // the extension was written by another program or is damaged
 	}
 	if m.Server == "" || m.Server != ServerOf(raw, name) {
 		return Mark{Hub: m.Hub, Previous: m.Previous}
@@ -56,7 +57,7 @@ func MarkOf(raw *clientcmdapi.Config, name string) Mark {
 	return m
 }
 
-// SetMark replaces the mark of a context. The mark applies to the server that the context has now.
+// SetMark replaces the mark of a context. The new mark is valid for the context's current server.
 func SetMark(config *clientcmdapi.Config, name string, m Mark) error {
 	m.Server = ServerOf(config, name)
 	raw, err := json.Marshal(m)
@@ -71,7 +72,7 @@ func SetMark(config *clientcmdapi.Config, name string, m Mark) error {
 	return nil
 }
 
-// ServerOf returns the server of a context, or "".
+// ServerOf returns the server of a context, or "" if the context has none.
 func ServerOf(raw *clientcmdapi.Config, name string) string {
 	if c := raw.Contexts[name]; c != nil && raw.Clusters[c.Cluster] != nil {
 		return strings.TrimRight(raw.Clusters[c.Cluster].Server, "/")
@@ -79,7 +80,8 @@ func ServerOf(raw *clientcmdapi.Config, name string) string {
 	return ""
 }
 
-// BaseOf returns the address of the hub's proxy that a context belongs to, or "".
+// BaseOf finds the hub that a context belongs to, and returns the address of the hub's proxy. It returns "" if the
+// context belongs to no known hub.
 func BaseOf(raw *clientcmdapi.Config, name string) string {
 	if base, atHub := HubBase(ServerOf(raw, name)); atHub {
 		return base
@@ -87,7 +89,8 @@ func BaseOf(raw *clientcmdapi.Config, name string) string {
 	return MarkOf(raw, name).URL
 }
 
-// Proxy returns the address of the hub's proxy and its CA in PEM, or "" if they are not in the kubeconfig.
+// Proxy returns the address of the hub's proxy and the proxy's CA in PEM format. A value is empty if the kubeconfig
+// does not contain it.
 func (o *Options) Proxy() (base string, ca []byte) {
 	raw, err := o.RawConfig()
 	if err != nil {
@@ -110,11 +113,12 @@ func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {
 	return name, err
 }
 
-// FindHub returns the context of the hub: the value of --context or --hub, or else the hub that belongs to the current
-// context, or else the hub that "login" or "use" selected most recently, or else the current context.
+// FindHub returns the hub's context. The first of the following that exists is used: the value of --context or --hub,
+// the hub that the current context belongs to, the hub that "login" or "use" selected most recently, and the current
+// context.
 //
-// guessed is true if FindHub returns the most recently selected hub although the current context, which is not known to
-// belong to a hub, may lead to a different one. A command that changes something must not use a guessed hub.
+// guessed is true if FindHub returns the most recently selected hub but the current context may belong to a different
+// hub. A command that changes something must not use a guessed hub.
 func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, err error) {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "" {
@@ -133,9 +137,9 @@ func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, 
 	return current, false, nil
 }
 
-// hubOfMember returns the context of the hub that a context belongs to, or "" if the context belongs to no known hub.
-// If the context certainly belongs to a hub but the kubeconfig has no context for that hub, hubOfMember returns an
-// error, because the command must not use any other hub instead.
+// hubOfMember returns the context of the hub that the named context belongs to, or "" if that hub is not known. If the
+// named context certainly belongs to a hub but the kubeconfig has no context for that hub, hubOfMember returns an
+// error, because the command must not use a different hub.
 func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 	if LeadsToHub(raw, name) {
 		return name, nil
@@ -144,7 +148,7 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 	if base == "" && mark.Hub == "" {
 		return "", nil
 	}
-	if base == "" { // the name of a context does not say which hub the context leads to
+	if base == "" { // the context's name does not reveal its hub
 		return "", fmt.Errorf("the current context %s was made for a member of the hub of context %s, but it is not "+
 			"known any more to which hub it belongs: select the hub with --hub or --context", Visible(name), Visible(mark.Hub))
 	}
@@ -159,14 +163,15 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 		Visible(base), Visible(base))
 }
 
-// LeadsToHub reports whether a context is known to lead to the API server of a hub, because it was selected as the hub
-// or because of its URL.
+// LeadsToHub reports whether a context is known to point to a hub's API server. This is the case if the context was
+// selected as the hub, or if the URL of the context's server shows it.
 func LeadsToHub(raw *clientcmdapi.Config, name string) bool {
 	return !MarkOf(raw, name).Selected.IsZero() || strings.HasSuffix(ServerOf(raw, name), PathLocal)
 }
 
-// hubAt returns a context that leads to the API server of the hub whose proxy has the address base, or "". It prefers
-// the current context, and then the most recently selected context.
+// hubAt returns a context that points to the API server of the hub whose proxy has the address base. It returns "" if
+// there is no such context. If several contexts match, hubAt prefers the current context, and then the most recently
+// selected context.
 func hubAt(raw *clientcmdapi.Config, base string) string {
 	names := append([]string{raw.CurrentContext}, hubContexts(raw)...)
 	for _, name := range append(names, slices.Sorted(maps.Keys(raw.Contexts))...) {
@@ -190,8 +195,8 @@ func hubContexts(raw *clientcmdapi.Config) []string {
 	return hubs
 }
 
-// NamedHub returns the context that --hub names: the value is a context, or the URL of a hub or of the hub's API
-// server.
+// NamedHub returns the context for a value of --hub. The value is a context, the URL of a hub, or the URL of a hub's
+// API server.
 func NamedHub(raw *clientcmdapi.Config, name string) (string, error) {
 	if raw.Contexts[name] != nil {
 		return name, nil
@@ -209,7 +214,7 @@ func NamedHub(raw *clientcmdapi.Config, name string) (string, error) {
 		Visible(name))
 }
 
-// ErrNoHub is returned when a command needs a hub but no hub is known.
+// ErrNoHub is returned when a command needs a hub but cannot determine one.
 var ErrNoHub = errors.New("no hub is known")
 
 // ErrGuessed returns the error for a command that would change something on a hub that was only guessed.
@@ -219,7 +224,7 @@ func ErrGuessed(hub string) error {
 		Visible(hub))
 }
 
-// workspaceOf returns the workspace of the Cluster that a context leads to, or "".
+// workspaceOf returns the workspace of the Cluster that a context points to, or "" if the workspace is not known.
 func workspaceOf(raw *clientcmdapi.Config, name string) string {
 	if marked := MarkOf(raw, name).Workspace; marked != "" {
 		return marked

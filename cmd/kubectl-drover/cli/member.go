@@ -17,16 +17,16 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// HubPrefix is the prefix that a member sees on the names of the hub's own users and groups.
+// HubPrefix is the prefix that a member adds to the names of the hub's own users and groups.
 const HubPrefix = "hub:"
 
 // ErrNoWay is returned when no kubeconfig entry points to the member.
 var ErrNoWay = errors.New("no context of the kubeconfig leads to it")
 
 // MemberConfig returns the client configuration for the member. If memberContext, the value of --member-context, is
-// set, MemberConfig uses that context. Otherwise it uses a context whose server is the member's path at the hub. If
-// there is none, it uses a context whose server is another path at the hub, and replaces that path with the member's
-// path. base is the address of the hub's proxy, or "" if it is not known.
+// set, MemberConfig uses that context. Otherwise it uses a context whose server is the member's path on the hub. If no
+// such context exists, MemberConfig uses a context for another path on the hub and replaces that path with the member's
+// path. base is the address of the hub's proxy, or "" if the address is not known.
 func (o *Options) MemberConfig(memberContext, base, workspace, cluster string) (*rest.Config, error) {
 	raw, err := o.RawConfig()
 	if err != nil {
@@ -69,7 +69,7 @@ func asInMember(as *rest.ImpersonationConfig) {
 	}
 }
 
-// contextConfig returns the client configuration of one context, with the impersonation that the flags specify.
+// contextConfig returns the client configuration for one context, including the impersonation that the flags specify.
 func (o *Options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: name, Timeout: o.Overrides.Timeout}
 	overrides.AuthInfo.Impersonate = o.Overrides.AuthInfo.Impersonate
@@ -83,10 +83,10 @@ func (o *Options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 	return config, nil
 }
 
-// wayTo returns a context at the hub and the server for the member. It prefers the current context if that points to
-// the hub, then a context that points to this member, then any context for the hub. Only contexts at the address of the
-// hub's proxy count, because another hub may have a Cluster of the same name. If the address is not known and contexts
-// of several hubs match, wayTo returns an error.
+// wayTo returns a context that points to the hub, and the URL of the member's path on that hub. It prefers the current
+// context, then a context for this member, then any context for the hub. wayTo ignores contexts that do not point to
+// the hub's proxy, because another hub may have a Cluster with the same name. If the proxy's address is not known and
+// contexts for several hubs match, wayTo returns an error.
 func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (context, server string, err error) {
 	path := MemberPath(workspace, cluster)
 	base := func(name string) (string, bool) {
@@ -123,7 +123,7 @@ func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (co
 	return exact[0], first + path, nil
 }
 
-// ThroughHub reports whether a server URL is this member's path at the hub whose proxy has the address base.
+// ThroughHub reports whether a server URL points to this member's path on the hub whose proxy has the address base.
 func ThroughHub(server, base, workspace, cluster string) bool {
 	return base != "" && strings.TrimRight(server, "/") == base+MemberPath(workspace, cluster)
 }

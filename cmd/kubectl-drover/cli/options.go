@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// CommandLimit is how long a command may take. A disconnected member must not block a terminal.
+	// CommandLimit is the time limit of a command. A disconnected member must not block a terminal.
 	CommandLimit = time.Minute
-	// requestLimit is how long one request may take without --request-timeout.
+	// requestLimit is the time limit of a request if --request-timeout is not set.
 	requestLimit = 15 * time.Second
-	// LookInterval is the polling interval of commands that wait.
+	// LookInterval is the polling interval for commands that wait.
 	LookInterval = 500 * time.Millisecond
 )
 
@@ -51,19 +51,19 @@ const PluginCommand = "kubectl-drover"
 
 // Options holds the values of flags that several commands share.
 type Options struct {
-	// Loading and Overrides select the kubeconfig and the hub, as in kubectl.
+	// Loading and Overrides determine the kubeconfig and the hub, as in kubectl.
 	Loading   *clientcmd.ClientConfigLoadingRules
 	Overrides clientcmd.ConfigOverrides
 
 	// Workspace is the value of --workspace. If it is empty, the workspace is the namespace of the hub's context.
 	Workspace string
 	Output    string
-	// HubName is the value of --hub: the URL of a hub, or a kubeconfig context that points to its API server.
+	// HubName is the value of --hub: the URL of a hub, or a kubeconfig context that points to a hub's API server.
 	HubName string
 
 	version string
-	// says is where the plugin prints the name of the hub if the current context does not point to it. It is nil during
-	// shell completion.
+	// says receives a line that names the hub if the current context does not point to the hub. It is nil during shell
+	// completion.
 	says io.Writer
 }
 
@@ -88,7 +88,7 @@ func (o *Options) bindConnection(root *cobra.Command) {
 	}
 }
 
-// BindWorkspace adds the flag that names the workspace.
+// BindWorkspace adds the flag --workspace.
 func (o *Options) BindWorkspace(c *cobra.Command) {
 	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "", WorkspaceUsage)
 	Complete(c, "workspace", o.CompleteWorkspaces)
@@ -98,18 +98,18 @@ func (o *Options) BindWorkspace(c *cobra.Command) {
 const WorkspaceUsage = "The workspace, a namespace of the hub (default: the namespace of the hub's context, or the " +
 	"workspace of the current Cluster)"
 
-// BindOutput adds the flag that chooses the output format.
+// BindOutput adds the flag --output.
 func (o *Options) BindOutput(c *cobra.Command) {
 	o.BindOutputAs(c, "The output format: text, json or yaml")
 }
 
-// BindOutputAs is BindOutput with a different description.
+// BindOutputAs adds the flag --output with a different description.
 func (o *Options) BindOutputAs(c *cobra.Command, usage string) {
 	c.Flags().StringVarP(&o.Output, "output", "o", OutputText, usage)
 	Complete(c, "output", Offer(OutputText, OutputJSON, OutputYAML))
 }
 
-// BindListOutput adds the flag that chooses the output format of a command that prints a list.
+// BindListOutput adds the flag --output to a command that prints a list.
 func (o *Options) BindListOutput(c *cobra.Command) {
 	c.Flags().StringVarP(&o.Output, "output", "o", OutputText,
 		"The output format: text, wide, name, json, yaml, or jsonpath=TEMPLATE as in kubectl")
@@ -137,7 +137,7 @@ func (o *Options) CheckOutput() error {
 	return fmt.Errorf("unknown output format %q: use %s, %s or %s", o.Output, OutputText, OutputJSON, OutputYAML)
 }
 
-// Bounded returns a context that ends after CommandLimit.
+// Bounded returns a context that is canceled after CommandLimit.
 func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, CommandLimit)
 }
@@ -156,7 +156,7 @@ func (o *Options) RawConfig() (clientcmdapi.Config, error) {
 	raw = *raw.DeepCopy()
 	current := raw.Contexts[cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)]
 	if current != nil && raw.Clusters[current.Cluster] != nil {
-		own := *raw.Clusters[current.Cluster] // other contexts with the same entry keep their server
+		own := *raw.Clusters[current.Cluster] // other contexts that use the same entry keep their server
 		own.Server = o.Overrides.ClusterInfo.Server
 		current.Cluster += "@--server"
 		raw.Clusters[current.Cluster] = &own
@@ -164,8 +164,8 @@ func (o *Options) RawConfig() (clientcmdapi.Config, error) {
 	return raw, nil
 }
 
-// ConfigOf returns the client configuration of a kubeconfig's context. Errors use the argument whose, such as "hub" or
-// "member", to name the server that the context should point to.
+// ConfigOf returns the client configuration for a context in a kubeconfig. In error messages, it calls the expected
+// server by the value of whose, for example "hub" or "member".
 func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
@@ -177,7 +177,7 @@ func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error)
 	return config, nil
 }
 
-// Patient sets a time limit for each request, but no limit on the request rate.
+// Patient sets a time limit for each request and removes the limit on the request rate.
 func (o *Options) Patient(config *rest.Config) {
 	config.QPS = -1
 	config.UserAgent = o.UserAgent()

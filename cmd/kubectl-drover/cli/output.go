@@ -31,7 +31,7 @@ const (
 // TimeFormat is the format of times in tables and sentences.
 const TimeFormat = "2006-01-02 15:04 MST"
 
-// Answer is the result of a command. It can be formatted for programs and for people.
+// Answer is the result of a command. It can be formatted for programs and for users.
 type Answer interface {
 	Text() string
 }
@@ -43,8 +43,8 @@ type List interface {
 	Names() []string
 }
 
-// Print writes an answer in the format of --output. With OutputWide, answers that have a method Wide are printed with
-// more columns.
+// Print writes an answer in the format of --output. With OutputWide, it prints more columns for answers that have a
+// Wide method.
 func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	var raw []byte
 	var err error
@@ -83,7 +83,7 @@ func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	return nil
 }
 
-// jsonPath executes a template of kubectl's JSONPath on the JSON form of an answer.
+// jsonPath executes a JSONPath template, as in kubectl, on the JSON form of an answer.
 func jsonPath(answer any, template string) ([]byte, error) {
 	path, err := parseJSONPath(template)
 	if err != nil {
@@ -112,8 +112,8 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	return path, nil
 }
 
-// Listing makes the command c list the objects of one workspace, or of all workspaces. Listing passes read the
-// workspace of the hub's context, or "" for all workspaces.
+// Listing turns c into a command that lists the objects of one workspace or of all workspaces. It calls read to get the
+// objects. To list all workspaces, Listing sets the Hub's Workspace to "".
 func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (List, error)) *cobra.Command {
 	everywhere := false
 	c.Args = NoArguments
@@ -136,7 +136,7 @@ func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (Li
 	return c
 }
 
-// Table formats rows below a header. Tabs separate the columns of the header.
+// Table formats rows below a header. The header is a string in which tabs separate the columns.
 func Table(header string, rows [][]string) string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)

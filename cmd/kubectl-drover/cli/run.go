@@ -18,8 +18,8 @@ import (
 const (
 	ExitAllowed     = 0
 	ExitDenied      = 1
-	ExitError       = 2   // also used if there is no answer
-	ExitInterrupted = 130 // as shells exit after Ctrl-C
+	ExitError       = 2   // also used if the command has no answer
+	ExitInterrupted = 130 // the exit code of a shell after Ctrl-C
 )
 
 // ErrDenied makes a command exit with ExitDenied. The command has already printed its answer.
@@ -39,7 +39,7 @@ func Run(ctx context.Context, version string, commands func(*Options) []*cobra.C
 	case errors.Is(err, ErrDenied):
 		return ExitDenied
 	case ctx.Err() != nil:
-		return ExitInterrupted // the user knows the cause
+		return ExitInterrupted // the user interrupted the command, so no error needs to be printed
 	default:
 		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(Unreached(explain(err)).Error(), "\n", "\n  "))
 		return ExitError

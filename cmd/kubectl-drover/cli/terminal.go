@@ -13,12 +13,12 @@ import (
 	"unicode/utf8"
 )
 
-// Terminal writes a command's output without characters that control the terminal or change how other characters look.
-// Some of the output comes from members, or from users with fewer rights than the reader. All output of the plugin goes
-// through a Terminal, except the escape codes that "plan watch" uses to redraw its picture.
+// Terminal removes from a command's output all characters that control the terminal or change how other characters
+// look. Some of the output comes from members, or from users with fewer rights than the reader. All output of the
+// plugin goes through a Terminal, except the escape codes that "plan watch" uses to redraw its picture.
 type Terminal struct{ Out io.Writer }
 
-// Write writes the output in the form that Visible returns.
+// Write writes the text in the form that Visible returns.
 func (t Terminal) Write(text []byte) (int, error) {
 	if _, err := io.WriteString(t.Out, Visible(string(text))); err != nil {
 		return 0, fmt.Errorf("write to the terminal: %w", err)
@@ -26,8 +26,8 @@ func (t Terminal) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Visible replaces each character that is not printable by an escape such as \u001b, except line breaks and tabs. The
-// escapes do not change the meaning of JSON.
+// Visible replaces each non-printable character except line breaks and tabs with an escape sequence such as \u001b. The
+// escape sequences do not change the meaning of JSON.
 func Visible(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, controls) {
 		return text
@@ -53,8 +53,8 @@ func Visible(text string) string {
 // controls reports whether a character is neither printable nor a line break or tab.
 func controls(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// Plain returns text on one line, with a space in place of each non-printable character. This prevents the author of
-// the text from adding lines to the output.
+// Plain returns text as a single line and replaces each non-printable character with a space. This prevents the author
+// of the text from adding lines to the output.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -64,7 +64,7 @@ func Plain(text string) string {
 	}, text)
 }
 
-// Say formats text. It applies Plain to each word, because the words may have been written by other people.
+// Say formats text. It applies Plain to each word, because some words are written by other users.
 func Say(b *strings.Builder, format string, words ...any) {
 	for i, word := range words {
 		switch word := word.(type) {

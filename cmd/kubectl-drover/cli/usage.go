@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Arguments requires the given number of arguments. Its error names them.
+// Arguments requires the given number of arguments. Its error message lists the arguments' names.
 func Arguments(count int, names string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != count {
@@ -24,7 +24,7 @@ func Arguments(count int, names string) cobra.PositionalArgs {
 	}
 }
 
-// NoArguments requires that there is no argument.
+// NoArguments rejects all arguments.
 func NoArguments(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%s has no arguments but got %q: see \"%s --help\"", c.CommandPath(), Visible(args[0]),
@@ -33,8 +33,8 @@ func NoArguments(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// suggest makes a command with subcommands reject unknown ones and suggest similar ones. Cobra suggests only
-// subcommands of the root.
+// suggest makes a command reject unknown subcommands and suggest similar ones. Cobra suggests only subcommands of the
+// root command.
 func suggest(c *cobra.Command) {
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -53,11 +53,11 @@ func suggest(c *cobra.Command) {
 	}
 }
 
-// suggestedDistance is the largest number of different letters between a wrong command and a suggestion.
+// suggestedDistance is the maximum edit distance between a mistyped command and a suggestion.
 const suggestedDistance = 2
 
-// finish completes a command and its subcommands: they suggest commands for unknown ones, and shells offer files only
-// where a file is meant.
+// finish prepares a command and its subcommands. Each command then suggests alternatives to unknown subcommands, and
+// shells complete file names only for arguments that are files.
 func finish(c *cobra.Command) {
 	if c.HasSubCommands() {
 		suggest(c)
@@ -75,7 +75,7 @@ func finish(c *cobra.Command) {
 	}
 }
 
-// flagError explains a wrong flag. The errors of Go's parsers name functions and types.
+// flagError explains an invalid flag. It is needed because the errors from Go's parsers mention functions and types.
 func flagError(c *cobra.Command, err error) error {
 	if wrong := (*pflag.InvalidValueError)(nil); errors.As(err, &wrong) {
 		wants := map[string]string{
@@ -95,7 +95,7 @@ var (
 		`\[(.*)\] were all set$`)
 )
 
-// explain replaces cobra's errors about groups of flags.
+// explain replaces cobra's error messages about flag groups.
 func explain(err error) error {
 	names := func(found string, last string) string {
 		all := strings.Fields(found)

@@ -23,7 +23,6 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/rancher"
 )
 
-// exporter exports the objects of a Rancher server.
 type exporter struct {
 	rancher.Options
 	flags      *cli.Options
@@ -105,7 +104,7 @@ func (e *exporter) check() error {
 	return e.flags.CheckOutput()
 }
 
-// run reads, converts and writes. It writes nothing until it has read everything.
+// run reads, converts and writes the objects. It writes nothing until it has read everything.
 func (e *exporter) run(ctx context.Context) error {
 	if err := e.readPrincipals(); err != nil {
 		return err
@@ -164,8 +163,8 @@ func (e *exporter) readPrincipals() error {
 	return nil
 }
 
-// write writes the folder. Secrets go to a separate folder that has its own digests, because neither the Secrets'
-// values nor digests of these values may be committed to Git.
+// write writes the export to a folder. Secrets are written to a separate folder with its own file of digests, because
+// neither the values of Secrets nor digests of these values may be committed to Git.
 func (e *exporter) write(result rancher.Result) error {
 	files, err := result.Files()
 	if err != nil {

@@ -26,17 +26,17 @@ const sumsFile = "SHA256SUMS"
 // sumsLimit is the maximum size of sumsFile, in bytes.
 const sumsLimit = 64 << 20
 
-// folder is the folder that an export writes to. The export does not touch a file that it did not write, or a file that
-// has changed since the export wrote it. It does not follow symbolic links.
+// folder is the folder that an export writes to. The export does not modify a file that it did not write, or a file
+// that has changed since the export wrote it. The export also does not follow symbolic links.
 type folder struct {
 	dir               string
-	given             string // a file that may be overwritten, because the export has read it
+	given             string // a file that the export has read and may therefore overwrite
 	force             bool
 	fileMode, dirMode fs.FileMode
 }
 
-// write writes files into the folder, and removes the other files of an earlier export. It checks all files before it
-// writes the first one.
+// write writes the given files to the folder and removes all other files that an earlier export wrote. It checks all
+// files before it writes the first one.
 func (f folder) write(files map[string][]byte) error {
 	if info, err := os.Lstat(f.dir); err == nil && !info.IsDir() {
 		return fmt.Errorf("nothing was written: %s is not a folder: links are not followed", f.dir)
@@ -112,8 +112,8 @@ func (f folder) check(root *os.Root, name string, content []byte, sums map[strin
 	return name + " was not written by an export: move it, export into another folder, or use --force to overwrite it"
 }
 
-// replace writes and removes the files that check admitted. It first adds the new digests to the old ones, so the next
-// export recognizes the files of an interrupted one.
+// replace writes files and removes stale files. All of these files must have passed check. replace first adds the new
+// digests to the old ones, so that the next export recognizes files that an interrupted export wrote.
 func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, sums map[string][]string) error {
 	var now bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -146,8 +146,8 @@ func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, 
 	return f.put(root, sumsFile, now.Bytes())
 }
 
-// put writes a file under a temporary name and renames it, so that the file is never half written. It does not touch a
-// file that already has the right content.
+// put writes a file under a temporary name and then renames it, so that the file is never incomplete. It does not
+// modify a file that already has the right content.
 func (f folder) put(root *os.Root, name string, content []byte) error {
 	if info, err := root.Lstat(name); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&^f.fileMode == 0 {
 		if old, err := root.ReadFile(name); err == nil && bytes.Equal(old, content) {

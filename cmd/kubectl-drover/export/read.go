@@ -40,7 +40,7 @@ type source struct {
 	unread   *[]rancher.Unread
 }
 
-// source connects to the cluster that a context points to. "" stands for the current context.
+// source connects to the cluster that a context points to. If kubeContext is empty, it uses the current context.
 func (e *exporter) source(kubeContext string, objects *rancher.Objects) (source, error) {
 	overrides := e.flags.Overrides
 	if kubeContext != "" {
@@ -63,7 +63,7 @@ func (e *exporter) source(kubeContext string, objects *rancher.Objects) (source,
 	return source{Client: c, host: config.Host, progress: progress, unread: &objects.Unread}, nil
 }
 
-// pages lists objects page by page, and calls each with every object.
+// pages lists objects page by page, and passes each object to the function each.
 func (s source) pages(ctx context.Context, list client.ObjectList, kind, selector string, each func(runtime.Object) error) error {
 	read := 0
 	p := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -75,7 +75,7 @@ func (s source) pages(ctx context.Context, list client.ObjectList, kind, selecto
 		if err := s.List(ctx, page, &client.ListOptions{Raw: &options, Limit: options.Limit, Continue: options.Continue}); err != nil {
 			return nil, err
 		}
-		if options.Continue == "" { // if the list expired, start again
+		if options.Continue == "" { // if the list has expired, start again
 			read = 0
 		}
 		before := read
@@ -93,8 +93,8 @@ func (s source) pages(ctx context.Context, list client.ObjectList, kind, selecto
 	return meta.EachListItem(all, each)
 }
 
-// listInto lists one of Rancher's kinds. It records objects that cannot be read and continues. It returns an error only
-// if ctx ends.
+// listInto lists the objects of a Rancher kind. It records objects that cannot be read and continues. It returns an
+// error only if ctx is canceled.
 func listInto[T any](ctx context.Context, s source, kind schema.GroupVersionKind, into *[]T) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -120,7 +120,8 @@ func (s source) note(what, why string) {
 	*s.unread = append(*s.unread, rancher.Unread{What: what, Why: why})
 }
 
-// failed records why a kind could not be read. A kind that the server does not serve has no objects.
+// failed records the reason why a kind could not be read. If the server does not serve the kind, there is nothing to
+// record.
 func (s source) failed(ctx context.Context, plural string, err error) error {
 	switch {
 	case err == nil || meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
@@ -174,7 +175,8 @@ func planKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "upgrade.cattle.io", Version: "v1", Kind: "Plan"}
 }
 
-// readSecrets lists the Secrets that belong to projects. It reads only their names unless the user asks for the values.
+// readSecrets lists the Secrets that belong to projects. It reads only their metadata unless the user requests the
+// values.
 func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objects) error {
 	var list client.ObjectList = &corev1.SecretList{}
 	if !e.SecretValues {
@@ -192,7 +194,7 @@ func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objec
 		return nil
 	})
 	if apierrors.IsForbidden(err) && !e.SecretValues {
-		all.SecretsForbidden = true // they would not be exported anyway; the report mentions it
+		all.SecretsForbidden = true // Secrets are only mentioned in the report
 		return nil
 	}
 	return s.failed(ctx, "secrets", err)
@@ -240,7 +242,7 @@ func readMember(ctx context.Context, s source, id string) (rancher.Member, error
 		if !ok {
 			return fmt.Errorf("%T is not an object", o)
 		}
-		// Rancher evaluates the annotation and keeps the label of the same name in step with it.
+		// Rancher reads the annotation and updates the label of the same name to match it.
 		if cluster, project, found := strings.Cut(namespace.Annotations[rancher.LabelProjectID], ":"); found && cluster == id {
 			m.Namespaces[project] = append(m.Namespaces[project], namespace.Name)
 		}

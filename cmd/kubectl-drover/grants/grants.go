@@ -105,7 +105,7 @@ func (o *options) bind(c *cobra.Command) {
 
 func (o *options) complete(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 	switch len(args) {
-	case 0: // only users with passwords are objects
+	case 0: // only users with passwords have User objects
 		return o.CompleteAnywhere("User")(c, args, start)
 	case 1:
 		return o.CompleteAnywhere("RoleTemplate")(c, args, start)
@@ -120,7 +120,7 @@ func (o *options) run(c *cobra.Command, args []string, do func(context.Context, 
 	return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error { return do(ctx, c, h) })
 }
 
-// parse checks the arguments, and takes the workspace from an argument of the form WORKSPACE/NAME.
+// parse checks the arguments. If an argument has the form WORKSPACE/NAME, parse takes the workspace from it.
 func (o *options) parse(args []string) error {
 	name := args[0]
 	if o.kind != string(v1.SubjectUser) && o.kind != string(v1.SubjectGroup) {
@@ -183,8 +183,9 @@ func (o *options) binding(workspace string) (client.Object, error) {
 
 var unnamed = regexp.MustCompile(`[^a-z0-9]+`)
 
-// bindingName returns --name, or a name made from the user, the role and the target. The name ends with a digest, which
-// keeps names distinct even if they differ only in characters that object names must not contain.
+// bindingName returns the value of --name, or a name made from the user, the role and the target. The generated name
+// ends with a digest. The digest keeps the names of two bindings distinct even if their users' names differ only in
+// characters that object names must not contain.
 func (o *options) bindingName() string {
 	if o.name != "" {
 		return o.name
@@ -202,7 +203,7 @@ func (o *options) bindingName() string {
 // never is the value of --until for a grant that does not expire.
 const never = "never"
 
-// ending returns the time that --until specifies, or nil.
+// ending returns the time that --until specifies, or nil if the grant does not expire.
 func (o *options) ending(now time.Time) (*metav1.Time, error) {
 	if o.until == "" || o.until == never {
 		return nil, nil
@@ -223,7 +224,7 @@ func (o *options) ending(now time.Time) (*metav1.Time, error) {
 	return &metav1.Time{Time: end.UTC().Truncate(time.Second)}, nil
 }
 
-// lasting parses a duration. The duration may also be given in days.
+// lasting parses a duration, which may also be given in days.
 func lasting(text string) (time.Duration, error) {
 	if days, found := strings.CutSuffix(text, "d"); found {
 		n, err := strconv.ParseUint(days, 10, 16)
@@ -232,7 +233,7 @@ func lasting(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// grant creates the binding, or changes the expiry of an existing one.
+// grant creates the binding, or changes the expiry time of an existing binding.
 func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error {
 	wanted, err := o.binding(h.Workspace)
 	if err != nil {
@@ -276,7 +277,7 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 	return o.explain(h, err)
 }
 
-// sayEnd returns text about when a grant ends, or "" if the grant does not expire.
+// sayEnd formats the time when a grant expires. It returns "" if the grant does not expire.
 func sayEnd(binding client.Object) string {
 	if end := endOf(binding); end != nil {
 		return ", ends at " + end.UTC().Format(time.RFC3339)
@@ -284,7 +285,7 @@ func sayEnd(binding client.Object) string {
 	return ""
 }
 
-// explain adds advice to the error when the hub refuses a grant.
+// explain adds advice to the error that the hub returns when it refuses a grant.
 func (o *options) explain(h *cli.Hub, err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("grant %s in workspace %s: %w: you need the verb \"bind\" on the RoleTemplate", o.role,

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// check returns an error for a role, a Cluster or a Project that does not exist. The hub would accept a binding that
-// refers to such an object, but the binding would grant nothing. check skips objects that the user may not read.
+// check returns an error if a role, a Cluster or a Project does not exist. The hub would accept a binding that refers
+// to a missing object, but the binding would grant nothing. check skips objects that the user may not read.
 func (o *options) check(ctx context.Context, h *cli.Hub) error {
 	wanted := v1.ContextCluster
 	targets := map[string]client.Object{}
@@ -48,7 +48,7 @@ func (o *options) check(ctx context.Context, h *cli.Hub) error {
 	return nil
 }
 
-// bindings returns the bindings in the workspace, of the kind that the flags select.
+// bindings returns the bindings in the workspace. The flags select the kind of the bindings.
 func (o *options) bindings(ctx context.Context, h *cli.Hub) ([]client.Object, error) {
 	var found []client.Object
 	if o.project != "" {
@@ -71,7 +71,8 @@ func (o *options) bindings(ctx context.Context, h *cli.Hub) ([]client.Object, er
 	return found, nil
 }
 
-// grants reports whether a binding grants exactly the rights that the flags describe, regardless of its expiry.
+// grants reports whether a binding grants exactly the rights that the flags describe, regardless of when the binding
+// expires.
 func (o *options) grants(binding client.Object) bool {
 	switch b := binding.(type) {
 	case *v1.ProjectRoleTemplateBinding:

@@ -13,7 +13,7 @@ import (
 	"unicode"
 )
 
-// explainDecoding replaces the Go types in an error of decoding YAML or JSON by names of fields and of kinds of values.
+// explainDecoding replaces the Go types in a YAML or JSON decoding error with the names of fields and JSON types.
 func explainDecoding(err error) error {
 	if err == nil {
 		return nil
@@ -37,7 +37,7 @@ func explainDecoding(err error) error {
 	return errors.New(text)
 }
 
-// fieldOf returns the path of a field without the names of embedded Go structs, which begin with a capital letter.
+// fieldOf returns the path of a field without the names of embedded Go structs, which start with a capital letter.
 func fieldOf(path string) string {
 	parts := slices.DeleteFunc(strings.Split(path, "."), func(part string) bool {
 		return part == "" || unicode.IsUpper(rune(part[0]))
@@ -45,7 +45,7 @@ func fieldOf(path string) string {
 	return strings.Join(parts, ".")
 }
 
-// valueOf describes a value of JSON, such as "string" or "number 1.5".
+// valueOf describes a JSON value, for example "string" or "number 1.5".
 func valueOf(found string) string {
 	kind, rest, _ := strings.Cut(found, " ")
 	name, known := map[string]string{"string": "text", "number": "a number", "array": "a list", "object": "an object",
@@ -56,7 +56,7 @@ func valueOf(found string) string {
 	return strings.TrimSpace(name + " " + rest)
 }
 
-// wantedOf describes the values of a Go type.
+// wantedOf describes the values that a Go type accepts.
 func wantedOf(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -22,7 +22,7 @@ const (
 	barWidth  = 30
 	nameWidth = 20
 
-	cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h" // these make a terminal cut or wrap long lines
+	cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h" // terminal codes that turn the wrapping of long lines off and on
 )
 
 // display shows the progress of a plan. Create one with newDisplay.
@@ -31,17 +31,17 @@ type display struct {
 	terminal bool
 	now      func() time.Time
 
-	drawn int    // the number of lines of the picture on the terminal
-	last  string // the last line that was written
+	drawn int    // the number of lines that the current picture occupies on the terminal
+	last  string // the most recently written line
 	// first is the time at which the display first read the plan. done is the number of nodes that were complete at
-	// that time. The estimate of the remaining time is based on the progress since then.
+	// that time. The remaining time is estimated from the progress since then.
 	first time.Time
 	done  int32
 }
 
 func newDisplay(out io.Writer) *display {
 	if through, ok := out.(cli.Terminal); ok {
-		out = through.Out // the display writes terminal codes, and itself applies Plain to text that other people wrote
+		out = through.Out // the display writes terminal codes, and it applies Plain itself to untrusted text
 	}
 	d := &display{out: out, now: time.Now}
 	if file, ok := out.(*os.File); ok {
@@ -50,8 +50,8 @@ func newDisplay(out io.Writer) *display {
 	return d
 }
 
-// plan shows a plan. done is true if there is nothing left to wait for, because the plan is complete, is stalled
-// (ErrDenied), or cannot be shown.
+// plan shows a plan. done is true if there is nothing left to wait for, because the plan is complete or has stalled
+// (ErrDenied), or because it cannot be shown.
 func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.first.IsZero() {
 		d.first = d.now()
@@ -70,8 +70,8 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	return done, verdict
 }
 
-// ended reports whether a plan is complete or requires manual action, and returns the error with which the command
-// exits.
+// ended reports whether a plan is complete or requires manual action. It also returns the error that the command exits
+// with.
 func ended(p *v1.Plan) (bool, error) {
 	current := p.Status.ObservedGeneration == p.Generation
 	switch {
@@ -83,7 +83,7 @@ func ended(p *v1.Plan) (bool, error) {
 	return false, nil
 }
 
-// unreadable shows why the plan cannot be read.
+// unreadable shows the reason why the plan cannot be read.
 func (d *display) unreadable(err error) error {
 	text := "trying again: " + cli.Plain(cli.Unreached(err).Error())
 	if d.terminal {
@@ -92,9 +92,9 @@ func (d *display) unreadable(err error) error {
 	return d.write(text, false)
 }
 
-// write writes a line or replaces the last picture, unless nothing has changed. Lines of a picture are cut at the edge
-// of the terminal, so that the next picture can be drawn at the same position. The lines of the final picture are not
-// cut.
+// write writes a line or replaces the last picture, unless nothing has changed. It cuts the lines of a picture at the
+// edge of the terminal, so that the next picture can be drawn at the same position. It does not cut the lines of the
+// final picture.
 func (d *display) write(text string, last bool) error {
 	if text == d.last {
 		return nil
@@ -115,11 +115,10 @@ func (d *display) write(text string, last bool) error {
 	return err
 }
 
-// line describes a plan in one line.
 func (d *display) line(p *v1.Plan) string {
 	reason, message := stateOf(p)
 	parts := []string{fmt.Sprintf("%s: nodes %s", reason, summary(p.Status.Nodes))}
-	if p.Status.Clusters != nil { // a plan of the member itself has no clusters
+	if p.Status.Clusters != nil { // a plan without a target runs in the cluster itself and has no clusters
 		parts[0] = fmt.Sprintf("%s: clusters %s, nodes %s", reason, summary(p.Status.Clusters), summary(p.Status.Nodes))
 	}
 	for _, w := range p.Status.Waves {
@@ -135,7 +134,7 @@ func (d *display) line(p *v1.Plan) string {
 	return strings.Join(append(parts, message), "; ")
 }
 
-// picture describes a plan in several lines of text.
+// picture describes a plan in several lines.
 func (d *display) picture(p *v1.Plan) string {
 	var b strings.Builder
 	reason, message := stateOf(p)
@@ -166,10 +165,10 @@ func (d *display) picture(p *v1.Plan) string {
 	return b.String()
 }
 
-// place returns the name of a node, with its member if the node belongs to one.
+// place returns the name of a node, preceded by the name of its member if the node belongs to one.
 func place(cluster, node string) string { return cli.Plain(strings.TrimPrefix(cluster+"/"+node, "/")) }
 
-// failure describes why a node failed, with the last line of its log.
+// failure describes why a node failed, and includes the last line of the node's log.
 func failure(f *v1.NodeFailure) string {
 	text := fmt.Sprintf("%s failed (%s): %s", place(f.Cluster, f.Node), cli.Plain(f.Reason), cli.Plain(f.Message))
 	log := strings.TrimSpace(f.Log)
@@ -179,8 +178,8 @@ func failure(f *v1.NodeFailure) string {
 	return text
 }
 
-// left estimates the time until the plan is complete from the pace since the plan was first read. It assumes that the
-// remaining members resemble the others.
+// left estimates the time that remains until the plan is complete. It is based on the progress since the plan was first
+// read, and assumes that the remaining members resemble the others.
 func (d *display) left(s *v1.PlanStatus) string {
 	if s.Nodes == nil || s.Clusters == nil || s.Nodes.Complete <= d.done {
 		return ""

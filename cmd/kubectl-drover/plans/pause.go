@@ -29,7 +29,7 @@ func newResume(o *cli.Options) *cobra.Command {
 	})
 }
 
-// pausing completes a command that sets spec.paused of a plan.
+// pausing completes a command that sets spec.paused in a plan.
 func pausing(o *cli.Options, paused bool, c *cobra.Command) *cobra.Command {
 	change := cli.BindChange(c)
 	c.Args = cli.Arguments(1, "NAME")

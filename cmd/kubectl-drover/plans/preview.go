@@ -28,13 +28,13 @@ import (
 )
 
 const (
-	// maxNodes is the maximum number of simulated nodes in a cluster, whatever number its agent reports. Kubernetes
-	// does not support more.
+	// maxNodes is the maximum number of nodes that are simulated in a cluster, regardless of how many nodes the agent
+	// reports. Kubernetes does not support more nodes.
 	maxNodes = 5000
-	// maxSimulated is the maximum number of simulated nodes in all clusters together. More nodes would take gigabytes
-	// of memory and hours of time.
+	// maxSimulated is the maximum total number of simulated nodes. A simulation of more nodes would take gigabytes of
+	// memory and several hours.
 	maxSimulated = 50_000
-	// fromInput is the file name that means standard input.
+	// fromInput is the file name that stands for standard input.
 	fromInput = "-"
 )
 
@@ -95,7 +95,7 @@ func (r *previewOptions) check() error {
 	return nil
 }
 
-// preview prints the simulation of each Plan. source is the name of a Plan or a file, or "-" for standard input.
+// preview prints a simulation of each Plan. source is the name of a Plan or of a file, or "-" for standard input.
 func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Writer, source string) error {
 	if err := r.check(); err != nil {
 		return err
@@ -126,8 +126,8 @@ func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Write
 	return nil
 }
 
-// interruptible is a writer that fails after ctx has ended. A simulation writes a line for each step but does not take
-// a context.
+// interruptible is a writer that fails once ctx is canceled. This stops a simulation, which writes a line for each step
+// but does not accept a context.
 type interruptible struct {
 	ctx context.Context
 	out io.Writer
@@ -140,11 +140,11 @@ func (w interruptible) Write(text []byte) (int, error) {
 	return w.out.Write(text)
 }
 
-// preview is one simulation. At first it holds either a whole scenario or a Plan without Clusters.
+// preview is one simulation. Initially, it holds either a whole scenario or a Plan without Clusters.
 type preview struct {
 	scenario simulation.Scenario
 	whole    bool
-	// remarks describe how the simulation differs from the plan's real clusters.
+	// remarks describe how the simulation differs from the real clusters.
 	remarks []string
 }
 
@@ -152,8 +152,8 @@ func (a *preview) remark(format string, words ...any) {
 	a.remarks = append(a.remarks, fmt.Sprintf(format, words...))
 }
 
-// readPreviews reads the file with the given name if it exists, or standard input. Otherwise it returns one empty
-// preview, for the Plan with that name on the hub.
+// readPreviews reads previews from the file with the given name, or from standard input. If the file does not exist,
+// readPreviews returns one empty preview for the Plan with that name on the hub.
 func readPreviews(name string, in io.Reader) ([]preview, error) {
 	if name != fromInput {
 		file, err := os.Open(name)
@@ -185,8 +185,8 @@ func readPreviews(name string, in io.Reader) ([]preview, error) {
 	return previews, nil
 }
 
-// addPreviews adds the Plans in a document, or in a List in the document, or adds the scenario that the document
-// contains. It skips other kinds.
+// addPreviews adds the Plans in a document, including Plans in a List. If the document is a scenario, addPreviews adds
+// the scenario. It skips other kinds.
 func addPreviews(previews []preview, document []byte) ([]preview, error) {
 	var some struct {
 		metav1.TypeMeta `json:",inline"`
@@ -216,7 +216,8 @@ func addPreviews(previews []preview, document []byte) ([]preview, error) {
 	return previews, err
 }
 
-// complete fills in a preview from the flags. If the preview is not a whole scenario, complete also reads the hub.
+// complete fills in a preview from the flags. If the preview is not a whole scenario, complete also reads objects from
+// the hub.
 func (r *previewOptions) complete(ctx context.Context, name string, a *preview) error {
 	if !a.whole {
 		h, err := r.HubToRead()
@@ -246,7 +247,7 @@ func (r *previewOptions) complete(ctx context.Context, name string, a *preview) 
 	return nil
 }
 
-// fill adds the Plan, if there is none yet, and the Clusters of the hub to a preview.
+// fill adds the Clusters of the hub to a preview. It also adds the Plan if the preview does not contain one.
 func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *preview) error {
 	scenario := &a.scenario
 	if scenario.Plan.Kind == "" && scenario.Plan.Name == "" {
@@ -258,7 +259,7 @@ func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *p
 		}
 		scenario.Plan = *plan
 	}
-	if scenario.Plan.Spec.Paused { // the preview of a paused plan shows the steps that it will take later
+	if scenario.Plan.Spec.Paused { // the preview of a paused plan shows the steps that follow once the plan resumes
 		scenario.Plan.Spec.Paused = false
 		a.remark("the plan is paused: it takes none of these steps until spec.paused is false")
 	}
@@ -277,7 +278,7 @@ func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *p
 	return r.fillClusters(ctx, h, a)
 }
 
-// fillClusters adds the Clusters of the workspace with the number of nodes in each.
+// fillClusters adds the Clusters of the workspace, together with the number of nodes in each Cluster.
 func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
 	if scenario.Plan.Spec.NodeSelector != nil {
@@ -307,7 +308,7 @@ func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *previe
 	return nil
 }
 
-// remarkNodes adds remarks about Clusters whose number of nodes is unknown or too large.
+// remarkNodes adds remarks about Clusters whose node count is unknown or too large.
 func (a *preview) remarkNodes(clusters []v1.Cluster, nodes int) {
 	if nodes > 0 {
 		a.remark("each cluster is simulated with %s, as set by --nodes", counted(nodes))
@@ -339,7 +340,7 @@ func counted(nodes int) string {
 	return fmt.Sprintf("%d nodes", nodes)
 }
 
-// listed returns the first few names.
+// listed joins the first few names.
 func listed(names []string) string {
 	const shown = 5
 	if len(names) <= shown {
@@ -348,7 +349,7 @@ func listed(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
-// fillNodes adds the nodes of the cluster itself. These are the nodes that a plan without a target upgrades.
+// fillNodes adds the nodes of the hub's own cluster. A plan without a target upgrades these nodes.
 func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
 	if r.nodes > 0 {
@@ -366,7 +367,7 @@ func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) 
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		if key := v1.PlanLabel(scenario.Plan.Name); n.Labels[key] != v1.PlanDisabled {
-			delete(n.Labels, key) // as if the plan had not upgraded the node
+			delete(n.Labels, key) // simulate the node as if the plan had not upgraded it yet
 		}
 		itself.Nodes = append(itself.Nodes, simulation.Node{Name: n.Name, Labels: n.Labels})
 	}

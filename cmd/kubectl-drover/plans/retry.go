@@ -28,7 +28,7 @@ import (
 const (
 	// pauseLimit is the default of --timeout. A connected member pauses within a second.
 	pauseLimit = 30 * time.Second
-	// resumeLimit is how long the plan may take to resume, even after an interruption.
+	// resumeLimit is the time limit for resuming the plan. It also applies after the command has been interrupted.
 	resumeLimit = 15 * time.Second
 )
 
@@ -88,7 +88,7 @@ func retryPlan(
 			return err
 		}
 		keep, waited := awaitPause(ctx, h, plan, generation, limit)
-		// An interrupted command leaves no plan paused.
+		// The plan must be resumed even if the user interrupts the command.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeLimit)
 		defer cancel()
 		if err := restore(ctx, h, w, plan, generation, before); err != nil {
@@ -108,18 +108,18 @@ func failed(s *v1.PlanStatus) bool {
 	return len(s.Failures) > 0 || s.Clusters != nil && s.Clusters.Failed > 0 || s.Nodes != nil && s.Nodes.Failed > 0
 }
 
-// alreadyPaused is the error for a plan that someone else has paused.
+// alreadyPaused returns the error for a plan that someone else has paused.
 func alreadyPaused(plan *v1.Plan) error {
 	return fmt.Errorf("plan %s/%s is paused: \"kubectl drover plan resume %s\" continues it, which also tries failed "+
 		"nodes again", plan.Namespace, plan.Name, plan.Name)
 }
 
-// errChanged is returned if the plan is no longer as this command left it.
+// errChanged is returned if another client has changed the plan since this command changed it.
 var errChanged = errors.New("another client has changed the plan in the meantime, and the command leaves it as it is")
 
-// pause pauses a plan, unless someone else does so first. It returns the new generation, and the former spec.paused as
-// it was stored: false, or nil if it was not set. A manifest that sets the default explicitly must not differ from the
-// plan afterwards.
+// pause pauses a plan, unless someone else pauses it first. It returns the new generation and the previous value of
+// spec.paused: false, or nil if the field was not set. The difference matters when the value is restored, because the
+// plan must then match a manifest that sets the default explicitly.
 func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (before any, generation int64, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while nodes fail
 		stored := &unstructured.Unstructured{}
@@ -140,7 +140,7 @@ func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (bef
 			before = false
 		}
 		now, err := setPaused(ctx, w, plan, stored.GetResourceVersion(), true)
-		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown { // the response is missing
+		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown { // no response was received
 			return fmt.Errorf("pause plan %s/%s, which may be paused now: %w: if it is, run \"kubectl drover plan resume "+
 				"%s\"", plan.Namespace, plan.Name, err, plan.Name)
 		}
@@ -150,7 +150,8 @@ func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (bef
 	return before, generation, err
 }
 
-// setPaused sets spec.paused of a version of a plan, or removes it if value is nil. It returns the new generation.
+// setPaused sets spec.paused in the given version of a plan, or removes the field if value is nil. It returns the new
+// generation.
 func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, version string, value any) (int64, error) {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": version}, "spec": map[string]any{"paused": value},
@@ -163,9 +164,9 @@ func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, version stri
 	return now.Generation, err
 }
 
-// restore sets spec.paused of a plan back to its value before the pause, or removes it if before is nil. generation is
-// the generation that the pause created. A spec that another client has changed since then is left alone, because its
-// author may want the plan to be paused.
+// restore sets spec.paused back to its value before the pause, or removes the field if before is nil. generation is the
+// generation that the pause created. If another client has changed the spec since then, restore does not change it,
+// because the other client's user may want the plan to be paused.
 func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, generation int64, before any) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while members pause
 		now := &v1.Plan{}
@@ -183,8 +184,8 @@ func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, ge
 	})
 }
 
-// awaitPause waits until Drover has paused all members with failures. The generation is the one with which the plan was
-// paused. keep says which members have not paused and therefore keep their failure.
+// awaitPause waits until Drover has paused all members with failures. generation is the plan's generation after the
+// pause. keep lists the members that have not paused and therefore keep their failures.
 func awaitPause(
 	ctx context.Context, h *cli.Hub, plan *v1.Plan, generation int64, limit time.Duration,
 ) (keep, err error) {
@@ -208,7 +209,7 @@ func awaitPause(
 		done, left = pausedMembers(now, with)
 		return done, nil
 	})
-	if waiting.Err() != nil && ctx.Err() == nil { // the limit is over
+	if waiting.Err() != nil && ctx.Err() == nil { // the time limit has expired
 		err = nil
 	}
 	if err == nil && len(left) > 0 {
@@ -217,7 +218,8 @@ func awaitPause(
 	return keep, err
 }
 
-// withFailures returns the members that have a node whose last attempt failed, as far as the status lists them.
+// withFailures returns the members that have a node whose last attempt failed. It returns only members that the status
+// lists.
 func withFailures(s *v1.PlanStatus) []string {
 	var names []string
 	for i := range s.Failures {
@@ -232,8 +234,8 @@ func withFailures(s *v1.PlanStatus) []string {
 	return slices.Compact(names)
 }
 
-// pausedMembers reports whether each member with failures has paused or cannot pause. left says which of them have not
-// paused. A plan without a target has no members, but a reason of its own.
+// pausedMembers reports whether each member with failures has paused or cannot pause. left lists the members that have
+// not paused. For a plan without a target, which has no members, it checks the reason of the plan itself.
 func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	s := &plan.Status
 	if s.Clusters == nil {
@@ -245,7 +247,7 @@ func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	away := 0
 	for i := range s.Members {
 		m := &s.Members[i]
-		// The status lists no more than some of the members with failures, so the others follow when these have paused.
+		// The status lists only some of the members with failures. The others appear after these members have paused.
 		if m.Reason == v1.ReasonPaused || m.Reason != v1.ReasonNodeFailed && !slices.Contains(with, m.Name) {
 			continue
 		}

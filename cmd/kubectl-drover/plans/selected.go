@@ -13,8 +13,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// selectClusters removes the Clusters that a plan does not select, so that a preview says nothing about them. If the
-// plan selects none, it keeps them all, and the simulation says so.
+// selectClusters removes the Clusters that a plan does not select, so that a preview does not mention them. If the plan
+// selects none, selectClusters keeps all Clusters, and the simulation reports that the plan selects none.
 func selectClusters(all *v1.ClusterList, target *v1.PlanTarget) error {
 	selects := func(c *v1.Cluster) bool { return c.Name == target.ClusterName }
 	if target.ClusterSelector != nil {

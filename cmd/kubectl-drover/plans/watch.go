@@ -59,9 +59,9 @@ minute.`,
 }
 
 const (
-	// watchAgain is the pause before a watch is restarted.
+	// watchAgain is the delay before a watch is restarted.
 	watchAgain = 500 * time.Millisecond
-	// redraw is how often the display is updated as time passes.
+	// redraw is the interval at which the times in the display are updated.
 	redraw = time.Second
 )
 
@@ -110,8 +110,8 @@ func readPlan(ctx context.Context, h *cli.Hub, name string) (*v1.Plan, error) {
 	return plan, nil
 }
 
-// followPlan shows a plan and its changes until the watch ends, which happens at the latest when the request times out.
-// done is true if nothing is left to wait for.
+// followPlan shows a plan and its changes until the watch ends. The watch ends at the latest when the request times
+// out. done is true if there is nothing left to wait for.
 func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (done bool, err error) {
 	if done, err := show.plan(plan); done {
 		return true, err
@@ -150,7 +150,7 @@ func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (
 	}
 }
 
-// completePlans completes the first argument with the Plans of the workspace.
+// completePlans completes the first argument with the names of the workspace's Plans.
 func completePlans(o *cli.Options, otherwise cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

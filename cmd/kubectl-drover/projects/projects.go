@@ -94,7 +94,7 @@ func (f creating) project(workspace, name string) (*v1.Project, error) {
 	return p, nil
 }
 
-// check returns an error for a Cluster that does not exist. The hub would accept a Project that refers to it.
+// check returns an error if a Cluster does not exist. The hub would accept a Project that refers to a missing Cluster.
 func (f creating) check(ctx context.Context, h *cli.Hub, local bool) error {
 	if f.cluster == "" || local {
 		return nil
@@ -152,7 +152,6 @@ func addNamespaces(ctx context.Context, c *cobra.Command, h *cli.Hub, change *cl
 	})
 }
 
-// projectRow is one Project in a list.
 type projectRow struct {
 	Workspace  string   `json:"workspace"`
 	Name       string   `json:"name"`
@@ -166,7 +165,7 @@ type projectList struct {
 	Projects []projectRow `json:"projects"`
 }
 
-// Names returns the names of the projects.
+// Names returns the names of the Projects.
 func (l projectList) Names() []string {
 	var names []string
 	for _, p := range l.Projects {
@@ -213,5 +212,5 @@ func (l projectList) Text() string {
 	return cli.Table("WORKSPACE\tNAME\tREADY\tREASON\tCLUSTERS\tNAMESPACES", rows)
 }
 
-// maxShown is the maximum number of a project's namespaces that a table names.
+// maxShown is the maximum number of namespaces that a table lists for a project.
 const maxShown = 5

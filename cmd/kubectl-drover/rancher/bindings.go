@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// pending is a binding that is exported once its subject's name in Drover is known.
+// pending is a binding that is exported once the name of its subject in Drover has been determined.
 type pending struct {
 	principal string
 	build     func(v1.Subject)
@@ -86,8 +86,9 @@ func (c *conversion) projectBindings() []pending {
 			}
 			continue
 		}
-		// The namespace is the project's own namespace, or its backing namespace, "cluster-project". A user who may
-		// write bindings in the namespace of one project must not be able to add bindings to other projects.
+		// The namespace must be the project's own namespace or its backing namespace, whose name has the form
+		// "cluster-project". A user who may write bindings in the namespace of one project must not be able to add
+		// bindings to other projects.
 		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
 			c.report.find(LeftOut, "The binding is in the namespace of another project than the one that it names.", what,
 				b.ProjectName)
@@ -171,8 +172,8 @@ func (c *conversion) principalOf(s Subject, what string) string {
 	return c.principalOfUsers([]string{name}, id, what)
 }
 
-// several reports whether a binding names more than one subject. A binding may name the same user twice: by user and by
-// principal.
+// several reports whether a binding names more than one subject. A binding may name the same user twice, once as a user
+// and once as a principal.
 func (s Subject) several() bool {
 	n := 0
 	for _, name := range []string{s.UserName + s.UserPrincipalName, s.GroupPrincipalName, s.GroupName, s.ServiceAccount} {
@@ -183,7 +184,7 @@ func (s Subject) several() bool {
 	return n > 1
 }
 
-// principal returns the user's principal at a provider, if there is only one.
+// principal returns the user's principal at the provider, or "" if the user has more than one.
 func (u User) principal() string {
 	elsewhere := u.elsewhere()
 	if len(elsewhere) == 1 {
@@ -220,8 +221,8 @@ func (c *conversion) principalOfUsers(users []string, id, what string) string {
 	return id
 }
 
-// nameAll decides the name of each principal in Drover. If two principals would get the same name, neither of them gets
-// it, because otherwise one of them would get the other's rights. This applies even if no binding names the other
+// nameAll determines the name of each principal in Drover. If two principals would get the same name, neither gets it,
+// because one of them would otherwise receive the other's rights. This applies even if no binding refers to the other
 // principal.
 func (c *conversion) nameAll() {
 	providers := map[string]Provider{}
@@ -250,7 +251,7 @@ func (c *conversion) nameAll() {
 	for _, p := range c.subjects.known {
 		hold(*p)
 	}
-	unnamed := maps.Clone(providers) // principals without a binding are not in the file
+	unnamed := maps.Clone(providers) // the file omits principals without a binding
 	for id := range c.people.seen {
 		if c.subjects.known[id] == nil {
 			hold(c.proposal(id, unnamed))
@@ -274,7 +275,7 @@ func (c *conversion) nameAll() {
 	}
 }
 
-// proposal returns the Mapping's entry for a principal, as far as Rancher's objects determine it.
+// proposal returns the Mapping's entry for a principal, filled in as far as possible from Rancher's objects.
 func (c *conversion) proposal(id string, providers map[string]Provider) Principal {
 	s, _ := splitPrincipal(id)
 	p := Principal{Rancher: id, Kind: s.subject()}
@@ -285,7 +286,7 @@ func (c *conversion) proposal(id string, providers map[string]Provider) Principa
 	}
 	provider, found := providers[s.provider]
 	switch {
-	case s.provider == localCluster: // there is nothing to decide
+	case s.provider == localCluster: // no decision is needed
 		provider.Name = localProvider
 	case !found:
 		provider = Provider{Rancher: s.provider, Name: defaultProvider(s.provider)}
@@ -303,7 +304,7 @@ func (c *conversion) proposal(id string, providers map[string]Provider) Principa
 	return p
 }
 
-// defaultProvider returns the default name of the AuthProvider that replaces one of Rancher's providers.
+// defaultProvider returns the default name for the AuthProvider that replaces a Rancher provider.
 func defaultProvider(name string) string {
 	switch {
 	case name == "openldap":
@@ -314,7 +315,7 @@ func defaultProvider(name string) string {
 	return join("rancher", name)
 }
 
-// reportPrincipals reports the principals without a name in Drover.
+// reportPrincipals reports the principals that have no name in Drover.
 func (c *conversion) reportPrincipals() {
 	for id, n := range c.subjects.count {
 		p := c.subjects.known[id]

@@ -16,31 +16,31 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Options select the objects to export.
+// Options selects the objects to export.
 type Options struct {
-	// Workspace is the workspace that the objects are exported for.
+	// Workspace is the workspace that the objects are exported to.
 	Workspace string
-	// Clusters lists the clusters to export, by their name or display name in Rancher. If it is empty, all clusters are
-	// exported except Rancher's own.
+	// Clusters lists the clusters to export, by name or display name in Rancher. If Clusters is empty, all clusters
+	// except Rancher's own are exported.
 	Clusters []string
 	// Mapping is the Mapping that a user has completed.
 	Mapping Mapping
 	// SecretValues makes the export include the values of the projects' Secrets.
 	SecretValues bool
-	// Members contains the objects that were read from members, by the cluster's name in Rancher.
+	// Members contains the objects that were read from members. The keys are the clusters' names in Rancher.
 	Members map[string]Member
 }
 
 // Member contains the objects that were read from one member.
 type Member struct {
-	// Namespaces lists namespaces, by the name of their project in Rancher.
+	// Namespaces lists the namespaces of each project. The keys are the projects' names in Rancher.
 	Namespaces map[string][]string
 	Plans      []Plan
 }
 
-// Output is an object of Drover and the file that it is written to.
+// Output is a Drover object and the file that it is written to.
 type Output struct {
-	// Path is the path of the file relative to the folder, with slashes.
+	// Path is the slash-separated path of the file, relative to the folder.
 	Path string
 	// Origin is the Rancher object that was converted.
 	Origin string
@@ -50,7 +50,7 @@ type Output struct {
 // Result is everything that an export produces.
 type Result struct {
 	Objects []Output
-	// Secrets are kept apart from the other objects, because they contain values.
+	// Secrets are kept separate from the other objects, because they contain secret values.
 	Secrets []Output
 	Report  Report
 	Mapping Mapping
@@ -93,33 +93,31 @@ type conversion struct {
 	mapping  Mapping
 	subjects subjects
 	roles    roles
-	chosen   map[string]cluster // exported clusters by their name in Rancher
+	chosen   map[string]cluster // exported clusters by name in Rancher
 	inside   map[string]project // exported projects by "cluster:project"
-	// clusters, and projects as "cluster:project", that are not exported and were already reported
+	// identifiers of clusters, and of projects in the form "cluster:project", that are not exported and have already
+	// been reported
 	other map[string]bool
 }
 
-// subjects holds the principals that bindings name.
+// subjects holds the principals that bindings refer to.
 type subjects struct {
-	given map[string]Principal  // from the Mapping that a user has completed
-	known map[string]*Principal // by name in Rancher
-	count map[string]int        // the number of bindings of each principal
+	given map[string]Principal  // by name in Rancher, from the Mapping that a user has completed
+	known map[string]*Principal // principals by name in Rancher
+	count map[string]int        // the number of bindings for each principal
 }
 
-// roles holds the role templates.
 type roles struct {
 	all   map[string]RoleTemplate
-	names map[string]string // names in Drover, by names in Rancher
-	state map[string]int    // by name in Drover
+	names map[string]string // names in Drover by name in Rancher
+	state map[string]int    // states by name in Drover
 }
 
-// cluster is an exported cluster.
 type cluster struct {
 	Cluster
 	name string // the name of the Cluster
 }
 
-// project is an exported project.
 type project struct {
 	Project
 	cluster cluster
@@ -134,7 +132,7 @@ func newConversion(in Objects, o Options) *conversion {
 		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{}, files: map[string]bool{},
 	}
 	for _, p := range o.Mapping.Principals {
-		if p.Name != "" { // if an entry has no name, the name is determined again
+		if p.Name != "" { // entries without a name are derived again
 			c.subjects.given[p.Rancher] = p
 		}
 	}
@@ -153,8 +151,8 @@ func newConversion(in Objects, o Options) *conversion {
 	return c
 }
 
-// add adds an object to the export. Because users choose the names of objects, objects of two kinds can have the same
-// name in a folder. In that case, the first object gets the plain file name.
+// add adds an object to the export. Users choose the names of objects, so two objects of different kinds in the same
+// folder can have the same name. In that case, the first object gets the plain file name.
 func (c *conversion) add(file, origin string, object runtime.Object) {
 	if c.files[file] {
 		file = strings.TrimSuffix(file, ".yaml") + "." + strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind) + ".yaml"
@@ -163,7 +161,6 @@ func (c *conversion) add(file, origin string, object runtime.Object) {
 	c.out = append(c.out, Output{Path: file, Origin: origin, Object: object})
 }
 
-// folder returns the folder of a cluster.
 func (cl cluster) folder() string { return path.Join("clusters", cl.name) }
 
 func typeMeta(kind string) metav1.TypeMeta {
@@ -194,8 +191,8 @@ func (o Options) Wants(cl Cluster) bool {
 	return slices.Contains(o.Clusters, cl.Name) || slices.Contains(o.Clusters, cl.Spec.DisplayName)
 }
 
-// ClusterNamed returns the name of the only cluster with that name or display name. It returns "" if there is none or
-// more than one.
+// ClusterNamed returns the name of the cluster with the given name or display name. It returns "" unless exactly one
+// cluster matches.
 func ClusterNamed(clusters []Cluster, name string) string {
 	found := ""
 	for _, cl := range clusters {
@@ -222,8 +219,8 @@ func (o Options) Missing(in Objects) []string {
 	return missing
 }
 
-// LabelFrom is a label of Clusters that come from Rancher. The cluster roles that Rancher's global roles grant apply
-// only to Clusters with this label.
+// LabelFrom is the label of Clusters that were exported from Rancher. The cluster roles that Rancher's global roles
+// grant apply only to Clusters with this label.
 const LabelFrom = "cluster.drover.dev/from-rancher"
 
 func fromRancher() map[string]string { return map[string]string{LabelFrom: "true"} }
@@ -241,7 +238,8 @@ func (c *conversion) clusters() {
 	taken := names{}
 	for _, cl := range oldestFirst(c.in.Clusters, func(cl Cluster) metav1.ObjectMeta { return cl.ObjectMeta }) {
 		what := describe("Cluster", cl.ObjectMeta, cl.Spec.DisplayName)
-		// A name is reserved whether or not the cluster is exported, so that members can be exported one by one.
+		// Reserve the name even if the cluster is not exported. This keeps names stable when members are exported one
+		// by one.
 		name := taken.take(cmp.Or(label(cl.Spec.DisplayName), label(cl.Name)), cl.Name)
 		if !c.Wants(cl) {
 			if cl.Name == localCluster && len(c.Clusters) == 0 {
@@ -271,7 +269,7 @@ func (c *conversion) clusters() {
 	}
 }
 
-// reportCluster reports the properties of a Rancher cluster that the exported Cluster does not have.
+// reportCluster reports the properties of a Rancher cluster that are missing from the exported Cluster.
 func (c *conversion) reportCluster(cl cluster, what string) {
 	s := cl.Spec
 	if s.DisplayName != cl.name {
@@ -297,7 +295,7 @@ func (c *conversion) reportCluster(cl cluster, what string) {
 	}
 }
 
-// projectID returns the identifier by which bindings and namespaces refer to a project.
+// projectID returns the identifier that bindings and namespaces use to refer to a project.
 func projectID(p Project) string {
 	return cmp.Or(p.Spec.ClusterName, p.Namespace) + ":" + p.Name
 }

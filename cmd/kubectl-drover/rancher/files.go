@@ -13,16 +13,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Names of files in the export's folder.
+// Names of files and folders in the export folder.
 const (
 	ReportFile        = "REPORT.md"
 	PrincipalsFile    = "principals.yaml"
 	kustomizationFile = "kustomization.yaml"
-	// SecretsFolder contains the values of Secrets. It is not part of the kustomization and must not be committed.
+	// SecretsFolder contains the values of Secrets. It is not part of the kustomization, and it must not be committed
+	// to Git.
 	SecretsFolder = "secrets"
 )
 
-// Files returns the contents of the export's files, by path.
+// Files returns the contents of the exported files. The keys are the files' paths.
 func (r Result) Files() (map[string][]byte, error) {
 	files := map[string][]byte{ReportFile: r.Report.Markdown()}
 	for _, o := range slices.Concat(r.Objects, r.Secrets) {
@@ -59,7 +60,7 @@ func object(o Output) ([]byte, error) {
 		delete(meta, "creationTimestamp")
 	}
 	if spec, ok := fields["spec"].(map[string]any); ok && fields["kind"] == "Cluster" {
-		delete(spec, "registration") // empty objects for unset fields
+		delete(spec, "registration") // unset fields would appear as empty objects
 		delete(spec, "agent")
 	}
 	text, err := yaml.Marshal(fields)
@@ -69,7 +70,7 @@ func object(o Output) ([]byte, error) {
 	return append([]byte("# From Rancher: "+ascii(o.Origin)+"\n"), text...), nil
 }
 
-// kustomizations adds a kustomization to each folder that contains objects or other folders, from the top down.
+// kustomizations adds a kustomization to top and to each folder below it that contains objects or other folders.
 func kustomizations(files map[string][]byte, objects []Output, top string) {
 	folders := map[string]map[string]bool{top: {}}
 	for _, o := range objects {

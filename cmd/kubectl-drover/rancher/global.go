@@ -12,8 +12,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// globalBindings exports the rights in clusters that global roles grant. It only reports the other rights, because
-// rights on Rancher itself correspond to RBAC on the hub.
+// globalBindings exports the rights in clusters that global roles grant. It only reports all other rights, because
+// rights to Rancher itself correspond to RBAC on the hub.
 func (c *conversion) globalBindings() []pending {
 	roles, counted := map[string]GlobalRole{}, map[string]int{}
 	for _, r := range c.in.GlobalRoles {
@@ -47,8 +47,8 @@ func (c *conversion) globalBindings() []pending {
 	return todo
 }
 
-// inheritedBinding grants a cluster role that a global role inherits. As in Rancher, the binding applies to all members
-// that come from Rancher, except Rancher's own cluster.
+// inheritedBinding creates the binding for a cluster role that a global role inherits. As in Rancher, the binding
+// applies to all members that come from Rancher, except Rancher's own cluster.
 func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, taken names, seen map[string]bool) (pending, bool) {
 	principal := c.principalOf(b.Subject, what)
 	role := c.role(inherited, v1.ContextCluster, what)

@@ -17,18 +17,18 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// NoName stands in a Mapping in place of a principal's name. Nothing is granted to such a principal.
+// NoName takes the place of a principal's name in a Mapping. Nothing is granted to a principal with this name.
 const NoName = "-"
 
 // localProvider is the provider of users who sign in to the hub with a password.
 const localProvider = "local"
 
-// Mapping maps Rancher's providers and principals to their names in Drover. The export writes it, and a user completes
-// it.
+// Mapping maps Rancher's providers and principals to their names in Drover. The export writes the Mapping, and a user
+// completes it.
 type Mapping struct {
 	// Providers are the Rancher providers that principals belong to.
 	Providers []Provider `json:"providers"`
-	// Principals are the principals that bindings name.
+	// Principals are the principals that bindings refer to.
 	Principals []Principal `json:"principals"`
 }
 
@@ -41,14 +41,14 @@ type Provider struct {
 	AcceptSuggested bool `json:"acceptSuggested"`
 }
 
-// Principal is a user or group in Rancher, with its name in Drover.
+// Principal is a user or group in Rancher, together with its name in Drover.
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name is the name in Drover that was chosen by the user who completed the Mapping. It is empty if no name was
-	// chosen, and NoName if nothing should be granted.
+	// Name is the name in Drover that a user entered when completing the Mapping. It is empty if no name was entered,
+	// and NoName if nothing should be granted to the principal.
 	Name string `json:"name"`
-	// Decided is the name that can be derived from Rancher's records. Each export derives it again.
+	// Decided is the name that is derived from Rancher's records. Each export derives it again.
 	Decided string `json:"decided,omitempty"`
 	// Suggested is a name that a user should confirm.
 	Suggested string `json:"suggested,omitempty"`
@@ -56,7 +56,7 @@ type Principal struct {
 	Why string `json:"why,omitempty"`
 }
 
-// effective returns the name that bindings use.
+// effective returns the name that is used in bindings.
 func (p Principal) effective() string { return cmp.Or(p.Name, p.Decided) }
 
 const mappingHead = `# The names of Rancher's principals in Drover. Written by "kubectl drover rancher export". Set the name of each principal without a decided name, and export
@@ -122,15 +122,15 @@ func problemOf(p Principal) string {
 	return ""
 }
 
-// validSubject reports whether a Drover binding accepts a name that belongs to a provider. A name without a provider
-// would refer to a user or group of the member itself.
+// validSubject reports whether a name belongs to a provider and would be accepted by a Drover binding. A name without a
+// provider would refer to a user or group that the member itself defines.
 func validSubject(name string) bool {
 	provider, rest, found := strings.Cut(name, ":")
 	return found && provider != "" && rest != "" && len(name) <= 1024 && strings.TrimSpace(name) == name && !strings.HasSuffix(name, ":") &&
 		provider != "system" && provider != "drover" && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// order sorts the entries, so that the file is the same for the same principals.
+// order sorts the entries, so that the same principals always produce the same file.
 func (m *Mapping) order() {
 	slices.SortFunc(m.Providers, func(a, b Provider) int { return cmp.Compare(a.Rancher, b.Rancher) })
 	slices.SortFunc(m.Principals, func(a, b Principal) int {

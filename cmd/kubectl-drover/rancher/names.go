@@ -12,7 +12,8 @@ import (
 // nameLimit is the maximum length of a name in Drover.
 const nameLimit = 63
 
-// label turns text into a DNS label, which may be empty. The name of an object in Drover is also used as a file name.
+// label turns text into a DNS label, which may be empty. The label can be used both as an object name and as a file
+// name.
 func label(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(text) {
@@ -49,7 +50,7 @@ func join(parts ...string) string {
 // names assigns unique names to the objects of a kind.
 type names map[string]bool
 
-// take returns the wanted name or, if an older object already has that name, a name that contains the ID.
+// take returns the requested name or, if an older object already has that name, a name that contains the ID.
 func (n names) take(wanted, id string) string {
 	name := wanted
 	if name == "" || n[name] {

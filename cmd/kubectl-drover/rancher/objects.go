@@ -19,22 +19,24 @@ import (
 
 // Rancher's labels and annotations that the conversion reads.
 const (
-	// LabelSecretProject, on a Secret in Rancher's own cluster, is the name of the project that the Secret is copied
-	// to.
+	// LabelSecretProject is a label of Secrets in Rancher's own cluster. Its value is the name of the project that the
+	// Secret is copied to.
 	LabelSecretProject = "management.cattle.io/project-scoped-secret"
-	// LabelSecretCluster, on such a Secret, is the name of the project's cluster.
+	// LabelSecretCluster is a label of Secrets that Rancher copies to a project. Its value is the name of the project's
+	// cluster.
 	LabelSecretCluster = "management.cattle.io/project-scoped-secret-cluster"
-	// AnnotationIgnoreNamespaces, on such a Secret, lists namespaces that do not get a copy.
+	// AnnotationIgnoreNamespaces is an annotation of Secrets that Rancher copies to a project. It lists namespaces that
+	// do not get a copy.
 	AnnotationIgnoreNamespaces = "management.cattle.io/project-scoped-secret-ignore-namespaces"
-	// LabelProjectID, on a Namespace in a member, is the name of the namespace's project.
+	// LabelProjectID is a label of Namespaces in a member. Its value identifies the namespace's project.
 	LabelProjectID = "field.cattle.io/projectId"
 
 	labelSystemProject = "authz.management.cattle.io/system-project"
 	localCluster       = "local"
 )
 
-// Objects are the objects that were read from a Rancher server. They contain only the fields that the conversion uses,
-// and no tokens, passwords or keys.
+// Objects holds the objects that were read from a Rancher server. They contain only the fields that the conversion
+// uses, and no tokens, passwords or keys.
 type Objects struct {
 	Clusters        []Cluster
 	Projects        []Project
@@ -48,7 +50,8 @@ type Objects struct {
 	Provisioned     []Provisioned
 	// Plans are the Plans in Rancher's own cluster.
 	Plans []Plan
-	// Secrets are the Secrets that Rancher copies to projects, without values unless they were requested.
+	// Secrets are the Secrets that Rancher copies to projects. They contain no values unless the user requested the
+	// values.
 	Secrets []corev1.Secret
 	// SecretsForbidden is true if the caller may not list Secrets.
 	SecretsForbidden bool
@@ -62,13 +65,13 @@ type Unread struct {
 	Why  string
 }
 
-// Cluster is management.cattle.io/v3 Cluster.
+// Cluster is a management.cattle.io/v3 Cluster.
 type Cluster struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
 		DisplayName              string     `json:"displayName"`
 		EnableNetworkPolicy      bool       `json:"enableNetworkPolicy"`
-		AgentEnvVars             []struct{} `json:"agentEnvVars"` // their values may be secret
+		AgentEnvVars             []struct{} `json:"agentEnvVars"` // the values may be secret
 		LocalClusterAuthEndpoint struct {
 			Enabled bool `json:"enabled"`
 		} `json:"localClusterAuthEndpoint"`
@@ -82,7 +85,7 @@ type Cluster struct {
 	} `json:"spec"`
 }
 
-// Project is management.cattle.io/v3 Project.
+// Project is a management.cattle.io/v3 Project.
 type Project struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -97,7 +100,7 @@ type Project struct {
 	} `json:"status"`
 }
 
-// Quota holds amounts, by Rancher's keys.
+// Quota holds amounts. Its fields have the same names as in Rancher.
 type Quota struct {
 	Limit QuotaLimit `json:"limit"`
 }
@@ -128,7 +131,7 @@ type ContainerLimit struct {
 	LimitsMemory   string `json:"limitsMemory"`
 }
 
-// RoleTemplate is management.cattle.io/v3 RoleTemplate.
+// RoleTemplate is a management.cattle.io/v3 RoleTemplate.
 type RoleTemplate struct {
 	metav1.ObjectMeta     `json:"metadata"`
 	DisplayName           string              `json:"displayName"`
@@ -152,7 +155,7 @@ type Subject struct {
 	ServiceAccount     string `json:"serviceAccount"`
 }
 
-// ClusterBinding is management.cattle.io/v3 ClusterRoleTemplateBinding.
+// ClusterBinding is a management.cattle.io/v3 ClusterRoleTemplateBinding.
 type ClusterBinding struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Subject           `json:",inline"`
@@ -160,7 +163,7 @@ type ClusterBinding struct {
 	RoleTemplateName  string `json:"roleTemplateName"`
 }
 
-// ProjectBinding is management.cattle.io/v3 ProjectRoleTemplateBinding.
+// ProjectBinding is a management.cattle.io/v3 ProjectRoleTemplateBinding.
 type ProjectBinding struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Subject           `json:",inline"`
@@ -168,7 +171,7 @@ type ProjectBinding struct {
 	RoleTemplateName  string `json:"roleTemplateName"`
 }
 
-// User is a management.cattle.io/v3 User, without the hash of the password.
+// User is a management.cattle.io/v3 User without the password hash.
 type User struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Username          string   `json:"username"`
@@ -176,8 +179,8 @@ type User struct {
 	Enabled           *bool    `json:"enabled"`
 }
 
-// UserAttribute is management.cattle.io/v3 UserAttribute. It holds the data that a provider returned about a user at
-// the last login. The keys are spelled as Rancher spells them.
+// UserAttribute is a management.cattle.io/v3 UserAttribute. It holds the data that a provider returned about a user at
+// the last login. The keys are spelled as in Rancher.
 type UserAttribute struct {
 	metav1.ObjectMeta `json:"metadata"`
 	GroupPrincipals   map[string]struct {
@@ -186,7 +189,7 @@ type UserAttribute struct {
 	ExtraByProvider map[string]map[string][]string `json:"ExtraByProvider"`
 }
 
-// GroupPrincipal is a group that a user was in.
+// GroupPrincipal is a group that a user belonged to at the last login.
 type GroupPrincipal struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -194,21 +197,21 @@ type GroupPrincipal struct {
 	LoginName string `json:"loginName"`
 }
 
-// GlobalRole is management.cattle.io/v3 GlobalRole.
+// GlobalRole is a management.cattle.io/v3 GlobalRole.
 type GlobalRole struct {
 	metav1.ObjectMeta     `json:"metadata"`
 	DisplayName           string   `json:"displayName"`
 	InheritedClusterRoles []string `json:"inheritedClusterRoles"`
 }
 
-// GlobalBinding is management.cattle.io/v3 GlobalRoleBinding.
+// GlobalBinding is a management.cattle.io/v3 GlobalRoleBinding.
 type GlobalBinding struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Subject           `json:",inline"`
 	GlobalRoleName    string `json:"globalRoleName"`
 }
 
-// Provisioned is provisioning.cattle.io/v1 Cluster.
+// Provisioned is a provisioning.cattle.io/v1 Cluster.
 type Provisioned struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -219,7 +222,7 @@ type Provisioned struct {
 	} `json:"status"`
 }
 
-// oldestFirst sorts objects by age, so that a newer object does not change the names of older ones.
+// oldestFirst sorts objects by age, so that newer objects do not change the names of older ones.
 func oldestFirst[T any](objects []T, of func(T) metav1.ObjectMeta) []T {
 	return slices.SortedStableFunc(slices.Values(objects), func(a, b T) int {
 		x, y := of(a), of(b)

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Plan is upgrade.cattle.io/v1 Plan. Fields with the same meaning have Drover's types.
+// Plan is an upgrade.cattle.io/v1 Plan. Fields whose meaning is the same in Drover use Drover's types.
 type Plan struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -27,7 +27,7 @@ type Plan struct {
 	} `json:"spec"`
 }
 
-// PlanPace contains the fields of a Plan that concern versions, nodes and times.
+// PlanPace contains the fields of a Plan for versions, nodes and times.
 type PlanPace struct {
 	Concurrency           int64                 `json:"concurrency"`
 	JobActiveDeadlineSecs *int64                `json:"jobActiveDeadlineSecs"`
@@ -39,7 +39,7 @@ type PlanPace struct {
 	PostCompleteDelay     string                `json:"postCompleteDelay"`
 }
 
-// PlanWork contains the fields of a Plan that concern the work on a node.
+// PlanWork contains the fields of a Plan for the work on a node.
 type PlanWork struct {
 	ServiceAccountName string                        `json:"serviceAccountName"`
 	Secrets            []v1.PlanSecret               `json:"secrets"`
@@ -63,7 +63,7 @@ type PlanWindow struct {
 
 // PlanDrain is system-upgrade-controller's DrainSpec.
 type PlanDrain struct {
-	// Timeout is a duration, or a number of nanoseconds. The number may be too large for an IntOrString.
+	// Timeout is a duration, or a number of nanoseconds that may be too large for an IntOrString.
 	Timeout                  any                   `json:"timeout"`
 	GracePeriod              *int32                `json:"gracePeriod"`
 	DeleteLocalData          *bool                 `json:"deleteLocalData"`
@@ -75,8 +75,8 @@ type PlanDrain struct {
 	PodSelector              *metav1.LabelSelector `json:"podSelector"`
 }
 
-// plans exports the Plans of the members that were read, and the Plans in Rancher's own cluster if that cluster is
-// exported.
+// plans exports the Plans that were read from members. It also exports the Plans in Rancher's own cluster if that
+// cluster is exported.
 func (c *conversion) plans() {
 	taken := names{}
 	if local, exported := c.chosen[localCluster]; exported {
@@ -94,7 +94,7 @@ func (c *conversion) plans() {
 	}
 }
 
-// inOrder returns the exported clusters, ordered by their name in Drover.
+// inOrder returns the exported clusters, sorted by their names in Drover.
 func (c *conversion) inOrder() []cluster {
 	var all []cluster
 	for _, cl := range c.chosen {
@@ -179,7 +179,7 @@ func convertDrain(report *Report, d PlanDrain, what string) *v1.Drain {
 		out.DeleteEmptydirData = d.DeleteLocalData
 	}
 	if d.GracePeriod != nil && *d.GracePeriod < 0 {
-		out.GracePeriod = nil // in kubectl, this means the pod's own grace period
+		out.GracePeriod = nil // in kubectl, this value selects the pod's own grace period
 	}
 	switch timeout := d.Timeout.(type) {
 	case nil:
@@ -209,7 +209,7 @@ var (
 	weekDays = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
 )
 
-// clock parses a time of day as system-upgrade-controller does: 17:00, 5pm, 5:30 PM.
+// clock parses a time of day in the formats that system-upgrade-controller accepts: 17:00, 5pm and 5:30 PM.
 func clock(text string) (string, bool) {
 	parts := hour.FindStringSubmatch(text)
 	if parts == nil {
@@ -231,12 +231,12 @@ func clock(text string) (string, bool) {
 	return "", false
 }
 
-// convertWindow converts a window. If the window cannot be parsed, the Plan is paused, so that nothing runs outside the
-// intended window until a user has corrected it.
+// convertWindow converts a time window. If the window cannot be parsed, it pauses the Plan until a user has corrected
+// the window, so that nothing runs outside the intended times.
 func convertWindow(report *Report, w PlanWindow, what string) *v1.TimeWindow {
 	const noWindow = "The window of the Plan cannot be parsed. The Plan is exported without it: set it before you resume the Plan."
 	out := &v1.TimeWindow{TimeZone: w.TimeZone}
-	if _, err := out.Location(); err != nil { // the hub would reject the whole Plan
+	if _, err := out.Location(); err != nil { // the hub would reject the whole Plan because of this window
 		report.find(Decide, noWindow, what, w.TimeZone)
 		return nil
 	}

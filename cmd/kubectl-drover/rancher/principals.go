@@ -11,12 +11,12 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// scheme is the part of a principal's name before "://". It consists of a provider and the principal's kind.
+// scheme is the part of a principal's name before "://". It consists of the provider and the kind of the principal.
 type scheme struct {
 	provider, kind string
 }
 
-// splitPrincipal parses names such as "github_user://123". For other names, the result has no provider.
+// splitPrincipal parses names such as "github_user://123". The scheme that it returns for other names has no provider.
 func splitPrincipal(id string) (scheme, string) {
 	front, name, found := strings.Cut(id, "://")
 	if !found || name == "" {
@@ -41,12 +41,12 @@ func (s scheme) subject() v1.SubjectKind {
 
 // people holds Rancher's data about principals.
 type people struct {
-	users  map[string]User            // by name, u-xxxxx
-	owners map[string][]string        // names of users by principal
-	logins map[string]map[string]bool // login names by principal, as reported by the provider at a login
-	groups map[string]map[string]bool // login names of groups by principal
-	orgs   map[string]map[string]bool // for a GitHub team, the organizations of its members
-	seen   map[string]bool            // all principals of users and their groups
+	users  map[string]User            // by name, such as u-xxxxx
+	owners map[string][]string        // names of users, by principal
+	logins map[string]map[string]bool // login names that the provider reported at a login, by principal
+	groups map[string]map[string]bool // login names of groups, by principal
+	orgs   map[string]map[string]bool // the organizations of a GitHub team's members, by team
+	seen   map[string]bool            // all principals of users and of their groups
 }
 
 func newPeople(users []User, attributes []UserAttribute) *people {
@@ -60,7 +60,7 @@ func newPeople(users []User, attributes []UserAttribute) *people {
 	}
 	for _, a := range attributes {
 		for _, extra := range a.ExtraByProvider {
-			// If there is exactly one login name and one principal, the login name belongs to that principal.
+			// The login name belongs to the principal only if there is exactly one of each.
 			if ids, logins := extra["principalid"], extra["username"]; len(ids) == 1 && len(logins) == 1 {
 				note(p.logins, ids[0], logins[0])
 				p.seen[ids[0]] = true
@@ -112,7 +112,7 @@ func (p *people) noteGroups(items []GroupPrincipal) {
 	}
 }
 
-// one returns the only element of a set, or "".
+// one returns the only element of a set, or "" if the set does not have exactly one element.
 func one(set map[string]bool) string {
 	if len(set) != 1 {
 		return ""
@@ -123,18 +123,18 @@ func one(set map[string]bool) string {
 	return ""
 }
 
-// The names that are valid for users and groups that sign in to the hub; see docs/spec/authprovider.md.
+// Names that are valid for users and groups that sign in to the hub; see docs/spec/authprovider.md.
 var (
 	userName  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9._@+'-]{0,126}[a-z0-9_])?$`)
 	groupName = regexp.MustCompile(`^[!-9;-~]([ -9;-~]{0,254}[!-9;-~])?$`)
 )
 
-// identity is a principal's name without its provider. The name is either decided or only suggested.
+// identity is a principal's name without its provider. The name is either derived with certainty or only suggested.
 type identity struct {
 	decided, suggested, why string
 }
 
-// identify returns the name of a principal at its provider.
+// identify returns the name that a principal has at its provider.
 func (p *people) identify(id string) identity {
 	s, name := splitPrincipal(id)
 	switch s.provider {
@@ -209,8 +209,8 @@ func (p *people) identifyDirectory(s scheme, id, dn string) identity {
 	return identity{why: "no login is recorded: the user has not signed in at Rancher"}
 }
 
-// firstOf returns the first attribute of a distinguished name, if it has no escapes and is not part of a multi-valued
-// RDN.
+// firstOf returns the first attribute of a distinguished name, unless the attribute contains escapes or is part of a
+// multi-valued RDN.
 func firstOf(dn string) (attribute, value string) {
 	first, _, _ := strings.Cut(dn, ",")
 	attribute, value, _ = strings.Cut(first, "=")
@@ -220,7 +220,7 @@ func firstOf(dn string) (attribute, value string) {
 	return strings.ToLower(strings.TrimSpace(attribute)), strings.TrimSpace(value)
 }
 
-// checked removes names that no user or group that signs in can have.
+// checked drops a name that no user or group that signs in can have.
 func checked(s scheme, i identity) identity {
 	form := groupName
 	if s.subject() == v1.SubjectUser {

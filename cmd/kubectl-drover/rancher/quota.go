@@ -14,12 +14,12 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// quotaKeys is the maximum number of resources in one of Drover's quotas.
+// quotaKeys is the maximum number of resources in a Drover quota.
 const quotaKeys = 24
 
 var extendedKey = regexp.MustCompile(`^(requests\.)?([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|hugepages-[0-9]+[KMGT]i)$`)
 
-// amounts returns the limits of a quota, by Kubernetes' keys.
+// amounts returns the limits in a quota. The keys are Kubernetes resource names.
 func (q *Quota) amounts() map[string]string {
 	if q == nil {
 		return nil
@@ -48,7 +48,7 @@ func (l *ContainerLimit) amounts() (requests, limits map[string]string) {
 }
 
 // limit sets a project's quota and defaults as far as Drover accepts them. It reports everything else, because a team
-// could use more resources if part of a quota were lost.
+// could use more resources if a part of the quota were dropped silently.
 func (c *conversion) limit(p project, out *v1.Project, what string) {
 	whole := c.quantities(p.Spec.ResourceQuota.amounts(), what)
 	share := c.quantities(p.Spec.NamespaceDefaultResourceQuota.amounts(), what)
@@ -98,7 +98,7 @@ func (c *conversion) quantities(amounts map[string]string, what string) corev1.R
 	return list
 }
 
-// extended reports whether a key is not one of Kubernetes' own resources.
+// extended reports whether a key is not one of the resources that Kubernetes defines.
 func extended(key string) bool {
 	return !slices.Contains([]string{
 		"cpu", "memory", "ephemeral-storage", "requests.cpu", "requests.memory", "requests.storage", "requests.ephemeral-storage", "limits.cpu", "limits.memory", "limits.ephemeral-storage",

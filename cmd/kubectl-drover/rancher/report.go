@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// Class describes the action that a finding requires from the reader.
+// Class is the class of a finding. It tells the reader what action is required.
 type Class string
 
-// Classes of findings, in the order of the report.
+// Classes of findings, in the order in which the report lists them.
 const (
 	// Unreadable means that the export could not read the objects.
 	Unreadable Class = "Unreadable"
-	// Decide means that a user has to make a decision. The export did nothing.
+	// Decide means that a user has to make a decision. The export has not converted the object.
 	Decide Class = "Decide"
-	// Different means that the object is exported, but that its meaning differs from its meaning in Rancher.
+	// Different means that the object was exported, but does not have exactly the same meaning as in Rancher.
 	Different Class = "Different"
-	// LeftOut means that the object is not exported, because it would grant or change more in Drover than in Rancher.
+	// LeftOut means that the object was not exported, because it would grant or change more in Drover than in Rancher.
 	LeftOut Class = "LeftOut"
-	// NoCounterpart means that Drover has no equivalent.
+	// NoCounterpart means that Drover has no equivalent for the object.
 	NoCounterpart Class = "NoCounterpart"
 )
 
@@ -43,7 +43,7 @@ func (c Class) heading() string {
 // Finding is one line of the report.
 type Finding struct {
 	Class Class `json:"class"`
-	// Reason explains the finding and tells the reader what to do. Objects with the same finding have the same reason.
+	// Reason explains the finding and tells the reader what to do. The report groups objects by their reason.
 	Reason string `json:"reason"`
 	// Object is the Rancher object, such as "Project c-abcde/p-fghij (web)".
 	Object string `json:"object"`
@@ -51,7 +51,7 @@ type Finding struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Step is one of the next steps, in order.
+// Step is one of the steps that the user should take next.
 type Step struct {
 	What     string   `json:"what"`
 	Commands []string `json:"commands,omitempty"`
@@ -70,7 +70,7 @@ func (r *Report) find(class Class, reason, object, detail string) {
 	r.Findings = append(r.Findings, Finding{class, reason, object, detail})
 }
 
-// order sorts the report, so that it is the same for the same objects.
+// order sorts the report, so that the same objects always produce the same report.
 func (r *Report) order() {
 	rank := classes()
 	slices.SortFunc(r.Findings, func(a, b Finding) int {
@@ -91,8 +91,8 @@ func (r *Report) Count(class Class) int {
 	return n
 }
 
-// shown is the maximum number of objects with the same reason that REPORT.md lists. The output of -o json contains all
-// of them.
+// shown is the maximum number of objects that REPORT.md lists for each reason. The output of -o json contains all
+// objects.
 const shown = 50
 
 // Markdown returns the content of REPORT.md.
@@ -148,19 +148,19 @@ func (r *Report) section(b *strings.Builder, class Class) {
 	}
 }
 
-// code formats untrusted text as a code span in one line of printable ASCII. The text cannot become a link, markup or a
-// heading.
+// code formats untrusted text as a code span on one line of printable ASCII. This prevents the text from becoming a
+// link, a heading or other markup.
 func code(text string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(ascii(text)) + "`"
 }
 
-// ascii returns text that other people wrote as one line, with escapes for everything but printable ASCII.
+// ascii returns untrusted text as one line of printable ASCII. It escapes all other characters.
 func ascii(text string) string {
 	quoted := strconv.QuoteToASCII(text)
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1])
 }
 
-// exportedKinds are the Drover kinds that an export writes, in the order of the report.
+// exportedKinds returns the Drover kinds that an export writes, in the order in which the report lists them.
 func exportedKinds() []string {
 	return []string{"Cluster", "Project", "RoleTemplate", "ClusterRoleTemplateBinding", "ProjectRoleTemplateBinding", "Plan", "Secret"}
 }

@@ -33,13 +33,12 @@ func counterparts(context v1.RoleContext) map[string]string {
 }
 
 // inPlaceOf maps Kubernetes ClusterRoles to Drover's role templates. It is used for role templates that inherit a
-// ClusterRole, because in Drover a role template can inherit only role templates.
+// ClusterRole, because a role template in Drover can inherit only other role templates.
 func inPlaceOf() map[string]string {
 	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
 }
 
-// wider lists the Kubernetes and Rancher resources on which Drover's counterparts grant more than Rancher's role
-// templates.
+// wider lists the resources to which Drover's counterparts grant more access than Rancher's role templates do.
 func wider() map[string]string {
 	const routes, probes = "grpcroutes, httproutes, tlsroutes", "podmonitors, probes"
 	return map[string]string{
@@ -58,7 +57,7 @@ const (
 	listNamespace = "Rancher lets members of a project create namespaces. In Drover, list them in spec.namespaces of the Project, or let an administrator of the member label them."
 )
 
-// hubOnly contains Rancher's own role templates that grant nothing in a member.
+// hubOnly returns Rancher's own role templates that grant nothing in a member.
 func hubOnly() map[string]string {
 	return map[string]string{
 		"create-ns": listNamespace, "projects-create": onTheHub, "clusterroletemplatebindings-manage": onTheHub, "clusterroletemplatebindings-view": onTheHub,
@@ -67,7 +66,7 @@ func hubOnly() map[string]string {
 	}
 }
 
-// rancherGroups returns the API groups that only exist in Rancher's own cluster.
+// rancherGroups returns the API groups that exist only in Rancher's own cluster.
 func rancherGroups() []string {
 	return []string{
 		"management.cattle.io", "provisioning.cattle.io", "rke.cattle.io", "rke-machine.cattle.io", "rke-machine-config.cattle.io", "ext.cattle.io", "ui.cattle.io",
@@ -85,8 +84,8 @@ func contextOf(rt RoleTemplate) v1.RoleContext {
 	return ""
 }
 
-// role returns the name that a binding's role template has in Drover. If there is no such name, role adds the reason to
-// the report and returns "".
+// role returns the name in Drover for a binding's role template. If there is no such name, role adds the reason to the
+// report and returns "".
 func (c *conversion) role(name string, context v1.RoleContext, binding string) string {
 	rt, found := c.roles.all[name]
 	if !found {
@@ -112,7 +111,7 @@ func (c *conversion) role(name string, context v1.RoleContext, binding string) s
 	return c.write(rt, context)
 }
 
-// instead reports that a Drover role template replaces one of Rancher's, if the replacement grants more.
+// instead reports that a Drover role template replaces a Rancher role template, if the replacement grants more.
 func (c *conversion) instead(name, same string) {
 	if more := wider()[name]; more != "" {
 		c.report.find(Different, "Drover's role template for the same purpose replaces one that comes with Rancher. It also grants rights on the listed resources: compare them, or use another role template in the bindings.",
@@ -127,8 +126,8 @@ const (
 	roleRefused
 )
 
-// write writes a role template and the role templates that it inherits, once. It returns the role template's name, or
-// "" if the role template grants nothing in a member.
+// write writes a role template and the role templates that it inherits, each only once. It returns the role template's
+// name, or "" if the role template grants nothing in a member.
 func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	name := c.roles.names[rt.Name]
 	if contextOf(rt) == "" && context == v1.ContextCluster {
@@ -157,8 +156,8 @@ func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	return name
 }
 
-// inClusters is a suffix for keys. A role template that has no context has two names, and the key with the suffix is
-// for the name that it has in cluster bindings.
+// inClusters is a suffix for map keys. A role template without a context gets two names in Drover. The key with the
+// suffix holds the name for cluster bindings.
 const inClusters = "\x00cluster"
 
 func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what string) (v1.RoleTemplateSpec, bool) {
@@ -246,7 +245,7 @@ func (c *conversion) parent(name string, context v1.RoleContext, what string) st
 	return written
 }
 
-// rules returns the rules that have the same meaning in a member, in Drover's form. It never adds rights.
+// rules converts a role template's rules to rules that have the same meaning in a member. It never adds rights.
 func (c *conversion) rules(rt RoleTemplate, context v1.RoleContext, what string) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	dropped := map[string]bool{}

@@ -19,7 +19,7 @@ func (c *conversion) secrets() {
 		c.report.find(Unreadable, "You may not list Secrets. Without --with-secrets, Secrets of projects are not exported, "+
 			"and the report cannot name them.", "secrets", "")
 	}
-	owner := map[string]string{} // the project of each copied Secret, by name
+	owner := map[string]string{} // project of each copied Secret, by the Secret's name
 	for _, s := range oldestFirst(c.in.Secrets, func(s corev1.Secret) metav1.ObjectMeta { return s.ObjectMeta }) {
 		what := describe("Secret", s.ObjectMeta, "")
 		p, id := project{}, s.Labels[LabelSecretCluster]+":"+s.Labels[LabelSecretProject]
@@ -62,8 +62,8 @@ func (c *conversion) secrets() {
 	}
 }
 
-// ownersOf returns the projects that Rancher copies a Secret to. Old projects that have the same name in two clusters
-// share a namespace, and the Secret does not always tell which of these projects it belongs to.
+// ownersOf returns the projects that Rancher copies a Secret to. Old projects with the same name in two clusters share
+// a namespace. In that case, the Secret may not show which of the projects it belongs to.
 func (c *conversion) ownersOf(s corev1.Secret) []project {
 	var owners []project
 	for _, p := range c.inside {

@@ -11,8 +11,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// steps adds the next steps. Names in commands are DNS labels that the export chose. The exception is the names of
-// Rancher projects, which are quoted.
+// steps adds the next steps. Most names in the commands are DNS labels that the export has chosen. Only the names of
+// Rancher projects have to be quoted.
 func (c *conversion) steps() {
 	add := func(what string, commands ...string) {
 		c.report.Steps = append(c.report.Steps, Step{what, commands})
@@ -38,7 +38,7 @@ func (c *conversion) steps() {
 	c.labelStep(add)
 }
 
-// signInStep describes how the users that the bindings name sign in.
+// signInStep describes how the users in the bindings sign in.
 func (c *conversion) signInStep(add func(string, ...string)) {
 	var providers, users []string
 	for _, p := range c.mapping.Providers {
@@ -60,7 +60,7 @@ func (c *conversion) signInStep(add func(string, ...string)) {
 }
 
 // wholeLimit is the maximum number of objects for one run of kustomize. The duration of a run grows faster than the
-// square of that number. It takes 1 s for 1,000 objects and minutes for 10,000.
+// square of that number: 1,000 objects take 1 s, and 10,000 objects take minutes.
 const wholeLimit = 2000
 
 func (c *conversion) applyStep(add func(string, ...string)) {

@@ -71,7 +71,7 @@ named Cluster cannot be adopted.`,
 	return c
 }
 
-// bindWorkspace adds the flag that selects the workspace. With --all, all workspaces are selected by default.
+// bindWorkspace adds the flag --workspace. With --all, all workspaces are selected by default.
 func bindWorkspace(c *cobra.Command, o *cli.Options) {
 	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "",
 		"The workspace, a namespace of the hub (default: the namespace of the kubeconfig's context, or all with --all)")
@@ -115,8 +115,8 @@ func candidates(ctx context.Context, h *cli.Hub, workspace string, names []strin
 	return found, nil
 }
 
-// adopt lists the candidates, and adopts them if act is set. If strict is set, a Cluster that cannot be adopted causes
-// an error.
+// adopt lists the candidates and, if act is set, adopts them. If strict is set, adopt returns an error if any Cluster
+// cannot be adopted.
 func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, act, strict bool) error {
 	if err := list(out, found); err != nil {
 		return err
@@ -149,7 +149,7 @@ func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, ac
 	return errors.Join(append(errs, err)...)
 }
 
-// list prints the agents that would be adopted, and the reasons why others would not.
+// list prints the agents that would be adopted, and the reasons why other agents would not be adopted.
 func list(out io.Writer, found []candidate) error {
 	slices.SortFunc(found, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.cluster.Namespace, b.cluster.Namespace), cmp.Compare(a.cluster.Name, b.cluster.Name))

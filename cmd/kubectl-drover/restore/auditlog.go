@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// auditEvent contains the fields that the command reads from an audit event.
+// auditEvent contains the fields of an audit event that the command reads.
 type auditEvent struct {
 	AuditID    string `json:"auditID"`
 	Stage      string `json:"stage"`
@@ -62,18 +62,18 @@ type auditCollection struct {
 	selects             func(metav1.Object) bool
 }
 
-// auditLog holds the requests of audit logs that may have revoked an agent.
+// auditLog holds the requests in audit logs that may have revoked an agent.
 type auditLog struct {
-	first time.Time // the time of the earliest request of any kind, or zero for an empty log
-	// writes is the number of requests that wrote any Secret.
+	first time.Time // time of the earliest request of any kind, or zero if the log is empty
+	// writes is the number of requests that wrote a Secret.
 	writes      int
-	deleted     map[auditObject]auditRequest // the latest deletion of each object
-	changed     map[auditObject]auditRequest // the latest creation or change of each object
+	deleted     map[auditObject]auditRequest // latest deletion of each object
+	changed     map[auditObject]auditRequest // latest creation or change of each object
 	collections []auditCollection
 }
 
-// readAuditLogs reads the audit logs from files. "-" means standard input. If reading fails, readAuditLogs returns the
-// requests that it has read together with the error.
+// readAuditLogs reads audit logs from files. The name "-" stands for standard input. If an error occurs, readAuditLogs
+// returns both the error and the requests that it has already read.
 func readAuditLogs(in io.Reader, progress io.Writer, names []string) (*auditLog, error) {
 	log := &auditLog{deleted: map[auditObject]auditRequest{}, changed: map[auditObject]auditRequest{}}
 	var errs []error
@@ -105,7 +105,6 @@ func (l *auditLog) readFile(in io.Reader, name string) error {
 	return l.read(unpacked)
 }
 
-// read reads the events of one log.
 func (l *auditLog) read(r io.Reader) error {
 	for events := json.NewDecoder(r); ; {
 		event := auditEvent{}
@@ -123,8 +122,8 @@ func (l *auditLog) read(r io.Reader) error {
 	}
 }
 
-// add keeps an event that may have revoked an agent. Only successful requests count. A response without a status code
-// counts as a success.
+// add records an event if it may have revoked an agent. It ignores failed requests. A request whose response has no
+// status code counts as successful.
 func (l *auditLog) add(e *auditEvent) {
 	if l.first.IsZero() || e.Received.Time.Before(l.first) {
 		l.first = e.Received.Time
@@ -141,7 +140,7 @@ func (l *auditLog) add(e *auditEvent) {
 			l.writes++
 		}
 	case "/namespaces":
-		object.namespace = "" // for requests for a Namespace object, the API server also sets the namespace field
+		object.namespace = "" // for a Namespace object, the API server also sets the namespace field of the request
 	case v1.Group + "/clusters", v1.Group + "/hosts":
 	default:
 		return
@@ -163,7 +162,8 @@ func keepLatest(requests map[auditObject]auditRequest, object auditObject, reque
 	}
 }
 
-// selectorOf returns the selector in a request's URI. A selector that cannot be parsed selects everything.
+// selectorOf returns the selector in a request's URI. If the selector cannot be parsed, the returned selector matches
+// everything.
 func selectorOf(at *url.URL) func(metav1.Object) bool {
 	all := func(metav1.Object) bool { return true }
 	if at == nil {

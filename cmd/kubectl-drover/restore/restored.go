@@ -76,7 +76,7 @@ Exit codes: 0 nothing is waiting, or everything that you named is confirmed; 1 s
 // consent describes the changes that the user confirms.
 type consent struct {
 	listed bool
-	more   bool // also confirm the changes that the status only counts
+	more   bool // also confirm the changes that the status counts but does not list
 }
 
 // hostArgument is the prefix of an argument that names a Host instead of a Cluster.
@@ -86,7 +86,7 @@ const hostArgument = "host/"
 type waiter struct {
 	client.Object
 	restore *v1.RestoreStatus
-	name    string // with the namespace
+	name    string // includes the namespace
 }
 
 func waitingCluster(c *v1.Cluster) waiter {
@@ -134,7 +134,7 @@ func allRestored(ctx context.Context, h *cli.Hub, workspace string) ([]waiter, e
 		waiting = append(waiting, waitingCluster(&clusters.Items[i]))
 	}
 	if err := h.List(ctx, &hosts, client.InNamespace(workspace)); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("list hosts: %w", err) // a hub of an older release has no Hosts
+		return nil, fmt.Errorf("list hosts: %w", err) // hubs of older releases do not have Hosts
 	}
 	for i := range hosts.Items {
 		waiting = append(waiting, waitingHost(&hosts.Items[i]))
@@ -142,7 +142,7 @@ func allRestored(ctx context.Context, h *cli.Hub, workspace string) ([]waiter, e
 	return waiting, nil
 }
 
-// confirm prints the changes that are waiting, and confirms the changes that the user consents to.
+// confirm prints the changes that are waiting for confirmation, and confirms the changes that the user agrees to.
 func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, user consent) error {
 	var errs []error
 	confirmed := 0
@@ -179,8 +179,8 @@ func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, u
 	return errors.Join(append(errs, err)...)
 }
 
-// printHeldPlans prints the Plans that are held back: as long as some members of a Plan's workspace are waiting, the
-// Plan does not start in the workspace's other members.
+// printHeldPlans prints the Plans that are held back. A Plan that is held back does not start in any member until the
+// changes in all of its members have been confirmed.
 func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter) error {
 	var held []string
 	workspaces := sets.New[string]()
@@ -207,8 +207,8 @@ func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []wa
 	return err
 }
 
-// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes differ from the
-// listed changes.
+// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes that need
+// confirmation are no longer the same.
 func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": one.GetResourceVersion(), "annotations": map[string]string{v1.AnnotationRestored: one.restore.Checkpoint}}})
@@ -218,7 +218,7 @@ func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
 	return h.Patch(ctx, one.Object, client.RawPatch(types.MergePatchType, patch))
 }
 
-// describeRestore describes what a hub would change in a member or on a host.
+// describeRestore describes what the hub would change in a member or on a host.
 func describeRestore(one waiter) string {
 	var text strings.Builder
 	r := one.restore
@@ -239,7 +239,8 @@ func describeRestore(one waiter) string {
 	return text.String() + "\n"
 }
 
-// setChange is one kind of change, with the sets that the status names and the number of further sets.
+// setChange is one kind of change. It contains the sets that the status lists, and the number of sets that the status
+// does not list.
 type setChange struct {
 	verb string
 	sets []string
@@ -259,7 +260,7 @@ func changesOf(r *v1.RestoreStatus) []setChange {
 	return changes
 }
 
-// unnamed reports whether there are more changes than the status names.
+// unnamed reports whether there are more changes than the status lists.
 func unnamed(r *v1.RestoreStatus) bool {
 	return slices.ContainsFunc(changesOf(r), func(c setChange) bool { return c.more > 0 })
 }

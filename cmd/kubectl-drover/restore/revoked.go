@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// revokedHelp describes the command "revoked".
+// revokedHelp is the help text of the command "revoked".
 const revokedHelp = `Repeat the revocations of agents that a restored hub has forgotten.
 
 A hub that was restored from a backup admits agents again that were revoked after the backup. The
@@ -76,7 +76,7 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // without a time limit
+			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // reading the log has no time limit
 			ctx, cancel := cli.Bounded(c.Context())
 			defer cancel()
 			h, failed := o.Hub()
@@ -100,8 +100,8 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 // repeat holds the flags of "revoked".
 type repeat struct {
 	managerNamespace string
-	since            time.Time // zero to compare requests with the times of each object
-	made             time.Time // the time of the backup, or zero to use the manager's Lease
+	since            time.Time // if zero, requests are compared with the times in each object
+	made             time.Time // time of the backup, or zero to use the manager's Lease
 	now              time.Time
 	act              bool
 }
@@ -118,11 +118,11 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-// recently is how recently the manager's Lease must have been renewed to show that a manager has run since the restore.
+// recently is the time within which a renewal of the Lease shows that a manager has run since the restore.
 const recently = 10 * time.Minute
 
-// backupTime returns the time of the backup, which is needed to check whether the log is complete. It does not use the
-// Lease if a manager has run since the restore, because in that case any log would look complete.
+// backupTime returns the time of the backup, which is needed to check whether the log is complete. If a manager has run
+// since the restore, backupTime does not use the Lease, because its renewal time would make any log look complete.
 func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, error) {
 	switch {
 	case !r.made.IsZero():
@@ -136,7 +136,7 @@ func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, err
 	return known, nil
 }
 
-// repeatRevocations prints the revocations that the hub has forgotten. It repeats them if requested.
+// repeatRevocations prints the revocations that the hub has lost. It repeats them if the user requests this.
 func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *auditLog, r repeat) error {
 	hub, known, err := readRestored(ctx, h, r.managerNamespace)
 	if err != nil {
@@ -176,8 +176,8 @@ func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *audi
 	return errors.Join(append(errs, err)...)
 }
 
-// lacks returns the reason why the log may lack revocations since the backup. It returns nil if the log contains all of
-// them.
+// lacks returns the reason why the log may not contain all revocations since the backup, or nil if the log contains all
+// of them.
 func (l *auditLog) lacks(backup time.Time) error {
 	switch {
 	case l.first.IsZero():
@@ -192,9 +192,9 @@ func (l *auditLog) lacks(backup time.Time) error {
 	return nil
 }
 
-// readRestored reads the objects that identify the hub's agents. It also returns the time when the leader last renewed
-// its Lease, which is the latest time that is known to be before the backup. It ignores Leases of the same name in
-// other namespaces, because a user could create one to make an incomplete log look complete.
+// readRestored reads the objects that identify the hub's agents. It also returns the time of the leader's last Lease
+// renewal, which is the latest time that is known to be before the backup. It ignores Leases of the same name in other
+// namespaces, because a user could create such a Lease to make an incomplete log look complete.
 func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (restoredObjects, time.Time, error) {
 	hub := restoredObjects{members: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
 	var clusters, hosts, secrets metav1.PartialObjectMetadataList
@@ -205,7 +205,7 @@ func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (res
 	leases.SetGroupVersionKind(schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "LeaseList"})
 	err := h.List(ctx, &hosts)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		err = nil // a hub of an older release has no Hosts
+		err = nil // hubs of older releases do not have Hosts
 	}
 	if err := errors.Join(err, h.List(ctx, &clusters), h.List(ctx, &secrets, client.HasLabels{v1.LabelSecretKind}),
 		h.List(ctx, &leases, client.InNamespace(managerNamespace), client.MatchingFields{"metadata.name": "drover-manager"})); err != nil {
@@ -226,7 +226,7 @@ func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (res
 			backup = renewed
 		}
 	}
-	if hub.renewed = backup; backup.IsZero() { // there was no leader election
+	if hub.renewed = backup; backup.IsZero() { // no Lease exists, because leader election was disabled
 		for _, o := range slices.Concat(clusters.Items, hosts.Items, secrets.Items) {
 			if changed := lastChange(&o); changed.After(backup) {
 				backup = changed
@@ -246,7 +246,7 @@ func deleteSecret(ctx context.Context, h *cli.Hub, o *metav1.PartialObjectMetada
 	return err
 }
 
-// listRevocations prints the revocations that the hub has forgotten.
+// listRevocations prints the revocations that the hub has lost.
 func listRevocations(out io.Writer, secrets, members []revocation) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	if len(secrets) > 0 {

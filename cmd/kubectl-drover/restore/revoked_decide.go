@@ -19,29 +19,30 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// restoredObjects contains the metadata of the hub's objects that identify agents.
+// restoredObjects contains the metadata of objects on the hub that identify agents.
 type restoredObjects struct {
-	members map[types.NamespacedName]*metav1.PartialObjectMetadata // Clusters and Hosts, by member name
+	members map[types.NamespacedName]*metav1.PartialObjectMetadata // Clusters and Hosts by member name
 	secrets []metav1.PartialObjectMetadata
 	changed map[types.NamespacedName]time.Time // the last change of each Secret
-	renewed time.Time                          // the last renewal of the manager's Lease, or zero without a Lease
+	renewed time.Time                          // last renewal of the manager's Lease, or zero if no Lease exists
 }
 
-// revocation is a restored object that, according to the audit log, was deleted or replaced after the last change that
-// the hub knows about.
+// revocation is a restored object that was deleted or replaced after the last change that the hub knows about. The
+// audit log contains the deletion or replacement.
 type revocation struct {
-	member  types.NamespacedName // the member name of the object itself, or of the Cluster or Host that it belongs to
+	member  types.NamespacedName // member name of the object itself, or of the object's Cluster or Host
 	object  *metav1.PartialObjectMetadata
 	request auditRequest
 }
 
-// revocations returns the Secrets that hold the identity or the join token of agents that were revoked after the
-// backup, and the Clusters and Hosts that were deleted after the backup. It is a pure function. If it cannot decide
-// about some Secrets, it returns an error together with the results for the others.
+// revocations returns two lists. The first contains the Secrets with the identity or the join token of agents that were
+// revoked after the backup. The second contains the Clusters and Hosts that were deleted after the backup. revocations
+// is a pure function. If it cannot decide whether some Secrets were revoked, it returns an error together with the
+// results for all other Secrets.
 //
-// The hub has forgotten a request if the request is later than the hub's own state. If etcd was restored, the times of
-// its objects show how recent that state is, and since is zero. If the restore recreated the objects, since is the time
-// of the backup.
+// The hub has lost a request if the request is later than the hub's own state. If etcd was restored, the times in the
+// hub's objects show how recent that state is, and since is zero. If the objects were recreated from a backup, since is
+// the time of the backup.
 func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, members []revocation, err error) {
 	var foreign []string
 	hub.changed = map[types.NamespacedName]time.Time{}
@@ -52,7 +53,7 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 		secret := &hub.secrets[i]
 		member := memberOf(secret)
 		owner := hub.members[member]
-		if owner == nil || !named(secret, member) { // no agent can join or connect with it
+		if owner == nil || !named(secret, member) { // no agent can join or connect with this Secret
 			continue
 		}
 		if since.IsZero() && !ownedBy(secret, owner) {
@@ -77,7 +78,7 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 	return secrets, members, err
 }
 
-// memberOf returns the member name of the Cluster or Host that a Secret's labels name.
+// memberOf returns the member name of the Cluster or Host that a Secret's labels refer to.
 func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	switch secret.Labels[v1.LabelSecretKind] {
 	case v1.SecretKindHostJoin, v1.SecretKindHostAgent:
@@ -86,7 +87,7 @@ func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	return types.NamespacedName{Namespace: secret.Namespace, Name: secret.Labels[v1.LabelCluster]}
 }
 
-// memberResource returns the resource of the Cluster or Host that belongs to a member name.
+// memberResource returns the resource, "clusters" or "hosts", that a member name belongs to.
 func memberResource(member types.NamespacedName) string {
 	if _, isHost := protocol.HostOf(member.Name); isHost {
 		return "hosts"
@@ -100,14 +101,13 @@ func named(secret *metav1.PartialObjectMetadata, member types.NamespacedName) bo
 	return slices.Contains([]types.NamespacedName{registration.AgentSecret(member), registration.RegistrationSecret(member)}, client.ObjectKeyFromObject(secret))
 }
 
-// byName orders revocations by workspace and member. The join token comes before the identity, because once the
-// identity is deleted, only the audit log shows that the token must also be deleted.
+// byName sorts revocations by workspace and member. The join token comes before the identity: once the identity is
+// deleted, only the audit log shows that the token must also be deleted.
 func byName(a, b revocation) int {
 	return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.member.Name, b.member.Name),
 		cmp.Compare(b.object.Name, a.object.Name))
 }
 
-// latestKnown returns since, or hub if since is zero.
 func latestKnown(hub, since time.Time) time.Time {
 	if since.IsZero() {
 		return hub
@@ -119,7 +119,7 @@ func ownedBy(secret, owner *metav1.PartialObjectMetadata) bool {
 	return slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
 }
 
-// revoked returns the request that revoked a Secret, if the hub has forgotten it.
+// revoked returns the request that revoked a Secret if the hub has lost that request.
 func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, secret *metav1.PartialObjectMetadata, since time.Time) (auditRequest, bool) {
 	began := secret.CreationTimestamp.Time
 	gone := []auditRequest{l.deletion("secrets", secret), l.deletion(memberResource(member), hub.members[member]),
@@ -133,7 +133,7 @@ func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, sec
 			gone = append(gone, joined)
 		}
 	case v1.SecretKindAgent, v1.SecretKindHostAgent:
-		// Another agent has joined since then.
+		// Another agent has joined since the backup, and its identity has replaced the identity in this Secret.
 		if joined := l.changed[auditObject{"secrets", secret.Namespace, secret.Name}]; forgotten(joined, hub.changed[client.ObjectKeyFromObject(secret)], since) {
 			gone = append(gone, joined)
 		}
@@ -145,12 +145,12 @@ func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, sec
 }
 
 // forgotten reports whether a Secret was written after the last write that the hub knows about. The times in the hub's
-// objects are in whole seconds.
+// objects are rounded down to whole seconds.
 func forgotten(write auditRequest, last, since time.Time) bool {
 	return write.received.Truncate(time.Second).After(latestKnown(last, since))
 }
 
-// deletion returns the latest request that deleted an object of that name, individually or as part of a collection.
+// deletion returns the latest request that deleted an object with this name, either alone or as part of a collection.
 func (l *auditLog) deletion(resource string, o *metav1.PartialObjectMetadata) auditRequest {
 	latest := l.deleted[auditObject{resource, o.Namespace, o.Name}]
 	for _, c := range l.collections {

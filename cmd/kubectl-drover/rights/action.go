@@ -25,11 +25,12 @@ const groupAuthenticated = "system:authenticated"
 type principal struct {
 	Kind v1.SubjectKind `json:"kind"`
 	Name string         `json:"name"`
-	// Groups are the groups of a user: the groups given with --group, and the groups that follow from the user's name.
+	// Groups are the groups of a user. They include the groups given with --group, and the groups that the user's name
+	// implies.
 	Groups []string `json:"groups,omitempty"`
 }
 
-// newPrincipal returns a principal. It adds the groups that every user with such a name is in.
+// newPrincipal returns a principal. For a user, it adds the groups that the user's name implies.
 func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal, error) {
 	switch {
 	case name == "":
@@ -51,8 +52,8 @@ func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal,
 	return principal{Kind: kind, Name: name, Groups: append(groups, groupAuthenticated)}, nil
 }
 
-// userAndGroups returns the subject of an access review. A group is represented by a user who is in the group and has
-// no other rights.
+// userAndGroups returns the subject of an access review. To review a group, it returns a user who belongs only to that
+// group and has no other rights.
 func (p principal) userAndGroups() (string, []string) {
 	if p.Kind == v1.SubjectGroup {
 		return "", []string{p.Name}
@@ -69,8 +70,8 @@ type action struct {
 	everywhere bool
 }
 
-// parseAction parses a verb followed by RESOURCE[/OBJECT] or a URL, as "kubectl auth can-i" does. Without a mapper, it
-// does not resolve short names.
+// parseAction parses a verb and a resource or URL. It accepts the same arguments as "kubectl auth can-i". Without a
+// mapper, it does not resolve short names.
 func parseAction(ctx context.Context, verb, what string, o *options, mapper meta.RESTMapperWithContext) (action, []string, error) {
 	a := action{Action: access.Action{Verb: strings.ToLower(verb), Namespace: o.namespace}}
 	if strings.HasPrefix(what, "/") {
@@ -94,7 +95,8 @@ func parseAction(ctx context.Context, verb, what string, o *options, mapper meta
 		remarks = append(remarks, fmt.Sprintf("%s are not namespaced: --namespace is ignored", a.Resource))
 	}
 	if a.Group == "" && a.Resource == "namespaces" && name != "" {
-		// an API server sees a request for one namespace in this form, so that rights in the namespace count
+		// For an API server, a request for a namespace is also a request in that namespace, so rights in the namespace
+		// apply to it.
 		a.Namespace = name
 	}
 	if o.subresource != "" {
@@ -103,8 +105,8 @@ func parseAction(ctx context.Context, verb, what string, o *options, mapper meta
 	return a, append(remarks, impersonationRemarks(a.Action)...), nil
 }
 
-// impersonationRemarks describes the limits that the hub puts on impersonation even for callers who have the right to
-// impersonate.
+// impersonationRemarks describes the limits on impersonation. The hub applies them even to callers who have the right
+// to impersonate.
 func impersonationRemarks(a access.Action) []string {
 	switch {
 	case a.Verb != "impersonate" || a.Group != "":
@@ -118,7 +120,7 @@ func impersonationRemarks(a access.Action) []string {
 	return nil
 }
 
-// resourceKind is the resource that a name entered by the user resolves to.
+// resourceKind is a resource, as resolved from the name that the user entered.
 type resourceKind struct {
 	resource   schema.GroupResource
 	namespaced bool

@@ -24,10 +24,10 @@ const (
 	cannotBeTold = "Unknown"
 )
 
-// hubOnly is a remark that is added to answers for which the member was not queried.
+// hubOnly is a remark that is added to an answer if the member was not queried.
 const hubOnly = "these are the rights that Drover grants; the member's own roles and bindings may grant more"
 
-// explanation is the answer of "why", in the form that -o json prints.
+// explanation is the result of "why", in the form that -o json prints.
 type explanation struct {
 	Subject   principal `json:"subject"`
 	Action    action    `json:"action"`
@@ -40,7 +40,7 @@ type explanation struct {
 	Drover access.Decision `json:"drover"`
 	// Member is the result of a SubjectAccessReview in the member. It is absent if the member was not queried.
 	Member *memberReview `json:"member,omitempty"`
-	// Chains are the chains that lead from bindings to objects in the member.
+	// Chains lists the chains from bindings on the hub to objects in the member.
 	Chains []link `json:"chains,omitempty"`
 	// Missing lists the subject's bindings that do not grant the action, each with advice. The bindings that come
 	// closest to granting it are listed first.
@@ -49,7 +49,7 @@ type explanation struct {
 	Remarks []string `json:"remarks,omitempty"`
 }
 
-// memberReview is the result of the access review by the member's API server.
+// memberReview is the result of an access review by the member's API server.
 type memberReview struct {
 	Allowed bool   `json:"allowed"`
 	Reason  string `json:"reason,omitempty"`
@@ -62,7 +62,7 @@ type link struct {
 	Delivered *delivered `json:"delivered,omitempty"`
 }
 
-// missedBinding is a binding that does not grant the action, with advice.
+// missedBinding is a binding that does not grant the action, together with advice.
 type missedBinding struct {
 	access.Missing
 	Explanation string `json:"explanation"`
@@ -82,7 +82,7 @@ type findings struct {
 	remarks   []string
 }
 
-// conclude compares the answers of the hub and the member.
+// conclude compares the hub's answer with the member's answer.
 func conclude(f findings) explanation {
 	e := explanation{
 		Subject: f.who, Action: f.what, Workspace: f.workspace, Cluster: f.cluster,
@@ -120,7 +120,8 @@ func conclude(f findings) explanation {
 	return e
 }
 
-// settled uses the member's rules to resolve a decision that is unknown because of external roles.
+// settled resolves a decision that is unknown because of external roles. It uses the rules that the member has for
+// these roles.
 func (f findings) settled() access.Decision {
 	verdict := access.NotGranted
 	for _, d := range f.delivered {
@@ -135,8 +136,8 @@ func (f findings) settled() access.Decision {
 	return verdict
 }
 
-// unlabelled returns a project that the namespace may belong to. Only the member has the namespace's label, and the
-// member was not queried.
+// unlabelled returns a project that the namespace may belong to. Only the namespace's label in the member shows whether
+// it does, and the member was not queried.
 func (f findings) unlabelled() string {
 	for _, m := range f.answer.Missing {
 		if f.review == nil && m.Lack == access.LackNamespace {
@@ -146,8 +147,8 @@ func (f findings) unlabelled() string {
 	return ""
 }
 
-// outcome returns the member's answer. The member's answer decides because the hub's objects may not have arrived in
-// the member yet, and because the member may grant more than the hub.
+// outcome returns the member's answer, which takes precedence over the hub's. The hub's objects may not have been
+// delivered to the member yet, and the member may grant more than the hub.
 func (f findings) outcome() string {
 	switch {
 	case f.review == nil:
@@ -158,7 +159,7 @@ func (f findings) outcome() string {
 	return denied
 }
 
-// differences explains why the answers of the hub and the member differ.
+// differences explains why the hub's answer and the member's answer differ.
 func (f findings) differences(drover access.Decision) []string {
 	switch {
 	case f.review == nil:
@@ -173,7 +174,7 @@ func (f findings) differences(drover access.Decision) []string {
 	return nil
 }
 
-// unasked describes the facts that the hub cannot know without querying the member.
+// unasked describes the facts that can be determined only by querying the member.
 func (f findings) unasked() []string {
 	var remarks []string
 	for _, chain := range f.answer.Chains {
@@ -218,7 +219,7 @@ func (f findings) undelivered() []string {
 	return remarks
 }
 
-// elsewhere explains where a right comes from that the hub does not grant.
+// elsewhere explains the source of a right that the member grants but the hub does not.
 func (f findings) elsewhere() []string {
 	if f.byDrover() {
 		return []string{"the member still grants a right that the hub no longer grants: the agent removes it after it is informed; check the binding's status and whether the cluster is connected"}
@@ -232,7 +233,7 @@ func (f findings) elsewhere() []string {
 	return remarks
 }
 
-// byDrover reports whether the member names one of Drover's objects as the reason for its answer.
+// byDrover reports whether the member gives one of Drover's objects as the reason for its answer.
 func (f findings) byDrover() bool { return strings.Contains(f.review.Reason, `Binding "drover:`) }
 
 // mayUseProxy reports whether a binding lets the subject use the proxy.
@@ -249,7 +250,7 @@ func (f findings) mayUseProxy() bool {
 	return false
 }
 
-// refusals describes the objects that the member did not allow the caller to read.
+// refusals describes the objects in the member that the caller may not read.
 func (f findings) refusals() []string {
 	var remarks []string
 	told := map[string]bool{}
@@ -317,8 +318,9 @@ func (f findings) noBinding() string {
 	return said + ": create a ClusterRoleTemplateBinding, or a ProjectRoleTemplateBinding for the namespaces of a project"
 }
 
-// fullNames returns the bound principals that have the name in question after the prefix of their provider. The name in
-// question has none: "grant" accepts alice for local:alice, but a member may have a user alice of its own.
+// fullNames returns the principals in bindings whose names consist of a provider prefix and the queried name. It
+// returns none if the queried name already has a prefix. The distinction matters because "grant" accepts alice for
+// local:alice, but a member may have its own user named alice.
 func (f findings) fullNames() []string {
 	if strings.Contains(f.who.Name, ":") {
 		return nil

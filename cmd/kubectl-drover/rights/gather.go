@@ -23,19 +23,19 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// gathered contains the hub's objects in a workspace.
+// gathered contains the objects that were read from a workspace on the hub.
 type gathered struct {
 	access.Workspace
 	// cluster is the Cluster that the question is about.
 	cluster *v1.Cluster
-	// ready holds the Ready conditions of the bindings.
+	// ready holds the Ready condition of each binding.
 	ready map[access.Reference]metav1.Condition
 	// unread describes the rights that the caller would need to read everything.
 	unread []string
 }
 
-// gather reads all objects on the hub that an answer needs. If the caller lacks rights to read some of them, gather
-// records the missing rights and continues without these objects.
+// gather reads all objects on the hub that are needed for an answer. If the caller lacks the rights to read some of
+// them, gather records the missing rights and continues without these objects.
 func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) {
 	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
 	ofClusters, ofProjects := &v1.ClusterRoleTemplateBindingList{}, &v1.ProjectRoleTemplateBindingList{}
@@ -94,8 +94,8 @@ func missingRights(h *cli.Hub, resources []string) []string {
 	return rights
 }
 
-// find adds the Clusters, and the Cluster that the question is about, to g. If the caller may not list Clusters, it
-// reads the Cluster by name.
+// find stores the given Clusters in g. It also stores the Cluster that the question is about. If the caller may not
+// list Clusters, find reads that Cluster by name.
 func find(ctx context.Context, h *cli.Hub, cluster string, list []v1.Cluster, g *gathered) error {
 	for i := range list {
 		g.Clusters[list[i].Name] = list[i].Labels

@@ -31,7 +31,7 @@ import (
 )
 
 // memberClient queries a member's API server with the caller's own rights. It has clients for only four API groups,
-// because a client for all groups would make the plugin larger.
+// because clients for all groups would make the plugin larger.
 type memberClient struct {
 	authentication authenticationclient.AuthenticationV1Interface
 	authorization  authorizationclient.AuthorizationV1Interface
@@ -85,15 +85,15 @@ func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberCl
 	return m, nil
 }
 
-// ownRefusal reports whether the member's own RBAC refused the request. If so, the request reached the member: the hub
-// itself only refuses access to a cluster as a whole.
+// ownRefusal reports whether the member's own RBAC refused a request. In that case, the request reached the member,
+// because the hub refuses only access to a member as a whole.
 func ownRefusal(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsForbidden(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
 }
 
-// mapperOf returns a mapper that knows the resources of an API server and their short names. It returns nil if there is
-// no client configuration.
+// mapperOf returns a mapper that knows an API server's resources and their short names. It returns nil if config is
+// nil.
 func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -104,7 +104,7 @@ func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
 		nil)
 }
 
-// projectOf returns the project that a namespace's label names.
+// projectOf returns the project that a namespace's label refers to.
 func (m *memberClient) projectOf(ctx context.Context, namespace string) (string, error) {
 	found, err := m.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
@@ -114,7 +114,7 @@ func (m *memberClient) projectOf(ctx context.Context, namespace string) (string,
 }
 
 // review asks the member's API server whether the action is allowed. Callers who may not review other users' rights can
-// still review their own.
+// still review their own rights.
 func (m *memberClient) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	user, groups := who.userAndGroups()
 	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}
@@ -139,7 +139,7 @@ func (m *memberClient) selfReview(ctx context.Context, what access.Action) (auth
 	return review.Status, nil
 }
 
-// attributes returns the attributes of an access review for an action.
+// attributes returns the attributes of an action for an access review.
 func attributes(what access.Action) (*authorizationv1.ResourceAttributes, *authorizationv1.NonResourceAttributes) {
 	if what.URL != "" {
 		return nil, &authorizationv1.NonResourceAttributes{Verb: what.Verb, Path: what.URL}
@@ -164,9 +164,9 @@ const (
 type delivered struct {
 	// Binding is Different if the binding in the member grants a different role or has a different subject.
 	Binding presence `json:"binding"`
-	// Role is Different if none of its rules allows the action.
+	// Role is Different if none of the role's rules allows the action.
 	Role presence `json:"role"`
-	// refusals are the reasons why an object is Unread.
+	// refusals are the reasons why objects are Unread.
 	refusals []error
 }
 
@@ -210,7 +210,7 @@ func (d *delivered) judge(err error, asExpected bool) presence {
 	return present
 }
 
-// isCaller reports whether the member knows the caller by this name.
+// isCaller reports whether the principal is the user that the member's API server identifies as the caller.
 func (m *memberClient) isCaller(ctx context.Context, who principal) bool {
 	self, err := m.authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	return err == nil && who.Kind == v1.SubjectUser && self.Status.UserInfo.Username == who.Name

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// options holds the flags of a question.
+// options holds the flags that "why" and "who-can" share.
 type options struct {
 	*cli.Options
 
@@ -30,7 +30,7 @@ type options struct {
 	kind          string
 }
 
-// bind adds the flags that select the place where the action occurs and the output format.
+// bind adds the flags for the output format and for the place where the action occurs.
 func (o *options) bind(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&o.cluster, "cluster", "", "The member, a Cluster of the workspace (required)")
@@ -41,7 +41,7 @@ func (o *options) bind(c *cobra.Command) {
 	o.BindWorkspace(c)
 	o.BindOutput(c)
 	c.MarkFlagsOneRequired("cluster") // shells offer required flags
-	// runs before cobra's check of required flags, which has a less helpful message
+	// check must run before cobra's check of required flags, because cobra's message is less helpful
 	c.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	cli.Complete(c, "namespace", o.completeNamespaces)
 	cli.Complete(c, "subresource", cli.Offer("log", "exec", "scale", "status"))
@@ -57,7 +57,7 @@ func (o *options) check() error {
 	return o.CheckOutput()
 }
 
-// completeNamespaces completes the namespaces in the member that --cluster names.
+// completeNamespaces completes namespaces in the member that --cluster specifies.
 func (o *options) completeNamespaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)
 	defer cancel()

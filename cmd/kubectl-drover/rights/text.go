@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// errCannotBeTold ends a command that has already explained why there is no answer.
+// errCannotBeTold is returned by a command that has already explained why there is no answer.
 var errCannotBeTold = errors.New("there is no answer: see the remarks for the reasons")
 
-// outcomeOf returns the error that a command returns for an answer.
+// outcomeOf returns the error that a command returns for a given answer.
 func outcomeOf(answer string) error {
 	switch answer {
 	case allowed:
@@ -59,7 +59,7 @@ func (e explanation) text() string {
 	return b.String()
 }
 
-// byHub describes the hub's answer for the case in which the member did not answer.
+// byHub describes the hub's answer. It is used if the member did not answer.
 func (e explanation) byHub() string {
 	switch e.Drover {
 	case access.Granted:
@@ -71,8 +71,8 @@ func (e explanation) byHub() string {
 	return "Nor is it known whether Drover grants it.\n"
 }
 
-// relevantMisses returns the bindings to print. If the hub grants the action, it returns none. If the member allows the
-// action, it returns only expired bindings.
+// relevantMisses returns the missed bindings to print. It returns none if the hub grants the action and the member does
+// not deny it. It returns only expired bindings if only the member allows the action. Otherwise it returns all of them.
 func (e explanation) relevantMisses() []missedBinding {
 	switch {
 	case e.Drover == access.Granted && e.Answer != denied:
@@ -125,7 +125,7 @@ func (m missedBinding) write(b *strings.Builder) {
 		m.Subject.Name, m.Explanation)
 }
 
-// ruleText formats a rule as one line.
+// ruleText formats a rule on one line.
 func ruleText(r rbacv1.PolicyRule) string {
 	if len(r.NonResourceURLs) > 0 {
 		return strings.Join(r.Verbs, ", ") + " " + strings.Join(r.NonResourceURLs, ", ")
@@ -144,7 +144,7 @@ func ruleText(r rbacv1.PolicyRule) string {
 	return said
 }
 
-// text formats the list for users. The cluster's own components are counted but not listed.
+// text formats the list for users. It counts the cluster's own components but does not list them.
 func (h holders) text() string {
 	var b strings.Builder
 	shown := slices.DeleteFunc(slices.Clone(h.Holders), holder.component)

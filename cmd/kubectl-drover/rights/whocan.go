@@ -44,7 +44,7 @@ answer is not known.`,
 	return c
 }
 
-// holders is the answer of "who-can", in the form that -o json prints.
+// holders is the result of "who-can", in the form that -o json prints.
 type holders struct {
 	Action    action   `json:"action"`
 	Workspace string   `json:"workspace"`
@@ -57,10 +57,10 @@ type holders struct {
 	asked bool
 }
 
-// holder is a subject that may perform the action, and one binding that allows it.
+// holder is a subject that may perform the action, together with one binding that grants the right.
 type holder struct {
 	Subject rbacv1.Subject `json:"subject"`
-	// By is the binding, on the hub or in the member.
+	// By is the binding that grants the right. It exists on the hub or in the member.
 	By      access.Reference `json:"by"`
 	Role    string           `json:"role"`
 	Expires *metav1.Time     `json:"expires,omitempty"`
@@ -109,7 +109,7 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 	return answer.outcome()
 }
 
-// fromHub returns the subjects that the chains start from.
+// fromHub returns the subjects at the start of the chains.
 func fromHub(chains []access.Chain, found []delivered) []holder {
 	var all []holder
 	for i, chain := range chains {
@@ -125,7 +125,7 @@ func fromHub(chains []access.Chain, found []delivered) []holder {
 	return all
 }
 
-// effective returns True if the member has the whole chain, and Unknown if part of the chain could not be read.
+// effective returns True if the whole chain exists in the member, and Unknown if part of the chain could not be read.
 func (d delivered) effective() metav1.ConditionStatus {
 	switch {
 	case d.Binding == present && d.Role == present:
@@ -136,7 +136,7 @@ func (d delivered) effective() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// outcome returns ErrDenied for an empty list, and another error if the answer is unknown.
+// outcome returns ErrDenied if the list is empty and complete, and another error if the answer is unknown.
 func (h holders) outcome() error {
 	effective := func(status metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })
@@ -152,7 +152,7 @@ func (h holders) outcome() error {
 	return cli.ErrDenied
 }
 
-// ownHolders returns the subjects of the member's bindings, without the bindings that the chains lead to.
+// ownHolders returns the subjects of the member's bindings, except for the bindings at the end of the chains.
 func (m *memberClient) ownHolders(ctx context.Context, what access.Action, chains []access.Chain) ([]holder, error) {
 	bindings, err := m.rbac.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -56,8 +56,7 @@ Exit codes: 0 yes; 1 no; 2 an error occurred, or the answer is not known.`,
 	return c
 }
 
-// inquiry is a question with the data that was gathered for it: the workspace, and the member if the member can be
-// reached.
+// inquiry is a question together with the data that was gathered to answer it.
 type inquiry struct {
 	what      action
 	where     access.Place
@@ -78,7 +77,7 @@ func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry,
 		return nil, err
 	}
 	q := &inquiry{hub: g, workspace: h.Workspace, where: access.Place{Cluster: o.cluster}}
-	names := mapperOf(h.Config) // the hub serves most of the resources that a member serves
+	names := mapperOf(h.Config) // most of a member's resources also exist on the hub
 	if q.member, err = o.reach(ctx, h, g); err != nil {
 		q.remarks = append(q.remarks, fmt.Sprintf("the member was not queried: %v", err))
 	} else {

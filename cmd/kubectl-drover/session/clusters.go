@@ -32,8 +32,8 @@ type reachableCluster struct {
 	Ready     string `json:"ready"`
 	Reason    string `json:"reason,omitempty"`
 	Version   string `json:"version,omitempty"`
-	// Direct is the Cluster's own address, at which users reach the Cluster without the hub. It is nil if there is
-	// none.
+	// Direct is the Cluster's own address. Users can use it to reach the Cluster without the hub. It is nil if the
+	// Cluster has no such address.
 	Direct *directAccess `json:"direct,omitempty"`
 }
 
@@ -83,13 +83,13 @@ func (o *options) reachable(ctx context.Context, workspace, selector string) (re
 	return clustersOf(ctx, session, workspace, selector)
 }
 
-// bindSelector adds the flag that selects Clusters by their labels.
+// bindSelector adds the flag that selects Clusters by label.
 func (o *options) bindSelector(c *cobra.Command) {
 	c.Flags().StringVarP(&o.selector, "selector", "l", "", "A label selector for Clusters, for example env=prod")
 }
 
-// clustersOf requests from a hub the Clusters that the user can reach. An empty workspace means all workspaces, and an
-// empty selector means all Clusters.
+// clustersOf asks a hub for the Clusters that the user can reach. If workspace is empty, it requests Clusters in all
+// workspaces. If selector is empty, it requests all Clusters.
 func clustersOf(ctx context.Context, session *login.Session, workspace, selector string) (reachable, error) {
 	list, query := reachable{}, url.Values{}
 	if workspace != "" {
@@ -135,7 +135,6 @@ func (l reachable) Wide() string {
 	return cli.Table("WORKSPACE\tNAME\tREADY\tREASON\tVERSION\tDIRECT", rows)
 }
 
-// text formats a table for users.
 func (l reachable) text(workspace, selector string) string {
 	var rows [][]string
 	for _, c := range l.Items {
@@ -155,8 +154,8 @@ func (l reachable) text(workspace, selector string) string {
 	return table
 }
 
-// reachableOf requests the Clusters that the arguments may name. For an argument that includes a workspace, it queries
-// only that workspace, because the hub then takes more of the user's rights into account.
+// reachableOf requests the Clusters that the arguments may refer to. For an argument that includes a workspace, it
+// queries only that workspace, because the hub then takes more of the user's rights into account.
 func reachableOf(ctx context.Context, session *login.Session, names []string) (reachable, error) {
 	var all reachable
 	asked := map[string]bool{}
@@ -181,8 +180,8 @@ func reachableOf(ctx context.Context, session *login.Session, names []string) (r
 	return all, nil
 }
 
-// choose returns the Clusters that the arguments name, as WORKSPACE/NAME, or as NAME if only one workspace has a
-// Cluster of that name.
+// choose returns the Clusters that the arguments refer to. An argument has the form WORKSPACE/NAME. It can also be just
+// NAME if only one workspace has a Cluster with that name.
 func (l reachable) choose(names []string) ([]reachableCluster, error) {
 	var chosen []reachableCluster
 	for _, name := range names {
@@ -217,7 +216,7 @@ func joined(clusters []reachableCluster) string {
 	return strings.Join(names, " or ")
 }
 
-// completeReachable completes words for each Cluster that the user can reach.
+// completeReachable completes arguments. words returns the completions for each Cluster that the user can reach.
 func (o *options) completeReachable(words func(reachableCluster) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)

@@ -23,7 +23,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// serviceAccountPrefix precedes the namespace and name of a ServiceAccount in its user name.
+// serviceAccountPrefix is the prefix of a ServiceAccount's user name. The ServiceAccount's namespace and name follow
+// the prefix.
 const serviceAccountPrefix = "system:serviceaccount:"
 
 // accountTokenSeconds is the lifetime of a ServiceAccount's token. API servers do not issue tokens with a shorter
@@ -69,15 +70,15 @@ cluster.`,
 }
 
 // trustworthy returns an error for a cluster that could pass the token to another party. The author of a ClusterProfile
-// chooses the cluster's address, the token's audience, and how the address is reached. trustworthy rejects a proxy or a
-// TLS server name, because these would let another server impersonate the cluster, and the hub never writes a
-// ClusterProfile that has either.
+// chooses the cluster's address, the token's audience, and how the address is reached. trustworthy rejects a
+// ClusterProfile with a proxy or a TLS server name, because these settings would let another server impersonate the
+// cluster. The hub never writes such a ClusterProfile.
 func (c call) trustworthy() error {
 	var config struct {
 		Audience string `json:"audience"`
 	}
 	server := c.Cluster.Server
-	_ = json.Unmarshal(c.Cluster.Config.Raw, &config) // without an audience, the address is the audience
+	_ = json.Unmarshal(c.Cluster.Config.Raw, &config) // if no audience is set, the address is the audience
 	switch {
 	case config.Audience != "" && config.Audience != server:
 		return fmt.Errorf("the ClusterProfile has the address %s and the audience %s: they must be the same",
@@ -98,8 +99,8 @@ func (c call) trustworthy() error {
 	return nil
 }
 
-// isMemberServer reports whether an address is the address of one Cluster at a hub. A token for the hub itself would be
-// valid for all of the hub's members.
+// isMemberServer reports whether an address is the address of a single Cluster on a hub. A token for the hub itself
+// would be valid for all of the hub's members.
 func isMemberServer(server string) bool {
 	at, err := url.Parse(server)
 	if err != nil || at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || at.ForceQuery || at.Fragment != "" || at.RawPath != "" {
@@ -109,7 +110,7 @@ func isMemberServer(server string) bool {
 	return strings.HasPrefix(at.Path, protocol.PathClusters) && len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
-// userToken prints a token for the user who is signed in to the hub that a server belongs to.
+// userToken prints a token for a user who is signed in to the hub that the server belongs to.
 func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 	if o.HubName == "" {
 		store, err := sessions()
@@ -133,11 +134,11 @@ func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 		return fmt.Errorf("the cluster's address %s is not at the hub %s: your tokens are not sent there", cli.Plain(server),
 			cli.Plain(o.HubName))
 	}
-	o.cluster = cluster // a ClusterProfile with a wrong CA or proxy cannot get a token for anything else
+	o.cluster = cluster // a ClusterProfile with a wrong CA or proxy can get a token only for this cluster
 	return o.getToken(c, s)
 }
 
-// accountToken prints a token for the ServiceAccount in the kubeconfig.
+// accountToken prints a token for the ServiceAccount that the kubeconfig uses.
 func (o *options) accountToken(c *cobra.Command, audience string) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()

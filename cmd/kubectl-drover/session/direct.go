@@ -20,25 +20,26 @@ import (
 )
 
 const (
-	// answerLimit is how long a Cluster's own address may take to respond. If it takes longer, the hub is preferred.
+	// answerLimit is the maximum time that a Cluster's own address may take to respond. If it takes longer, the hub is
+	// preferred.
 	answerLimit = 2 * time.Second
-	// renewLimit is how long the hub may take to renew a token that is still valid. renewPause is the pause before the
-	// next attempt if the hub does not renew the token in time.
+	// renewLimit is the maximum time that the hub may take to renew a token that is still valid. If the hub takes
+	// longer, the next attempt follows after renewPause.
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 
-// directAccess is a Cluster's own address, which does not lead through the hub.
+// directAccess is a Cluster's own address, which users can reach without the hub.
 type directAccess struct {
 	Server string `json:"server"`
-	// CA is in PEM. If it is empty, the computer's own CAs are trusted.
+	// CA is in PEM format. If it is empty, the computer's own CAs are trusted.
 	CA string `json:"caBundle,omitempty"`
 	// Mode is APIServer if the address belongs to the Cluster's API server instead of its agent.
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// answers reports whether a Cluster's own address currently serves the user. If an agent serves the address, it is
-// enough that the agent rejects a request without a token. An API server rejects such a request even if it does not
-// accept the hub's tokens, so in that case the request carries the token that kubectl would send.
+// answers reports whether a Cluster's own address currently serves the user. If an agent serves the address, the
+// address works if the agent rejects a request without a token. An API server rejects such a request even if it does
+// not accept the hub's tokens. For an API server, the request therefore carries the token that kubectl would send.
 func (c reachableCluster) answers(ctx context.Context, token func(context.Context) (string, error)) bool {
 	if c.Direct == nil {
 		return false
@@ -51,7 +52,7 @@ func (c reachableCluster) answers(ctx context.Context, token func(context.Contex
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if code := c.Direct.ask(ctx, client, ""); c.Direct.Mode != v1.AuthorizedEndpointAPIServer {
 		return code == http.StatusUnauthorized
-	} else if code == 0 { // there is no server, or another one
+	} else if code == 0 { // no server responded, or a different server did
 		return false
 	}
 	own, err := token(ctx)
@@ -96,12 +97,13 @@ func directToken(session *login.Session, c reachableCluster) func(context.Contex
 	}
 }
 
-// directAudience returns the audience of tokens for a Cluster's own address. The audience is the Cluster's URL at the
+// directAudience returns the audience of tokens for a Cluster's own address. The audience is the Cluster's URL on the
 // hub.
 func directAudience(issuer, cluster string) string { return issuer + "/k8s/clusters/" + cluster }
 
-// addDirect adds a context with the Cluster's own address to a kubeconfig, in addition to the context that leads
-// through the hub. It returns the name of the new context, or "" if the Cluster has no such address.
+// addDirect adds a context with the Cluster's own address to a kubeconfig. The context for access through the hub also
+// remains in the kubeconfig. addDirect returns the name of the new context, or "" if the Cluster has no address of its
+// own.
 func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableCluster, hub string) string {
 	if c.Direct == nil || session.User != "" {
 		return ""
@@ -116,8 +118,8 @@ func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableC
 	return name
 }
 
-// getDirectToken prints a token for a Cluster's own address. The token is stored, because it is needed while the hub is
-// down. For the same reason, it is renewed after half of its lifetime.
+// getDirectToken prints a token for a Cluster's own address. It stores the token, because the token is needed while the
+// hub is down. For the same reason, it renews the token after half of the token's lifetime.
 func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store, issuer string) error {
 	now := store.Now()
 	kept, there := login.DirectToken{}, false
@@ -169,8 +171,8 @@ func (o *options) fetchDirect(ctx context.Context, c *cobra.Command, s signing, 
 	return next, store.KeepDirect(ctx, issuer, o.cluster, next)
 }
 
-// printDirect prints a token. It reports the time of the next renewal as the expiration time, so that a program that
-// runs for days requests a new token in time.
+// printDirect prints a token. It reports the time of the next renewal as the expiration time, so that a long-running
+// program requests a new token early enough.
 func printDirect(c *cobra.Command, t login.DirectToken, now time.Time) error {
 	until := t.Half()
 	if !now.Before(until) {

@@ -26,9 +26,9 @@ import (
 const (
 	// envCluster is the environment variable that names the Cluster, in the form WORKSPACE/NAME.
 	envCluster = "DROVER_CLUSTER"
-	// execGrace is how long a command may take to exit after an interrupt.
+	// execGrace is the maximum time that a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
-	// maxCaptured is the maximum number of bytes of a command's output that are kept for -o json.
+	// maxCaptured is the maximum amount of a command's output, in bytes, that is kept for -o json.
 	maxCaptured = 1 << 20
 )
 
@@ -81,7 +81,7 @@ error occurred.`,
 	return c
 }
 
-// split divides the arguments into Clusters and the command.
+// split splits the arguments into Clusters and the command.
 func (f fanout) split(c *cobra.Command, args []string) (names, command []string, err error) {
 	dash := c.ArgsLenAtDash()
 	if dash < 0 || dash == len(args) {
@@ -104,21 +104,21 @@ func (f fanout) split(c *cobra.Command, args []string) (names, command []string,
 // outcome is the result of the command for one Cluster.
 type outcome struct {
 	Cluster string `json:"cluster"`
-	// ExitCode is absent if the command did not run or was killed.
+	// ExitCode is absent if the command was not run or was killed.
 	ExitCode *int `json:"exitCode,omitempty"`
 	// Error is the reason why the command failed or was not run.
 	Error string `json:"error,omitempty"`
 	// Stdout and Stderr contain the beginning of the command's output, at most 1 MiB each.
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`
-	// Truncated reports whether there was more output.
+	// Truncated reports whether some of the command's output is missing from Stdout or Stderr.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
 // outcomes holds the outcome for each Cluster, ordered by name.
 type outcomes struct {
 	Items []outcome `json:"items"`
-	// Incomplete reports whether there may be more Clusters. The command was not run for those Clusters.
+	// Incomplete reports whether more Clusters may exist. The command was not run for them.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
@@ -170,7 +170,7 @@ func (o *options) fanOut(c *cobra.Command, f fanout, session *login.Session, lis
 	return nil
 }
 
-// execTargets returns the Clusters to run a command for, and the user's session.
+// execTargets returns the user's session and the Clusters to run a command for.
 func (o *options) execTargets(ctx context.Context, f fanout, names []string) (*login.Session, reachable, error) {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
@@ -191,7 +191,6 @@ func (o *options) execTargets(ctx context.Context, f fanout, names []string) (*l
 	return session, list, err
 }
 
-// runner runs the command for the Clusters.
 type runner struct {
 	session         *login.Session
 	user            *clientcmdapi.AuthInfo // nil if the user has signed in
@@ -203,7 +202,7 @@ type runner struct {
 	out, complaints *merged
 }
 
-// run runs the command for the n-th Cluster.
+// run runs the command for the nth Cluster.
 func (r *runner) run(ctx context.Context, n int, cluster reachableCluster) outcome {
 	done := outcome{Cluster: cluster.String()}
 	if ctx.Err() != nil {

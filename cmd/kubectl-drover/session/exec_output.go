@@ -13,8 +13,8 @@ import (
 // maxLine is the maximum length of a buffered line, in bytes. A longer line is printed in pieces.
 const maxLine = 64 << 10
 
-// merged prints the output lines of several Clusters. It never mixes two lines, and it starts each line with the name
-// of its Cluster.
+// merged prints the output lines of several Clusters. It prints only whole lines, and starts each line with the name of
+// the Cluster.
 type merged struct {
 	to io.Writer
 
@@ -22,7 +22,7 @@ type merged struct {
 	err error
 }
 
-// of returns a writer for the output of one Cluster. It is not safe for concurrent use.
+// of returns a writer for one Cluster's output. The writer is not safe for concurrent use.
 func (m *merged) of(cluster string) *lines { return &lines{merged: m, prefix: "[" + cluster + "] "} }
 
 func (m *merged) write(line string) {
@@ -33,14 +33,14 @@ func (m *merged) write(line string) {
 	}
 }
 
-// lines buffers an unfinished line.
+// lines buffers a line until the line is complete.
 type lines struct {
 	merged  *merged
 	prefix  string
 	pending []byte
 }
 
-// Write never returns an error, because a problem with the output must not end the command.
+// Write never returns an error, because a failure to print the output must not end the command.
 func (l *lines) Write(text []byte) (int, error) {
 	l.pending = append(l.pending, text...)
 	for {
@@ -56,7 +56,7 @@ func (l *lines) Write(text []byte) (int, error) {
 	}
 }
 
-// end prints the last line if it is unfinished.
+// end prints the last line even if the line is incomplete.
 func (l *lines) end() {
 	if len(l.pending) > 0 {
 		l.merged.write(l.prefix + string(l.pending) + "\n")
@@ -64,13 +64,13 @@ func (l *lines) end() {
 	}
 }
 
-// bounds keeps the first maxCaptured bytes that are written to it.
+// bounds keeps only the first maxCaptured bytes of the output.
 type bounds struct {
 	strings.Builder
-	more bool // there was more output
+	more bool // whether output was dropped
 }
 
-// Write accepts everything but keeps only the bytes that fit.
+// Write always succeeds, but keeps only the bytes that still fit.
 func (b *bounds) Write(text []byte) (int, error) {
 	kept := text[:min(len(text), maxCaptured-b.Len())]
 	b.more = b.more || len(kept) < len(text)

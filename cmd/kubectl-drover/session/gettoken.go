@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// execInfo is the environment variable in which kubectl describes its call of an exec plugin.
+// execInfo is the environment variable in which kubectl passes information to an exec plugin.
 const execInfo = "KUBERNETES_EXEC_INFO"
 
 // NewGetToken returns the command "get-token".
@@ -48,8 +48,8 @@ question. Otherwise the command opens the browser to sign in if it runs in a ter
 	return c
 }
 
-// session returns the store of sessions, and the hub to use. The hub is the value of --hub, or the hub that the
-// kubeconfig points to, or the hub of the only session. See mayUseOnlySession.
+// session returns the store of sessions and the hub to use. The hub is the value of --hub, the hub that the kubeconfig
+// points to, or the hub of the only session, in this order. See mayUseOnlySession.
 func (o *options) session() (login.Store, string, error) {
 	store, err := sessions()
 	if err != nil {
@@ -64,7 +64,7 @@ func (o *options) session() (login.Store, string, error) {
 		return store, "", fmt.Errorf("read your sessions: %w", err)
 	}
 	raw, err := o.RawConfig()
-	if err != nil { // it may determine which hub is meant, so the only session must not be used instead
+	if err != nil { // the unreadable kubeconfig may determine the hub, so the only session must not be used instead
 		return store, "", fmt.Errorf("read kubeconfig: %w: correct it, or select the hub's URL with --hub", err)
 	}
 	if o.HubName != "" {
@@ -86,8 +86,8 @@ func (o *options) session() (login.Store, string, error) {
 	return store, issuer, err
 }
 
-// mayUseOnlySession returns an error if the kubeconfig determines, or may determine, which hub is meant. In that case,
-// the only session must not be used, because it may belong to a different hub.
+// mayUseOnlySession returns an error if the kubeconfig determines, or may determine, the hub. In that case, the only
+// session must not be used, because it may belong to a different hub.
 func (o *options) mayUseOnlySession(raw *clientcmdapi.Config) error {
 	name, guessed, err := o.FindHub(raw)
 	switch known := err == nil && !guessed && cli.LeadsToHub(raw, name); {
@@ -104,8 +104,8 @@ func (o *options) mayUseOnlySession(raw *clientcmdapi.Config) error {
 	return nil
 }
 
-// serversOf returns URLs of the hub that the current context is known to belong to. They do not include the most
-// recently selected hub, because the user may have signed in to a different hub since.
+// serversOf returns URLs of the hub that the current context is known to belong to. It does not return URLs of the most
+// recently selected hub, because the user may have signed in to a different hub since then.
 func (o *options) serversOf(raw *clientcmdapi.Config) []string {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	server := cmp.Or(strings.TrimRight(o.Overrides.ClusterInfo.Server, "/"), cli.ServerOf(raw, current))
@@ -121,9 +121,9 @@ func (o *options) serversOf(raw *clientcmdapi.Config) []string {
 	return servers
 }
 
-// chooseHub returns the hub that the first matching server belongs to. If there is none, it returns the hub of the only
-// session. If a server belongs to a hub at which the user has no session, it returns an error instead of using a
-// session at a different hub.
+// chooseHub returns the hub of the first matching server. If no server matches, it returns the hub of the only session.
+// If a server belongs to a hub that the user has no session for, chooseHub returns an error instead of using a session
+// for a different hub.
 func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 	if issuer, found := hubOf(sessions, servers); found {
 		return issuer, nil
@@ -159,7 +159,7 @@ func hubOf(sessions []*login.Session, servers []string) (issuer string, found bo
 	return "", false
 }
 
-// signedOut adds the command for signing in to an error message.
+// signedOut adds the sign-in command to an error message.
 func signedOut(why error, issuer string) error {
 	return fmt.Errorf("%w: run \"kubectl drover login %s\"", why, issuer)
 }
@@ -195,8 +195,8 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	return printCredential(c, token, metav1.NewTime(until))
 }
 
-// freshSession returns the session at a hub, with a token that remains valid for a while. If necessary, it asks the
-// user to sign in, unless quiet is set.
+// freshSession returns the session for a hub. It ensures that the session's token is not about to expire. If necessary,
+// it asks the user to sign in, unless quiet is set.
 func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
 	asked := caller(os.Getenv(execInfo), os.Stdin)
 	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
@@ -237,7 +237,7 @@ func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
 	}
 	next, err := at.Refresh(ctx, before)
 	if err == nil {
-		next.Direct = before.Direct // of the same session and user
+		next.Direct = before.Direct // the tokens belong to the same session and user
 	}
 	return next, err
 }
@@ -245,8 +245,8 @@ func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
 // call is kubectl's description of the request for which it needs a token.
 type call clientauthenticationv1.ExecCredentialSpec
 
-// caller parses kubectl's description of a call. If there is no description, the call counts as interactive if the
-// input is a terminal.
+// caller parses kubectl's description of a request. If kubectl gives no description, the request counts as interactive
+// if the input is a terminal.
 func caller(info string, in *os.File) call {
 	var said clientauthenticationv1.ExecCredential
 	if info == "" || json.NewDecoder(io.LimitReader(strings.NewReader(info), 1<<20)).Decode(&said) != nil {
@@ -255,8 +255,8 @@ func caller(info string, in *os.File) call {
 	return call(said.Spec)
 }
 
-// ca returns the hub's CA from the kubeconfig. With this CA, users who have never signed in on this computer can sign
-// in.
+// ca returns the hub's CA from the kubeconfig. With this CA, users can sign in even if they have never signed in on
+// this computer.
 func (c call) ca(issuer string) []byte {
 	if c.Cluster != nil && strings.HasPrefix(c.Cluster.Server, issuer+"/") {
 		return c.Cluster.CertificateAuthorityData

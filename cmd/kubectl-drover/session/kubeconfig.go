@@ -22,11 +22,11 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// namesOf returns the names by which arguments can refer to a Cluster.
+// namesOf returns the names that arguments can use for a Cluster.
 func namesOf(c reachableCluster) []string { return []string{c.Name, c.String()} }
 
-// withReachable calls do with the Clusters that the user can reach and that arguments may name. Without arguments, it
-// calls do with all Clusters.
+// withReachable calls do with the reachable Clusters that the arguments may refer to. If no arguments are given, it
+// calls do with all reachable Clusters.
 func (o *options) withReachable(c *cobra.Command, names []string, do func(*login.Session, reachable) error) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
@@ -49,8 +49,8 @@ type target struct {
 	all   bool
 	merge bool
 	file  string
-	// static adds a script token to each context. The token is valid only for the context's Cluster, and only for the
-	// duration ttl.
+	// static adds a script token to each context. The token is valid only for the context's Cluster, and expires after
+	// ttl.
 	static bool
 	ttl    time.Duration
 }
@@ -162,8 +162,8 @@ type kubeconfigFile struct {
 	out io.Writer
 }
 
-// open creates the file. It is called before tokens are created, so that no token is created in vain if the file
-// already exists.
+// open creates the file. It is called before tokens are created, so that no tokens are created if the file already
+// exists.
 func (to target) open(c *cobra.Command) (kubeconfigFile, error) {
 	if to.file == "" {
 		return kubeconfigFile{out: c.OutOrStdout()}, nil
@@ -194,13 +194,13 @@ func (f kubeconfigFile) remove() error {
 	if f.File == nil {
 		return nil
 	}
-	_ = f.Close() // it may already be closed
+	_ = f.Close() // the file may already be closed
 	return os.Remove(f.Name())
 }
 
-// revokeAll revokes the tokens in a kubeconfig that was not written.
+// revokeAll revokes the tokens for a kubeconfig that could not be written.
 func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken) error {
-	ctx, cancel := cli.Bounded(context.WithoutCancel(ctx)) // even after an interrupt
+	ctx, cancel := cli.Bounded(context.WithoutCancel(ctx)) // also after an interrupt
 	defer cancel()
 	var all []error
 	for _, token := range tokens {
@@ -211,7 +211,7 @@ func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken
 	return errors.Join(all...)
 }
 
-// addToken gives the user of a context a new script token.
+// addToken gives the user entry of a context a new script token.
 func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.Session, cluster reachableCluster, name string, ttl time.Duration) (scriptToken, error) {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
@@ -228,7 +228,8 @@ func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.S
 	return made, nil
 }
 
-// countContexts returns the number of contexts of Clusters, both through the hub and with the Clusters' own addresses.
+// countContexts returns the number of contexts for the Clusters. Access through the hub and a Cluster's own address
+// each need one context.
 func countContexts(clusters []reachableCluster) int {
 	n := len(clusters)
 	for _, c := range clusters {
@@ -239,7 +240,8 @@ func countContexts(clusters []reachableCluster) int {
 	return n
 }
 
-// addContext adds a context to a kubeconfig that leads to a Cluster through the hub, and returns the context's name.
+// addContext adds a context to a kubeconfig. The context provides access to a Cluster through the hub. addContext
+// returns the context's name.
 func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
 	host := strings.TrimPrefix(session.Issuer, "https://")
 	name := c.String() + "@" + host
@@ -252,9 +254,9 @@ func addContext(config *clientcmdapi.Config, session *login.Session, c reachable
 	return name
 }
 
-// setContext sets a context in a kubeconfig, with its cluster and a user who gets tokens from exec. An existing context
-// keeps its other settings, such as its namespace. Each entry stays in the file that it was read from. If exec is nil,
-// the user entry is not changed.
+// setContext sets a context in a kubeconfig, together with its cluster entry and its user entry. The user entry gets
+// tokens by running exec. An existing context keeps its other settings, such as its namespace. Each entry stays in the
+// file that it was read from. If exec is nil, the user entry is not changed.
 func setContext(config *clientcmdapi.Config, name, user, server string, ca []byte, exec *clientcmdapi.ExecConfig) {
 	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
 	if was := config.Clusters[name]; was != nil {
@@ -274,7 +276,7 @@ func setContext(config *clientcmdapi.Config, name, user, server string, ca []byt
 	}
 }
 
-// execCredential makes kubectl get tokens from a command of this plugin.
+// execCredential returns a configuration that makes kubectl run this plugin with the given arguments to get tokens.
 func execCredential(args ...string) *clientcmdapi.ExecConfig {
 	return &clientcmdapi.ExecConfig{
 		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: cli.PluginCommand, Args: args,

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package session contains the commands that sign users in to a hub, provide kubectl with the users' tokens, and give
-// access to their Clusters.
+// users access to their Clusters.
 package session
 
 import (
@@ -33,9 +33,9 @@ type options struct {
 	direct    bool // request a token for the Cluster's own address
 	selector  string
 	namespace string
-	caFile    string // address of the hub's proxy, for a user who has not signed in
+	caFile    string // the CA file for --hub=URL with --context
 	changes   bool   // the command may change something, so the hub must not be guessed
-	fansOut   bool   // the current context must determine the session, even if there is only one session
+	fansOut   bool   // the current context must determine the session, even if only one session exists
 }
 
 // signing holds the flags for signing in.
@@ -76,13 +76,13 @@ other commands of this plugin use. The current context stays.`,
 	return c
 }
 
-// bind adds the flags that all commands for signing in have.
+// bind adds the flags that all commands for signing in share.
 func (s *signing) bind(c *cobra.Command) {
 	c.Flags().BoolVar(&s.noBrowser, "no-browser", false, "Do not open a browser; the address is printed in any case")
 	c.Flags().DurationVar(&s.timeout, "timeout", signInLimit, "How long to wait for the sign-in in the browser")
 }
 
-// sessions returns the store of the user's sessions at all hubs.
+// sessions returns the store of the user's sessions for all hubs.
 func sessions() (login.Store, error) {
 	home := homedir.HomeDir()
 	if home == "" {
@@ -132,16 +132,16 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 	return nil
 }
 
-// rememberLogin remembers a hub in the kubeconfig. If that fails, it only prints a warning, because the sign-in itself
-// has succeeded.
+// rememberLogin records a hub in the kubeconfig. If this fails, it only prints a warning, because the user is already
+// signed in.
 func (o *options) rememberLogin(ctx context.Context, out io.Writer, session *login.Session) {
 	if err := o.loginContext(ctx, session); err != nil {
 		fmt.Fprintf(out, "Warning: your kubeconfig did not get a context for the hub: %s.\n", cli.Plain(err.Error()))
 	}
 }
 
-// untrustedHub explains what to do if a hub cannot be reached, or if the CA of its certificate is not trusted. It
-// returns other errors unchanged.
+// untrustedHub explains what to do if a hub cannot be reached, or if the hub's certificate is not trusted. It returns
+// other errors unchanged.
 func untrustedHub(err error) error {
 	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
 		return errors.New("this computer does not trust the hub's certificate: " + untrusted.Error() +
@@ -162,7 +162,7 @@ func (s signing) signIn(ctx context.Context, out io.Writer, at *login.Issuer) (*
 	return session, nil
 }
 
-// welcome returns the message after a user has signed in.
+// welcome returns the message that is shown after a user has signed in.
 func welcome(s *login.Session) string {
 	text := fmt.Sprintf("Signed in to %s as %s.\n", s.Issuer, cli.Plain(s.Claims().Subject))
 	if s.Notice != "" {

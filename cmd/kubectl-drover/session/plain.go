@@ -27,20 +27,20 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// plainHub is a hub that the user reaches with a kubeconfig, without having signed in.
+// plainHub is a hub that the user reaches through a kubeconfig without having signed in.
 type plainHub struct {
 	*cli.Hub
 	context string
-	user    string // the entry of the kubeconfig
+	user    string // name of the user entry in the kubeconfig
 	auth    *clientcmdapi.AuthInfo
-	// url and ca are the address of the hub's proxy, if it is known.
+	// url and ca are the address and the CA of the hub's proxy. They are empty if the proxy is not known.
 	url string
 	ca  []byte
 }
 
-// plain returns the hub that the kubeconfig refers to. It returns an error if the hub's context gets its tokens from
-// this plugin, because in that case the user has to sign in. The context's credentials are meant only for its own
-// server and for the proxy configured for the same hub in the kubeconfig, so they must not be sent to any other URL,
+// plain returns the hub that the kubeconfig points to. If the hub's context gets its tokens from this plugin, plain
+// returns an error, because the user has to sign in. The context's credentials are meant only for the context's own
+// server and for the proxy that the kubeconfig configures for the same hub. They must not be sent to any other URL,
 // such as the value of --hub.
 func (o *options) plain(ctx context.Context) (*plainHub, error) {
 	raw, err := o.RawConfig()
@@ -73,8 +73,8 @@ func (o *options) plain(ctx context.Context) (*plainHub, error) {
 	return p, nil
 }
 
-// session returns a session that uses the user's own credentials at the hub's proxy. The proxy accepts tokens that the
-// hub's API server accepts, but it does not accept client certificates.
+// session returns a session that uses the user's own credentials for the hub's proxy. The proxy accepts the same tokens
+// as the hub's API server, but it does not accept client certificates.
 func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	a := p.auth
 	switch {
@@ -98,9 +98,9 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	return &login.Session{Issuer: p.url, CA: p.ca, Client: client, User: p.user, UserAgent: userAgent}, nil
 }
 
-// signedInOrPlain returns the session of a user who has signed in, or otherwise a session with the kubeconfig's own
-// credentials. It rejects flags that choose the user, because the commands that call it write a kubeconfig, in which
-// these flags would have no effect.
+// signedInOrPlain returns the session of a user who has signed in. If the user has not signed in, it returns a session
+// with the kubeconfig's own credentials. It rejects flags that choose the user, because they have no effect in the
+// kubeconfig that the calling commands write.
 func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	none := clientcmdapi.AuthInfo{}
 	if !equality.Semantic.DeepEqual(o.Overrides.AuthInfo, none) || o.Overrides.Context.AuthInfo != "" {
@@ -118,7 +118,7 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	return p.session(o.UserAgent())
 }
 
-// neither explains why the user has no session, and why the kubeconfig cannot be used instead.
+// neither explains why the user has no session and why the kubeconfig cannot be used instead.
 func neither(session, kubeconfig error) error {
 	if errors.Is(kubeconfig, login.ErrSignedOut) || errors.Is(kubeconfig, cli.ErrNoHub) {
 		return session
@@ -138,7 +138,7 @@ func (o *options) userOf(s *login.Session) *clientcmdapi.AuthInfo {
 	return raw.AuthInfos[s.User]
 }
 
-// whoAmI prints the user that the hub's API server sees.
+// whoAmI prints the user name and groups that the hub's API server sees.
 func (p *plainHub) whoAmI(ctx context.Context, out io.Writer) error {
 	c, err := authenticationclient.NewForConfig(p.Config)
 	if err != nil {

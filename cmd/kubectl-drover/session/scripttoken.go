@@ -48,7 +48,7 @@ func (l scriptTokens) Names() []string {
 	return names
 }
 
-// wantedToken is a request for a script token. The hub chooses values for empty fields.
+// wantedToken is a request for a script token. The hub chooses defaults for empty fields.
 type wantedToken struct {
 	Description string `json:"description,omitempty"`
 	Cluster     string `json:"cluster,omitempty"`
@@ -90,7 +90,7 @@ func newTokenCreate(o *options) *cobra.Command {
 				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // the token alone, for a file or a variable
+				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // only the token, for use in scripts
 				return err
 			})
 		},
@@ -104,8 +104,8 @@ func newTokenCreate(o *options) *cobra.Command {
 	return c
 }
 
-// checkReach returns an error if the user cannot reach the given Cluster, <namespace>/<name>, because a token for that
-// Cluster would be useless. An empty cluster means all Clusters.
+// checkReach returns an error if the user cannot reach the Cluster <namespace>/<name>, because a token for that Cluster
+// would be useless. If cluster is empty, the token is for all Clusters.
 func checkReach(ctx context.Context, session *login.Session, cluster string) error {
 	if cluster == "" {
 		return nil
@@ -201,7 +201,7 @@ func revokeToken(ctx context.Context, session *login.Session, id string) error {
 	return nil
 }
 
-// withSession calls do with the user's session at the hub.
+// withSession calls do with the user's session for the hub.
 func (o *options) withSession(c *cobra.Command, do func(context.Context, *login.Session) error) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()

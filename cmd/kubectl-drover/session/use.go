@@ -76,8 +76,8 @@ API server. From then on, the credentials of CONTEXT are also sent to URL.`,
 	return c
 }
 
-// parseUse returns the Cluster to use, or back, or "" for the hub itself. It also sets HubName: because the value of
-// --hub is optional, a URL that follows --hub is parsed as an argument.
+// parseUse returns the Cluster to use, or back, or "" for the hub itself. It also sets HubName. This is necessary
+// because the value of --hub is optional: a URL after --hub is parsed as an argument.
 func (o *options) parseUse(hub string, args []string) (string, error) {
 	if hub == hubItself {
 		hub = ""
@@ -118,7 +118,7 @@ func switched(c *cobra.Command, name string, err error) error {
 	return err
 }
 
-// useHub makes the hub's context the current one, and remembers it.
+// useHub makes the hub's context the current context, and marks it as the most recently selected hub.
 func (o *options) useHub(c *cobra.Command) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
@@ -153,7 +153,7 @@ func (o *options) useHub(c *cobra.Command) error {
 }
 
 // proxyOf returns the address and the CA of the hub's proxy that --hub assigns to a context. The address is "" unless
-// the user names both a hub and a context.
+// the user specifies both a hub and a context.
 func (o *options) proxyOf(raw *clientcmdapi.Config, name string) (url string, ca []byte, err error) {
 	if o.Overrides.CurrentContext == "" || o.HubName == "" {
 		if o.caFile != "" {
@@ -175,7 +175,7 @@ func (o *options) proxyOf(raw *clientcmdapi.Config, name string) (url string, ca
 	return url, ca, nil
 }
 
-// isHub returns a client for a context. It returns an error unless the context leads to the API server of a hub.
+// isHub returns a client for a context. It returns an error unless the context points to the API server of a hub.
 func (o *options) isHub(ctx context.Context, name string) (*cli.Hub, error) {
 	h, err := o.at(name)
 	if err != nil {
@@ -204,8 +204,8 @@ func (o *options) useBefore(c *cobra.Command) error {
 	return o.switchTo(c, cli.MarkOf(config, config.CurrentContext).Previous, func(*cli.Mark) {})
 }
 
-// switchTo makes a context the current one, and records the previous context in the new one's mark. It reads the
-// kubeconfig again, so that changes that other programs made in the meantime are not lost.
+// switchTo makes a context the current context. It records the previous context in the new context's mark. It reads the
+// kubeconfig again to preserve changes that other programs have made in the meantime.
 func (o *options) switchTo(c *cobra.Command, name string, change func(*cli.Mark)) error {
 	config, err := o.Loading.GetStartingConfig()
 	if err != nil {
@@ -239,7 +239,7 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	current bool) (string, error) {
 	last := len(clusters) - 1
 	ownAddress := current && last >= 0 && clusters[last].answers(ctx, directToken(session, clusters[last]))
-	config, err := o.Loading.GetStartingConfig() // read again just before the change, to keep other programs' changes
+	config, err := o.Loading.GetStartingConfig() // read again, to preserve other programs' changes
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
 	}
@@ -279,12 +279,13 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	return name, o.write(config)
 }
 
-// rememberHub returns the context in the kubeconfig that leads to the API server of a session's hub, or "". If selected
-// is set, it marks the context as the most recently selected hub. It never marks a context whose hub is not certain.
+// rememberHub returns the context in the kubeconfig that points to the API server of a session's hub, or "" if there is
+// no such context. If selected is set, it marks the context as the most recently selected hub. It never marks a context
+// unless the context's hub is certain.
 func rememberHub(config *clientcmdapi.Config, session *login.Session, selected bool) (string, error) {
 	name, err := cli.NamedHub(config, session.Issuer)
 	if err != nil || name == session.Issuer || cli.BaseOf(config, name) != session.Issuer {
-		return "", nil // of another hub, or none is known
+		return "", nil // the context belongs to a different or an unknown hub
 	}
 	if !selected {
 		return name, nil
@@ -299,11 +300,12 @@ func markHub(config *clientcmdapi.Config, name string, session *login.Session) e
 	return cli.SetMark(config, name, mark)
 }
 
-// probeLimit is how long a hub's API server may take to respond. If it takes longer, the plugin does not remember it.
+// probeLimit is the maximum time that a hub's API server may take to respond. If it takes longer, the plugin does not
+// add a context for it.
 const probeLimit = 3 * time.Second
 
 // loginContext adds a context for the hub's own API to the kubeconfig if the hub's API server accepts the user's
-// tokens. It marks the context as the most recently selected hub.
+// tokens. It marks that context as the most recently selected hub.
 func (o *options) loginContext(ctx context.Context, session *login.Session) error {
 	session.UserAgent = o.UserAgent()
 	path := cli.PathLocal + "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -333,8 +335,8 @@ func (o *options) loginContext(ctx context.Context, session *login.Session) erro
 	return o.write(config)
 }
 
-// renewCA updates the hub's CA in all contexts that the plugin created and that lead through the hub. It reports
-// whether there are any.
+// renewCA updates the hub's CA in all contexts that the plugin created for access through the hub. It reports whether
+// it found any such contexts.
 func renewCA(config *clientcmdapi.Config, session *login.Session) (found bool) {
 	user := "drover@" + strings.TrimPrefix(session.Issuer, "https://")
 	for name, context := range config.Contexts {

@@ -72,8 +72,8 @@ func sayUser(b *strings.Builder, user authenticationv1.UserInfo, hub string) {
 	}
 }
 
-// signedIn returns the session at the hub, with a token that remains valid for a while. It does not ask the user to
-// sign in.
+// signedIn returns the session for the hub. It ensures that the session's token is not about to expire. It does not ask
+// the user to sign in.
 func (o *options) signedIn(ctx context.Context) (*login.Session, error) {
 	store, issuer, err := o.session()
 	if err != nil {
@@ -101,8 +101,8 @@ func askHub(ctx context.Context, s *login.Session, path string, into any) error 
 	return callHub(ctx, s, http.MethodGet, path, nil, into)
 }
 
-// callHub sends a request as the user of a session and reads the response. The body of the request is content as JSON,
-// or empty if content is nil.
+// callHub sends a request as the user of a session and reads the response. It encodes content as the JSON body of the
+// request. If content is nil, the request has no body.
 func callHub(ctx context.Context, s *login.Session, method, path string, content, into any) error {
 	client, err := s.Client, error(nil)
 	if client == nil {
@@ -143,7 +143,7 @@ func callHub(ctx context.Context, s *login.Session, method, path string, content
 		return nil
 	}
 	var status metav1.Status
-	_ = json.NewDecoder(resp.Body).Decode(&status) // any other body has no message
+	_ = json.NewDecoder(resp.Body).Decode(&status) // bodies in other formats contain no message
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized && s.Client != nil:
 		return fmt.Errorf("the hub %s does not accept the credentials of user %s of the kubeconfig: %s: sign in with "+

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package users contains the commands that create users who have a password, and set passwords.
+// Package users contains the commands that create users with a password and set passwords.
 package users
 
 import (
@@ -84,7 +84,7 @@ func (a *account) bind(c *cobra.Command, o *cli.Options) {
 	cli.Complete(c, "manager-namespace", o.CompleteWorkspaces)
 }
 
-// withAccount calls do with a client of the hub, and prints the password that do returns.
+// withAccount calls do with a client for the hub, and prints the password that do returns.
 func withAccount(c *cobra.Command, o *cli.Options, a account,
 	do func(context.Context, *cli.Hub, account) (string, error)) error {
 	if len(validation.IsDNS1123Label(a.name)) > 0 {
@@ -108,8 +108,8 @@ func withAccount(c *cobra.Command, o *cli.Options, a account,
 	return err
 }
 
-// createUser creates a User with a password. It grants rights last, so that they are not granted to a User of the same
-// name that someone else has created.
+// createUser creates a User with a password. It grants rights last, because a User with the same name that someone else
+// created must not receive them.
 func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 	if err := checkClusterRole(ctx, h, a.clusterRole); err != nil {
 		return "", err
@@ -142,8 +142,8 @@ func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 }
 
 // checkClusterRole returns an error if the hub has no ClusterRole with the given name. The hub would accept a binding
-// to such a role, but the binding would grant nothing. checkClusterRole does nothing if the name is empty or the caller
-// may not read ClusterRoles.
+// to a missing role, but the binding would grant nothing. checkClusterRole does nothing if the name is empty or the
+// caller may not read ClusterRoles.
 func checkClusterRole(ctx context.Context, h *cli.Hub, name string) error {
 	if err := rbacv1.AddToScheme(h.Scheme()); err != nil || name == "" {
 		return err
@@ -159,7 +159,7 @@ func checkClusterRole(ctx context.Context, h *cli.Hub, name string) error {
 	return nil
 }
 
-// replacePassword gives a User a new password. The user's existing sessions stay valid.
+// replacePassword gives a User a new password. The user's existing sessions remain valid.
 func replacePassword(ctx context.Context, h *cli.Hub, a account) (string, error) {
 	user := &v1.User{}
 	if err := h.Get(ctx, types.NamespacedName{Name: a.name}, user); err != nil {
@@ -168,7 +168,7 @@ func replacePassword(ctx context.Context, h *cli.Hub, a account) (string, error)
 	return setPassword(ctx, h, a, user)
 }
 
-// setPassword generates a random password and writes its hash into the User's Secret.
+// setPassword generates a random password and writes its hash to the User's Secret.
 func setPassword(ctx context.Context, h *cli.Hub, a account, user *v1.User) (string, error) {
 	text := password.Random()
 	hash, err := password.Hash(text)

@@ -3,7 +3,7 @@
 
 // Package clusterimport imports clusters that Cluster API has created on any infrastructure.
 //
-// It creates their Clusters and installs the agents, using the kubeconfigs from Cluster API.
+// It creates Clusters for them and installs the agents, using the kubeconfigs from Cluster API.
 package clusterimport
 
 import (
@@ -29,21 +29,22 @@ import (
 	"github.com/drover-dev/drover/internal/release"
 )
 
-// Times after which a cluster is checked again. Of the Cluster API kinds, only Clusters are watched.
+// Intervals at which a cluster is checked again. The Cluster is the only Cluster API kind that is watched.
 const (
 	soon      = 5 * time.Second
 	lookAgain = 30 * time.Second
 	busyPause = time.Second
 )
 
-// Workers is the number of reconciles that run in parallel, and maxInstalls is how many of them can install agents in
-// one workspace's clusters at the same time. The API servers belong to the tenant and may respond slowly.
+// Workers is the number of reconciles that run in parallel. maxInstalls is the number of them that can install agents
+// in one workspace's clusters at the same time. The API servers of these clusters belong to the tenant and may respond
+// slowly.
 const (
 	Workers     = 16
 	maxInstalls = 2
 )
 
-// Reconciler imports the Cluster API Clusters that are labeled for import.
+// Reconciler imports the Cluster API Clusters that have the import label.
 type Reconciler struct {
 	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
@@ -53,22 +54,21 @@ type Reconciler struct {
 	Reach release.Reach
 
 	once  sync.Once
-	seats *limit.Gate // seats for installations; use enter
+	seats *limit.Gate // limits concurrent installations; use enter
 }
 
-// input holds everything that a reconcile has read.
 type input struct {
 	name    types.NamespacedName
-	source  *metav1.PartialObjectMetadata // the Cluster API Cluster, or nil if there is none
-	cluster *v1.Cluster                   // nil if there is none
+	source  *metav1.PartialObjectMetadata // Cluster API Cluster, or nil if it does not exist
+	cluster *v1.Cluster                   // nil if it does not exist
 	joined  bool
-	foreign bool // whether the name of the agent's Secret is used by another Secret
-	// manifest is the agent's manifest, and kubeconfig is the cluster's kubeconfig. Each of them is nil if it does not
-	// exist.
+	foreign bool // whether another Secret has the name of the agent's Secret
+	// manifest is the agent's manifest, or nil if it does not exist. kubeconfig is the cluster's kubeconfig, or nil if
+	// it does not exist.
 	manifest, kubeconfig []byte
 }
 
-// step is the next step.
+// step is the next step of an import.
 type step int
 
 const (
@@ -80,7 +80,7 @@ const (
 	install
 )
 
-// Outline returns an empty Cluster API Cluster of which only the metadata is read.
+// Outline returns an empty Cluster API Cluster for reading only the object's metadata.
 func Outline() *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(clusterapi.GroupVersion.WithKind("Cluster"))
@@ -94,7 +94,7 @@ func Outline() *metav1.PartialObjectMetadata {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=create
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/agent,verbs=delete
 
-// Reconcile takes one step for a cluster.
+// Reconcile performs the next step for a cluster.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.NamespacedName)
 	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" && in.cluster != nil {
@@ -167,7 +167,7 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	if !agreed(in) {
 		return in, nil
 	}
-	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may not reflect a join from a moment ago
+	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may not contain a very recent join yet
 		agent := &corev1.Secret{}
 		if err := reader.Get(ctx, registration.AgentSecret(name), agent); err == nil {
 			in.joined = registration.Ours(agent, name.Name, v1.SecretKindAgent)
@@ -189,13 +189,12 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	return in, err
 }
 
-// wanted reports whether a cluster should be imported.
 func wanted(in *input) bool {
 	return in.source != nil && in.source.DeletionTimestamp.IsZero() && in.source.Labels[v1.LabelImport] == "true"
 }
 
-// agreed reports whether a Cluster may be used for the imported cluster. An existing Cluster has the import label only
-// if the Cluster's owner has set the label.
+// agreed reports whether a Cluster may be used for the imported cluster. A Cluster that the provisioner did not create
+// has the import label only if the Cluster's owner has set it.
 func agreed(in *input) bool {
 	return in.cluster.DeletionTimestamp.IsZero() && in.cluster.Labels[v1.LabelImport] == "true"
 }
@@ -219,8 +218,8 @@ func decide(in *input) step {
 	return install
 }
 
-// clusterOf returns the Cluster to create. It is deleted along with the Cluster API Cluster, but after everything else,
-// because Cluster API may need the connection through the hub until then.
+// clusterOf returns the Cluster to create. When the Cluster API Cluster is deleted, this Cluster is also deleted. It is
+// deleted last, because Cluster API may need the connection through the hub until then.
 func clusterOf(source *metav1.PartialObjectMetadata) *v1.Cluster {
 	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: source.Namespace, Name: source.Name, Labels: map[string]string{v1.LabelImport: "true"},

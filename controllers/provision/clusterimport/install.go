@@ -24,21 +24,21 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// installTime limits the duration of an installation, so that a server that does not respond blocks other installations
-// for no longer than this.
+// installTime is the maximum duration of an installation. It limits how long a server that does not respond can block
+// other installations.
 const installTime = time.Minute
 
-// fieldOwner is the field manager of everything that is applied in the cluster.
+// fieldOwner is the field manager for all objects that are applied in the cluster.
 const fieldOwner = "drover-import"
 
-// maxAnswer limits how much of a response is read, in bytes. The content is discarded. It is read only so that the
-// connection can be reused.
+// maxAnswer is the maximum number of bytes that are read from a response. The content is discarded. It is read only so
+// that the connection can be reused.
 const maxAnswer = 1 << 20
 
-// install applies the agent's manifest in the cluster. Its errors contain no text from the other server.
+// install applies the agent's manifest in the cluster. Its errors contain no text from the cluster's API server.
 //
-// The author of the kubeconfig controls the other server. Therefore none of its responses are decoded. The URL paths of
-// the manifest's kinds are built in, and only the status code of a response counts.
+// The author of the kubeconfig controls that server. Therefore, none of the server's responses are decoded. The URL
+// paths for the kinds in the manifest are built in, and only the status code of a response is used.
 func (r *Reconciler) install(ctx context.Context, in *input) error {
 	config, err := remote.Config(in.kubeconfig, r.Reach)
 	if err != nil {
@@ -76,7 +76,6 @@ func (r *Reconciler) install(ctx context.Context, in *input) error {
 
 var errManifest = errors.New("the agent's manifest cannot be read")
 
-// apply applies an object of the manifest.
 func apply(ctx context.Context, there *http.Client, server *url.URL, content []byte) error {
 	object := &metav1.PartialObjectMetadata{}
 	if err := untrusted.JSON(content, object, untrusted.Large()); err != nil {
@@ -93,7 +92,7 @@ func apply(ctx context.Context, there *http.Client, server *url.URL, content []b
 	if err != nil {
 		return errManifest
 	}
-	request.Header.Set("Content-Type", string(types.ApplyYAMLPatchType)) // JSON is YAML
+	request.Header.Set("Content-Type", string(types.ApplyYAMLPatchType)) // JSON is a subset of YAML
 	request.Header.Set("Accept", "application/json")
 	answer, err := there.Do(request)
 	if err != nil {
@@ -107,8 +106,8 @@ func apply(ctx context.Context, there *http.Client, server *url.URL, content []b
 	return nil
 }
 
-// address returns the URL at which an object is applied. The URL does not depend on which kinds the other server
-// serves, because the manifest contains only known kinds.
+// address returns the URL for applying an object. The URL does not depend on which kinds the server serves, because the
+// manifest contains only known kinds.
 func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, error) {
 	kinds := append(protocol.ManifestKinds(), protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"})
 	i := slices.IndexFunc(kinds, func(k protocol.ObjectKind) bool { return k.Name == object.Kind && k.APIVersion == object.APIVersion })
@@ -127,7 +126,7 @@ func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, err
 	return to.String(), nil
 }
 
-// problem describes what kind of error occurred. It does not repeat any text from the server, because the author of the
+// problem describes the type of an error. It does not repeat any text from the server, because the author of the
 // kubeconfig can choose that text.
 func problem(err error) string {
 	switch {

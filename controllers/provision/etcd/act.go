@@ -24,11 +24,11 @@ import (
 // maxEndpoints is the maximum number of endpoints in a task, as defined in the schema.
 const maxEndpoints = 32
 
-// fieldOwner is the field manager of the tasks that this controller gives to machines. Tasks from other field managers
+// fieldOwner is the field manager for the tasks that this controller adds to machines. Tasks from other field managers
 // are kept.
 const fieldOwner = client.FieldOwner("drover-etcd")
 
-// pause pauses the Cluster API Cluster, or resumes it if a restore has paused it. A Cluster that a user has paused
+// pause pauses the Cluster API Cluster for a restore, or resumes it after the restore. A Cluster that a user has paused
 // stays paused.
 func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
@@ -44,7 +44,7 @@ func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRes
 	return nil
 }
 
-// give adds tasks to machines, and removes the tasks of snapshots and restores that have ended.
+// give adds tasks to machines. It removes the tasks of snapshots and restores that have ended.
 func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for i := range in.machines {
@@ -63,7 +63,7 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	return errors.Join(errs...)
 }
 
-// tasks returns the object that gives the machine its tasks when it is applied. It has no side effects.
+// tasks returns an object that sets the machine's tasks when it is applied. It has no side effects.
 func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
@@ -84,7 +84,7 @@ func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstruct
 	return object
 }
 
-// hold adds the finalizer that keeps a restore until it has ended, even if it is deleted.
+// hold adds a finalizer to a restore. The finalizer keeps a deleted restore until the restore has ended.
 func (in *kubeadmCluster) hold(ctx context.Context, restore *provisionv1.EtcdRestore) error {
 	return setFinalizer(ctx, in.Client, restore, controllerutil.AddFinalizer)
 }

@@ -3,11 +3,11 @@
 
 // Package etcd carries out EtcdSnapshots and EtcdRestores.
 //
-// No other controller writes their statuses.
+// No other controller writes the statuses of these objects.
 //
-// Each reconcile request is the name of one cluster. For each kind of cluster, there is one Reconciler with a Backend
-// for that kind. The Kubeadm backend gives the machines of a DroverCluster their tasks. The Installations backend
-// relies on the controller for ClusterInstallations, which does the work itself.
+// Each reconcile request contains the name of one cluster. Each kind of cluster has its own Reconciler with a Backend.
+// The Kubeadm backend gives tasks to the machines of a DroverCluster. The Installations backend relies on the
+// controller for ClusterInstallations, which does the work itself.
 package etcd
 
 import (
@@ -29,20 +29,20 @@ import (
 
 // Backend handles the clusters of one kind.
 type Backend interface {
-	// Kind is the kind that EtcdSnapshots and EtcdRestores use to refer to such a cluster.
+	// Kind is the kind that EtcdSnapshots and EtcdRestores use to refer to a cluster of this backend.
 	Kind() provisionv1.EtcdClusterKind
 	// Read reads a cluster. It is called before the objects that refer to the cluster are read. A cluster discards an
-	// outcome only after the object's status contains the outcome, so an object that has ended is never mistaken for a
-	// new one.
+	// outcome only after the object's status contains the outcome. This order ensures that an object that has ended is
+	// never mistaken for a new one.
 	Read(ctx context.Context, name types.NamespacedName) (Cluster, error)
-	// Wakes reports whether a change to an object triggers a reconcile of the cluster with the same name, even if no
-	// snapshot or restore refers to the cluster. The object is never an EtcdSnapshot or EtcdRestore.
+	// Wakes reports whether a change to an object triggers a reconcile of the cluster with the object's name, even if
+	// no snapshot or restore refers to the cluster. The object is never an EtcdSnapshot or EtcdRestore.
 	Wakes(object client.Object) bool
 }
 
 // Cluster is the state of one cluster, as read by Backend.Read.
 type Cluster interface {
-	// Advance takes the next steps of all snapshots and restores, and returns their progress.
+	// Advance performs the next steps for all snapshots and restores, and returns their progress.
 	Advance(ctx context.Context, w *Wanted) (progress.All, error)
 	// Settle does the remaining work after the progress from Advance has been written to the statuses. Settle returns
 	// the time after which to check again, or 0 to wait for a change.
@@ -51,15 +51,16 @@ type Cluster interface {
 
 // Wanted contains all snapshots and restores that refer to a cluster.
 type Wanted struct {
-	// Snapshots and Restores contain the objects that have not ended, or that still have their finalizer. The oldest is
-	// first.
+	// Snapshots and Restores contain the objects that have not ended or that still have their finalizer. The oldest
+	// object is first.
 	Snapshots []*provisionv1.EtcdSnapshot
 	Restores  []*provisionv1.EtcdRestore
-	// All contains all snapshots, including snapshots that have ended.
+	// All contains all snapshots, including those that have ended.
 	All []*provisionv1.EtcdSnapshot
 }
 
-// Active returns the restore that is in progress, or the next one. It returns nil if there is none.
+// Active returns the restore that is in progress. If no restore is in progress, it returns the next restore, or nil if
+// there is none.
 func (w *Wanted) Active() *provisionv1.EtcdRestore {
 	if len(w.Restores) == 0 {
 		return nil
@@ -76,10 +77,10 @@ type Reconciler struct {
 	Backend  Backend
 }
 
-// Reconcile takes the next step for all snapshots and restores of one cluster.
+// Reconcile performs the next step for all snapshots and restores of one cluster.
 //
-// It acts before it writes the statuses, and discards an outcome only after the status contains the outcome. If the
-// provisioner is killed in between, Reconcile therefore makes the same decisions again.
+// It performs the step before it writes the statuses, and it discards an outcome only after the status contains the
+// outcome. If the provisioner is killed in between, Reconcile therefore makes the same decisions again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster, err := r.Backend.Read(ctx, req.NamespacedName)
 	if err != nil {
@@ -94,14 +95,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	err = r.write(ctx, w, how)
-	again, unsettled := cluster.Settle(ctx, w) // comes last, so that a cleanup that fails does not delay the other steps
+	again, unsettled := cluster.Settle(ctx, w) // last, because a failed cleanup must not delay the other steps
 	if how.Again > 0 && (again == 0 || how.Again < again) {
 		again = how.Again
 	}
 	return ctrl.Result{RequeueAfter: again}, errors.Join(err, unsettled)
 }
 
-// wanted reads the objects that refer to a cluster, and sets the observed generation of restores that have ended.
+// wanted reads the objects that refer to a cluster. For restores that have ended, it sets the observed generation.
 func (r *Reconciler) wanted(ctx context.Context, name types.NamespacedName) (*Wanted, error) {
 	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 	for _, list := range []client.ObjectList{snapshots, restores} {
@@ -137,7 +138,7 @@ func (r *Reconciler) wanted(ctx context.Context, name types.NamespacedName) (*Wa
 	return w, nil
 }
 
-// Handler enqueues the cluster that an EtcdSnapshot or EtcdRestore refers to. When a machine or host changes, it
+// Handler enqueues the cluster that an EtcdSnapshot or EtcdRestore refers to. When a machine or host changes, Handler
 // enqueues the clusters in the same namespace that have a snapshot or restore in progress.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
@@ -153,7 +154,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 		}
 		snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 		if r.Client.List(ctx, snapshots, client.InNamespace(object.GetNamespace())) != nil || r.Client.List(ctx, restores, client.InNamespace(object.GetNamespace())) != nil {
-			return nil // clusters are checked again in any case
+			return nil // clusters are checked again anyway
 		}
 		for _, o := range snapshots.Items {
 			if !progress.SnapshotEnded(o.Status.Phase) {
@@ -169,7 +170,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 	})
 }
 
-// requests returns one request for each cluster of the backend's kind.
+// requests returns a request for each cluster of the backend's kind.
 func (r *Reconciler) requests(namespace string, refs ...provisionv1.EtcdClusterRef) (all []reconcile.Request) {
 	seen := map[string]bool{}
 	for _, ref := range refs {

@@ -29,11 +29,10 @@ import (
 // clientPort is the port on which kubeadm's etcd listens for clients.
 const clientPort = 2379
 
-// lostTime is how long a snapshot or copy may wait for a host that is not connected before the controller gives up.
+// lostTime is how long a snapshot or copy waits for a disconnected host before the controller gives up.
 const lostTime = 10 * time.Minute
 
-// gather reads from the API server everything that a decision depends on, except the machines, which have already been
-// read.
+// gather reads from the API server everything that a decision depends on. The machines have already been read.
 func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 	in.gatherWishes(w)
 	if err := in.gatherSource(ctx, w.Active()); err != nil {
@@ -41,7 +40,7 @@ func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 	}
 	holding := w.Restores
 	if w.Active() != nil && in.decide.Restore.Problem != "" {
-		// the restore is rejected, and the objects that it refers to no longer exist
+		// the restore has been rejected, and the objects that it refers to no longer exist
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
@@ -89,7 +88,7 @@ func (in *kubeadmCluster) gatherMachines(ctx context.Context) error {
 	return nil
 }
 
-// hostOf reads the Host of a machine. It returns nil if there is none.
+// hostOf reads a machine's Host. It returns nil if the machine has no Host.
 func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) (*v1.Host, error) {
 	if m.Status.HostName == "" {
 		return nil, nil
@@ -103,7 +102,7 @@ func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) 
 	return host, nil
 }
 
-// machine returns the facts about a machine that decisions depend on. It has no side effects.
+// machine returns the facts that decisions about a machine depend on. It has no side effects.
 func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Machine {
 	provisioned := m.Status.Initialization.Provisioned
 	out := kubeadm.Machine{
@@ -129,9 +128,9 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 	return out
 }
 
-// lost reports whether a Host has been disconnected for lostTime. The status has no lastSeen if the hub started after
-// the agent's last connection. In that case, the time of the last change to the Ready condition counts. This time is
-// not later than the disconnection. The function has no side effects.
+// lost reports whether a Host has been disconnected for lostTime. If the hub started after the agent's last connection,
+// the Host's status has no lastSeen. In that case, lost uses the time of the Ready condition's last change, which is
+// not later than the disconnection. lost has no side effects.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false
@@ -143,8 +142,8 @@ func lost(host *v1.Host, now time.Time) bool {
 	return since != nil && now.After(since.Add(lostTime))
 }
 
-// gatherWishes finds the snapshots that the cluster's schedule has created, and collects the requested snapshots and
-// the restore.
+// gatherWishes finds the snapshots that the cluster's schedule has created. It also collects the requested snapshots
+// and the restore.
 func (in *kubeadmCluster) gatherWishes(w *Wanted) {
 	for _, o := range w.All {
 		if in.cluster != nil && scheduledBy(o, in.cluster) {
@@ -157,8 +156,8 @@ func (in *kubeadmCluster) gatherWishes(w *Wanted) {
 	}
 }
 
-// fileOf returns the name of a snapshot's file. The file name is unique, even if a snapshot is deleted and created
-// again with the same name.
+// fileOf returns the name of a snapshot's file. The name is unique even if a snapshot is deleted and another snapshot
+// with the same name is created.
 func fileOf(o *provisionv1.EtcdSnapshot) string {
 	return o.Name[:min(len(o.Name), 200)] + "-" + string(o.UID)[:8] + ".db"
 }
@@ -177,8 +176,8 @@ func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	}
 }
 
-// copyOf returns the copy of a snapshot that can be accessed with the cluster's credentials. This is the copy at the
-// endpoint and in the bucket that the cluster specifies. It has no side effects.
+// copyOf returns the copy of a snapshot that the cluster's credentials give access to. This is the copy at the endpoint
+// and in the bucket that the cluster specifies. copyOf has no side effects.
 func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadm.Object {
 	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
 	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {
@@ -220,7 +219,7 @@ func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1
 	return nil
 }
 
-// source sets the location of a snapshot's file.
+// source stores the location of a snapshot's file in wish.
 func (in *kubeadmCluster) source(wish *kubeadm.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
 	wish.Host, wish.File, wish.S3 = snapshot.Status.Host, snapshot.Status.Snapshot, copyOf(in.cluster, snapshot)
 	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Host == wish.Host && !m.Gone })

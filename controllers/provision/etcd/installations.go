@@ -14,11 +14,11 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Installations is the Backend of ClusterInstallations. The controller for ClusterInstallations takes the steps itself,
-// because everything else that it does must stop during a restore. That controller reads the same snapshots and
-// restores, so this backend only reports their progress.
+// Installations is the Backend for ClusterInstallations. The controller for ClusterInstallations performs the steps
+// itself, because all its other work must stop during a restore. That controller reads the same snapshots and restores,
+// so this backend only reports their progress.
 type Installations struct {
-	// Progress reads an installation, makes a decision without carrying it out, and returns the progress of all
+	// Progress reads an installation and makes a decision without carrying it out. It returns the progress of all
 	// snapshots and restores that refer to the installation.
 	Progress func(ctx context.Context, name types.NamespacedName) (progress.All, error)
 }
@@ -34,7 +34,7 @@ func (b Installations) Read(_ context.Context, name types.NamespacedName) (Clust
 	return installed{b, name}, nil
 }
 
-// installed is the Cluster of an installation.
+// installed implements Cluster for an installation.
 type installed struct {
 	Installations
 	name types.NamespacedName

@@ -20,11 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// lookAgain is the interval at which work in progress is checked. No Cluster API objects are watched.
+// lookAgain is the interval at which work in progress is checked. Cluster API objects are not watched.
 const lookAgain = 3 * time.Second
 
-// Kubeadm is the Backend of DroverClusters. It gets decisions from internal/provision/kubeadm, gives DroverMachines
-// their tasks, pauses Cluster API, and takes snapshots according to a cluster's schedule.
+// Kubeadm is the Backend for DroverClusters. It gets decisions from internal/provision/kubeadm, gives tasks to
+// DroverMachines, pauses Cluster API, and creates snapshots according to a cluster's schedule.
 type Kubeadm struct {
 	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
@@ -33,17 +33,17 @@ type Kubeadm struct {
 	Now      func() time.Time
 }
 
-// kubeadmCluster is the Cluster of a DroverCluster.
+// kubeadmCluster implements Cluster for a DroverCluster.
 type kubeadmCluster struct {
 	Kubeadm
 	name types.NamespacedName
-	// scheduled contains the snapshots that the schedule has created, with the newest first.
+	// scheduled contains the snapshots that the schedule has created. The newest snapshot is first.
 	scheduled []*provisionv1.EtcdSnapshot
-	// cluster is nil if it does not exist.
+	// cluster is nil if the DroverCluster does not exist.
 	cluster *infrav1.DroverCluster
 	// machines contains the control plane machines.
 	machines []infrav1.DroverMachine
-	// owner is the Cluster API Cluster. If there is none, owner is nil and problem says so.
+	// owner is the Cluster API Cluster. If it does not exist, owner is nil and problem says so.
 	owner   *clusterapi.Cluster
 	problem string
 	// hopeless is true if the problem is permanent.
@@ -100,8 +100,8 @@ func (in *kubeadmCluster) Advance(ctx context.Context, w *Wanted) (progress.All,
 	return how, errors.Join(in.pause(ctx, active, in.decided), in.give(ctx, in.decided))
 }
 
-// refuse returns the progress of all snapshots and restores of a cluster that does not exist. For such a cluster, no
-// machine has a task, or the machines are gone.
+// refuse returns the progress of all snapshots and restores of a cluster that does not exist. The machines of such a
+// cluster are gone or have no tasks.
 func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	how := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
 	for _, o := range w.Snapshots {
@@ -124,7 +124,7 @@ func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	return how
 }
 
-// Settle implements Cluster. It deletes and creates the scheduled snapshots. It requests another reconcile soon while
+// Settle implements Cluster. It creates and deletes scheduled snapshots. It requests another reconcile soon if
 // something is in progress, and otherwise at the next scheduled time.
 func (in *kubeadmCluster) Settle(ctx context.Context, w *Wanted) (time.Duration, error) {
 	err := in.expire(ctx, in.decided)

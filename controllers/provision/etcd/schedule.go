@@ -30,16 +30,16 @@ import (
 )
 
 const (
-	// firstWindow is how far in the past a scheduled time may be if there is no earlier scheduled snapshot. A new
-	// schedule must not be treated as if it had missed earlier times.
+	// firstWindow is the maximum age of a scheduled time that is still used if no scheduled snapshot exists. For a new
+	// schedule, earlier times do not count as missed.
 	firstWindow = 10 * time.Minute
-	// maxName is the maximum length of the part of a snapshot's name that comes from the cluster's name.
+	// maxName limits the part of a snapshot's name that comes from the cluster's name.
 	maxName = 200
 )
 
-// scheduledBy reports whether a snapshot was created by a cluster's schedule. A label alone is not enough, because any
-// user can set it. The function makes the same checks as the drover-provisioner-etcdsnapshots policy: if the policy
-// would prevent the provisioner from deleting a snapshot, the snapshot does not count as scheduled.
+// scheduledBy reports whether a snapshot was created by a cluster's schedule. The label alone does not show this,
+// because any user can set the label. scheduledBy performs the same checks as the drover-provisioner-etcdsnapshots
+// policy. If the policy does not allow the provisioner to delete a snapshot, the snapshot does not count as scheduled.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
 	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {
@@ -56,8 +56,8 @@ func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 	return o.CreationTimestamp.Time
 }
 
-// sortScheduled sorts scheduled snapshots with the newest first. A snapshot with a scheduled time in the future was
-// created while a clock was wrong. It counts as the oldest snapshot, because otherwise it would be kept forever.
+// sortScheduled sorts scheduled snapshots from newest to oldest. A snapshot whose scheduled time is in the future was
+// created while a clock was wrong. It counts as the oldest snapshot, because it would otherwise be kept forever.
 func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	ahead := func(o *provisionv1.EtcdSnapshot) int {
 		if scheduledFor(o).After(now) {
@@ -70,8 +70,8 @@ func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	})
 }
 
-// retention returns how many scheduled snapshots each control plane keeps, or 0 to keep all of them. It has no side
-// effects.
+// retention returns the number of scheduled snapshots that each control plane keeps, or 0 to keep all of them. It has
+// no side effects.
 func retention(cluster *infrav1.DroverCluster) int {
 	switch {
 	case cluster == nil || cluster.Spec.Etcd.Schedule == "":
@@ -82,7 +82,7 @@ func retention(cluster *infrav1.DroverCluster) int {
 	return int(cluster.Spec.Etcd.Retention)
 }
 
-// stored returns the scheduled snapshots that have ended, in the same order. It has no side effects.
+// stored returns the scheduled snapshots that have ended, without changing their order. It has no side effects.
 func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdRestore) []kubeadm.Stored {
 	var all []kubeadm.Stored
 	for _, o := range scheduled {
@@ -98,23 +98,23 @@ func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdR
 
 // timing describes when a snapshot is due.
 type timing struct {
-	// due is the scheduled time for which a snapshot must be created now, or zero if no snapshot is due.
+	// due is the scheduled time of a snapshot that must be created now. It is zero if no snapshot is due.
 	due time.Time
-	// again is when to check again, or zero if there is no such time.
+	// again is the time of the next check, or zero if no further check is needed.
 	again time.Time
 }
 
-// timed returns the scheduled time for which a snapshot must be created now. It has no side effects. Its only state is
-// the snapshots that the schedule has created. If several times were missed, only one snapshot is created, for the
-// latest of them. No snapshot is created while another snapshot or a restore is in progress.
+// timed returns the scheduled time of a snapshot that must be created now. It has no side effects and depends on no
+// state except the snapshots that the schedule has created. If several times were missed, only one snapshot is created,
+// for the latest of them. No snapshot is created while another snapshot or a restore is in progress.
 func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring bool, now time.Time) timing {
 	t := timing{again: s.Next(now)}
 	last := now.Add(-firstWindow)
-	for _, o := range slices.Backward(scheduled) { // with the oldest first
+	for _, o := range slices.Backward(scheduled) { // from oldest to newest
 		if !progress.SnapshotEnded(o.Status.Phase) {
 			return t
 		}
-		if at := scheduledFor(o); !at.After(now) { // a time in the future was set by a wrong clock
+		if at := scheduledFor(o); !at.After(now) { // a time in the future comes from a wrong clock
 			last = at
 		}
 	}
@@ -124,8 +124,8 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 	return t
 }
 
-// followSchedule creates the snapshot that is due, and returns when to check again, or zero if there is no such time. A
-// schedule that cannot be parsed is reported in the status of the DroverCluster.
+// followSchedule creates the snapshot that is due, and returns the time of the next check, or zero if no further check
+// is needed. If the schedule cannot be parsed, this is reported in the status of the DroverCluster.
 func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
 		return time.Time{}, nil
@@ -153,8 +153,8 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 	return t.again, nil
 }
 
-// inTheWay returns an error if another object has the name of a due snapshot. It does not count an object that the
-// schedule itself has created, for example just before the provisioner was killed.
+// inTheWay returns an error if another object has the name of a snapshot that is due. An object that the schedule
+// itself created causes no error. Such an object can exist if the provisioner was killed right after creating it.
 func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
 	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
@@ -167,8 +167,8 @@ func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverC
 	return nil
 }
 
-// scheduledSnapshot returns the snapshot to create for a cluster and a scheduled time. Its name contains both, so that
-// it is created only once. It has no side effects.
+// scheduledSnapshot returns the snapshot to create for a cluster and a scheduled time. The snapshot's name contains
+// both, which ensures that the snapshot is created only once. scheduledSnapshot has no side effects.
 func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provisionv1.EtcdSnapshot {
 	name := cluster.Name
 	if len(name) > maxName {

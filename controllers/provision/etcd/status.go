@@ -48,7 +48,7 @@ func (r *Reconciler) writeSnapshot(ctx context.Context, o *provisionv1.EtcdSnaps
 }
 
 func (r *Reconciler) writeRestore(ctx context.Context, o *provisionv1.EtcdRestore, p progress.Restore) error {
-	if !progress.RestoreEnded(o.Status.Phase) { // an outcome no longer changes
+	if !progress.RestoreEnded(o.Status.Phase) { // an outcome never changes
 		update, before := status.Begin(o), o.Status.Phase
 		p.Fill(o)
 		succeeded := p.Phase == provisionv1.RestoreSucceeded
@@ -68,8 +68,8 @@ func (r *Reconciler) writeRestore(ctx context.Context, o *provisionv1.EtcdRestor
 	return setFinalizer(ctx, r.Client, o, controllerutil.RemoveFinalizer)
 }
 
-// observe sets the observed generation in the status of a restore that has ended. Only spec.cancel can still change,
-// and it has no effect anymore.
+// observe sets the observed generation in the status of a restore that has ended. After that, only spec.cancel can
+// change, and it no longer has any effect.
 func (r *Reconciler) observe(ctx context.Context, o *provisionv1.EtcdRestore) error {
 	ready := meta.FindStatusCondition(o.Status.Conditions, provisionv1.ConditionReady)
 	if ready == nil || o.Status.ObservedGeneration == o.Generation {
@@ -81,7 +81,7 @@ func (r *Reconciler) observe(ctx context.Context, o *provisionv1.EtcdRestore) er
 	return client.IgnoreNotFound(update.Commit(ctx, r.Client, r.Recorder))
 }
 
-// setFinalizer patches only the finalizer, because the status is written elsewhere.
+// setFinalizer patches only the finalizer. The status is written elsewhere.
 func setFinalizer(ctx context.Context, c client.Client, restore *provisionv1.EtcdRestore,
 	change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, c, restore, provisionv1.FinalizerRestore, change)

@@ -33,7 +33,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// lookAgain is the interval at which Cluster API's progress is checked. Cluster API's own objects are not watched.
+// lookAgain is the interval at which Cluster API's progress is checked. Cluster API objects are not watched.
 const lookAgain = 5 * time.Second
 
 // maxDomains is the maximum number of failure domains that the schema allows.
@@ -63,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !object.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, nil // the Secret is garbage collected along with the object
+		return ctrl.Result{}, nil // the Secret is garbage collected together with the object
 	}
 	update := status.Begin(object)
 	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
@@ -115,7 +115,7 @@ func (r *Reconciler) advance(ctx context.Context, object *infrav1.DroverCluster)
 	return v, nil
 }
 
-// setDomains sets the failure domains, which are the values of a label on the Hosts.
+// setDomains sets the failure domains. Each value of a label on the Hosts is one failure domain.
 func (r *Reconciler) setDomains(ctx context.Context, object *infrav1.DroverCluster) error {
 	object.Status.FailureDomains = nil
 	if object.Spec.FailureDomainLabel == "" {
@@ -129,7 +129,7 @@ func (r *Reconciler) setDomains(ctx context.Context, object *infrav1.DroverClust
 	return nil
 }
 
-// domains returns the values of a label in sorted order. It has no side effects.
+// domains returns the sorted values of a label. It has no side effects.
 func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 	var names []string
 	for i := range hosts {
@@ -147,8 +147,8 @@ func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 	return out
 }
 
-// writeKubeconfig writes the Secret that Cluster API reads. A Secret with this name that Drover did not create is left
-// unchanged.
+// writeKubeconfig writes the Secret that Cluster API reads. If a Secret with this name exists that Drover did not
+// create, writeKubeconfig does not change it.
 func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (status.Readiness, error) {
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 	ours := owned.Marks{
@@ -194,7 +194,7 @@ func setConditions(object *infrav1.DroverCluster, v status.Readiness) {
 	conditions, generation := &object.Status.Conditions, object.Generation
 	if v.Reason == infrav1.ReasonPaused {
 		meta.SetStatusCondition(conditions, metav1.Condition{Type: infrav1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v.Reason, Message: v.Message, ObservedGeneration: generation})
-		return // Ready keeps its value
+		return // the Ready condition keeps its value
 	}
 	meta.RemoveStatusCondition(conditions, infrav1.ConditionPaused)
 	v.Write(generation, &object.Status.ObservedGeneration, conditions)

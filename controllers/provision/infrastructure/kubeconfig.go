@@ -13,17 +13,17 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// kubeconfigKey is the key that Cluster API reads.
+// kubeconfigKey is the key in the Secret under which Cluster API expects the kubeconfig.
 const kubeconfigKey = "value"
 
-// tokenFile is the file in which Cluster API's controllers find their ServiceAccount token for the hub's URL
-// (config/clusterapi/samples/token-patch.yaml). These controllers are pods on the hub. The Secret therefore contains no
-// credentials. A server that receives the token can use it only with the hub's proxy, not with the hub's API server. A
-// pod's default token would be valid for the API server.
+// tokenFile is the file from which Cluster API's controllers read their ServiceAccount token for the hub's URL
+// (config/clusterapi/samples/token-patch.yaml). These controllers run in pods on the hub, so the Secret does not have
+// to contain credentials. A server that receives the token can use it only with the hub's proxy, not with the hub's API
+// server. A pod's default token would be valid for the API server.
 const tokenFile = "/var/run/secrets/drover/token"
 
-// kubeconfig returns the kubeconfig that Cluster API's controllers use to reach a cluster through the hub's proxy,
-// under their own identity. It has no side effects.
+// kubeconfig returns the kubeconfig that Cluster API's controllers use to reach a cluster through the hub's proxy. The
+// controllers use their own identity. kubeconfig has no side effects.
 func kubeconfig(cluster *v1.Cluster, settings protocol.Settings) ([]byte, error) {
 	if len(settings.Servers) == 0 {
 		return nil, fmt.Errorf("the hub has no address")

@@ -35,21 +35,21 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind is the kind of these objects in spec.consumerRef of Hosts.
+// Kind is the value of spec.consumerRef.kind in Hosts that a ClusterInstallation has taken.
 const Kind = "ClusterInstallation"
 
-// lookAgain is the interval at which an installation is checked even if there is no event, because users' Secrets are
-// not watched.
+// lookAgain is the interval at which an installation is checked even if no event occurs. It is needed because users'
+// Secrets are not watched.
 const lookAgain = 5 * time.Minute
 
-// soon is how soon an installation is checked again after a write that may not be in the cache yet.
+// soon is the delay before an installation is checked again after a write that the cache may not contain yet.
 const soon = time.Second
 
-// lostTime is how long a one-time task, such as a snapshot, may wait for a Host that is not connected before the
-// controller gives up.
+// lostTime is how long a one-time task, such as a snapshot, waits for a disconnected Host before the controller gives
+// up.
 const lostTime = 10 * time.Minute
 
-// leaveTime is how long an installation that is being deleted waits for Hosts that are not connected.
+// leaveTime is how long an installation that is being deleted waits for disconnected Hosts.
 const leaveTime = 20 * time.Second
 
 // Reconciler reconciles ClusterInstallations.
@@ -65,18 +65,17 @@ type Reconciler struct {
 	written status.Written[*provisionv1.ClusterInstallation]
 }
 
-// input holds everything that a reconcile has read.
 type input struct {
 	installation *provisionv1.ClusterInstallation
 	update       *status.Update
-	cluster      *v1.Cluster // nil if there is none
+	cluster      *v1.Cluster // nil if it does not exist
 	hosts        map[string]*v1.Host
-	given        map[string]hosts.Given // Secrets of taken Hosts
+	given        map[string]hosts.Given // Secrets of Hosts that are taken
 	snapshots    []*provisionv1.EtcdSnapshot
 	restores     []*provisionv1.EtcdRestore
-	refused      *status.Readiness // why the spec cannot be applied, or nil if it can
-	former       []*v1.Host        // Hosts that were taken by a former installation with this name
-	unreadable   map[string]error  // Hosts that are left unchanged because their instructions cannot be read
+	refused      *status.Readiness // reason why the spec cannot be applied, or nil if it can
+	former       []*v1.Host        // Hosts that a former installation with this name took
+	unreadable   map[string]error  // Hosts whose instructions cannot be read and that are therefore left unchanged
 	store        *store
 	decide       k3s.Input
 	decision     k3s.Decision // empty if no decision was made
@@ -91,7 +90,7 @@ func (r *Reconciler) newInput(object *provisionv1.ClusterInstallation) *input {
 	}
 }
 
-// Reconcile takes one step for an installation and writes its status.
+// Reconcile performs the next step for an installation and writes the installation's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	object := &provisionv1.ClusterInstallation{}
 	if err := r.Client.Get(ctx, req.NamespacedName, object); apierrors.IsNotFound(err) {
@@ -118,7 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		err = nil
 		decided = status.Readiness{Stalled: true, Reason: provisionv1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
 	}
-	if apierrors.IsConflict(err) { // another object has taken the Host, or the cache is outdated
+	if apierrors.IsConflict(err) { // another object took the Host, or the cache is outdated
 		return ctrl.Result{RequeueAfter: soon}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -127,7 +126,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: cmp.Or(decided.Again, lookAgain)}, nil
 }
 
-// consumer returns the reference that Hosts use for an installation.
+// consumer returns the value of spec.consumerRef for a Host that an installation takes.
 func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
 }
@@ -136,7 +135,8 @@ func (r *Reconciler) hub() hosts.Hub {
 	return hosts.Hub{Client: r.Client, Live: r.Live, NotCurrent: r.NotCurrent, Finalizer: provisionv1.FinalizerNode}
 }
 
-// advance makes a decision and carries it out. The decision is stored before anything that depends on it is written.
+// advance makes a decision and carries it out. It stores the decision before it writes anything that depends on the
+// decision.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	why, err := r.gather(ctx, in)
 	if err != nil || why != nil {
@@ -174,8 +174,8 @@ func orNothing(v *status.Readiness) status.Readiness {
 	return *v
 }
 
-// act carries out a decision. A host that cannot be changed does not delay the others. act returns the errors, keyed by
-// host name.
+// act carries out a decision. If it cannot change a host, it continues with the others. It returns the errors by host
+// name.
 func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
 	if err := r.save(ctx, in, d.Stored); err != nil {
 		return nil, err
@@ -211,7 +211,6 @@ func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[st
 	return failed, conflict
 }
 
-// give gives a host its instructions, unless the host already has them.
 func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k3s.Instructions) error {
 	held, err := json.Marshal(next.Held)
 	if err != nil {
@@ -227,8 +226,8 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 	return err
 }
 
-// remove releases the Hosts, and then removes the finalizer from the installation. A Host that is not connected stays
-// taken until its agent has reconnected and cleaned it.
+// remove releases the Hosts and then removes the finalizer from the installation. A disconnected Host stays taken until
+// its agent has reconnected and has cleaned the machine.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
 		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, nil
@@ -249,7 +248,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 		host := &list.Items[i]
 		done, err := r.hub().Release(ctx, host.DeepCopy(), consumer(in.installation))
 		switch {
-		case errors.Is(err, hosts.ErrForeignInstructions): // a user has created the instructions, and the Host stays taken
+		case errors.Is(err, hosts.ErrForeignInstructions): // a user created the instructions, so the Host stays taken
 		case err != nil:
 			return status.Readiness{}, err
 		case !done && !connected(host) && in.now.After(in.installation.DeletionTimestamp.Add(leaveTime)):
@@ -268,10 +267,10 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }
 
-// releaseFormer releases Hosts that a former installation with this name had taken. These Hosts were not connected when
-// that installation was deleted.
+// releaseFormer releases Hosts that a former installation with this name took. They were disconnected when that
+// installation was deleted.
 func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
-	present := &provisionv1.ClusterInstallation{} // the cache may not contain an installation that was just created
+	present := &provisionv1.ClusterInstallation{} // the cache may not contain a new installation yet
 	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -296,13 +295,13 @@ func takenByName(host *v1.Host, name string) bool {
 	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name
 }
 
-// setFinalizer patches only the finalizer, because the object's status is written elsewhere.
+// setFinalizer patches only the finalizer. The status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterInstallation, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, i, provisionv1.FinalizerHosts, change)
 }
 
-// Handler wakes the installations that may be affected by a change to a Host, Cluster, snapshot or restore. A change to
-// a free Host may affect every installation in its namespace.
+// Handler enqueues the installations that a change to a Host, Cluster, snapshot or restore may affect. A change to a
+// free Host may affect all installations in the Host's namespace.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch of := object.(type) {
@@ -320,7 +319,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 		}
 		list := &provisionv1.ClusterInstallationList{}
 		if r.Client.List(ctx, list, client.InNamespace(object.GetNamespace())) != nil {
-			return nil // installations are checked again in any case
+			return nil // installations are checked again anyway
 		}
 		var all []reconcile.Request
 		for i := range list.Items {
@@ -332,7 +331,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 	})
 }
 
-// requestOf returns a request for an installation, or none if the changed object refers to another kind of cluster.
+// requestOf returns a request for an installation. It returns no request if ref refers to another kind of cluster.
 func requestOf(namespace string, ref provisionv1.EtcdClusterRef) []reconcile.Request {
 	if ref.Kind != provisionv1.EtcdOfInstallation {
 		return nil
@@ -340,7 +339,6 @@ func requestOf(namespace string, ref provisionv1.EtcdClusterRef) []reconcile.Req
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: ref.Name}}}
 }
 
-// selectors parses the selectors of the pools.
 func selectors(pools []provisionv1.HostPool) (all []selector, err error) {
 	for i := range pools {
 		s, err := metav1.LabelSelectorAsSelector(&pools[i].Selector)

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, with the oldest first. Objects that have
-// ended are included, because an outcome is discarded when its object is gone.
+// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, from oldest to newest. It includes objects
+// that have ended, because an outcome is discarded once its object is gone.
 func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 	for _, list := range []client.ObjectList{snapshots, restores} {
@@ -55,13 +55,13 @@ func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	return nil
 }
 
-// fileOf returns the start of a snapshot's file name. This start is unique, even if a snapshot is deleted and created
-// again with the same name.
+// fileOf returns the prefix of a snapshot's file name. The prefix is unique even if a snapshot is deleted and another
+// snapshot with the same name is created.
 func fileOf(snap *provisionv1.EtcdSnapshot) string {
 	return snap.Name + "-" + string(snap.UID)[:8]
 }
 
-// wantedOf converts a restore to the input for a decision.
+// wantedOf converts a restore to the form that the decision needs.
 func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	spec := restore.Spec
 	wanted := k3s.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
@@ -90,8 +90,8 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	return wanted
 }
 
-// configure sets the spec to the spec from the snapshot. This is done only once, before data is replaced. Pools and
-// rotation counters keep their values, because the machines do not change.
+// configure replaces the installation's spec with the spec from the snapshot. This happens only once, before data is
+// replaced. Pools and rotation counters keep their values, because the machines do not change.
 func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) error {
 	if d.Configure == nil {
 		return nil
@@ -114,8 +114,8 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) 
 	return nil
 }
 
-// EtcdProgress returns the progress of all snapshots and restores of an installation. It makes the same decision that
-// Reconcile would make now, but does not carry it out.
+// EtcdProgress returns the progress of all snapshots and restores of an installation. It makes the same decision as
+// Reconcile, but does not carry it out.
 func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName) (progress.All, error) {
 	object := &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	in := r.newInput(object)
@@ -176,8 +176,8 @@ func (in *input) progress(d k3s.Decision) (progress.All, error) {
 	return all, nil
 }
 
-// waits returns the progress of snapshots and restores that are all waiting, because no decision about the installation
-// is possible.
+// waits returns the progress of all snapshots and restores while no decision about the installation is possible. All of
+// them are waiting.
 func (in *input) waits(why string) progress.All {
 	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}, Again: lookAgain}
 	why = "waits for its ClusterInstallation: " + why

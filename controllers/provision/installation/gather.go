@@ -35,7 +35,7 @@ import (
 
 type selector = labels.Selector
 
-// Keys in Secrets.
+// Keys in the Secrets that a ClusterInstallation uses.
 const (
 	keyState      = "state.json"
 	keyRegistries = "registries.yaml"
@@ -44,17 +44,17 @@ const (
 	keyCA         = "ca.crt"
 )
 
-// labelInstallation is a label on the Secret of an installation. Its value is the name of the installation.
+// labelInstallation is a label on the Secret of an installation. Its value is the installation's name.
 const labelInstallation = provisionv1.Group + "/installation"
 
-// store holds the Secret with the decisions that must not be made twice.
+// store holds the Secret with the decisions that must not be made more than once.
 type store struct {
-	secret *corev1.Secret // nil if there is none
+	secret *corev1.Secret // nil if it does not exist
 	stored k3s.Stored
 }
 
-// gather reads everything that a decision depends on. The returned readiness describes a missing or invalid object. It
-// is nil if there is no such object.
+// gather reads everything that a decision depends on. If an object is missing or invalid, the returned readiness
+// describes it. Otherwise, the readiness is nil.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.gatherWanted(ctx, in); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 		k3s.CheckVersion(in.decide), k3s.CheckKeys(in.decide.Spec), k3s.CheckSnapshots(in.decide.Spec),
 		checkSchedule(spec),
 	} {
-		if err != nil { // a restore may repair the problem
+		if err != nil { // a restore may solve the problem
 			in.refused, in.decide.Refused = invalid(err.Error()), true
 			break
 		}
@@ -96,8 +96,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 	return nil, nil
 }
 
-// checkSchedule rejects a schedule that cannot be parsed. With such a schedule, the distributions would take no
-// snapshots, and would report this only in their logs.
+// checkSchedule rejects a schedule that cannot be parsed. With such a schedule, k3s and RKE2 would take no snapshots,
+// and would report this only in their logs.
 func checkSchedule(spec *provisionv1.ClusterInstallationSpec) error {
 	if spec.Etcd.Schedule == "" {
 		return nil
@@ -125,7 +125,7 @@ func (in *input) named(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: in.installation.Namespace, Name: name}
 }
 
-// gatherCluster reads the Cluster, and its agent's manifest unless an agent has joined.
+// gatherCluster reads the Cluster. If no agent has joined, it also reads the agent's manifest.
 func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.getCluster(ctx, in); err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 		return nil, nil
 	}
 	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
-	// otherwise the servers would apply another user's manifest with full rights
+	// without this check, the servers could apply another user's manifest with full rights
 	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) {
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s exists and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
 	}
@@ -195,7 +195,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 		if ca := data[keyCA]; len(ca) > 0 && !x509.NewCertPool().AppendCertsFromPEM(ca) {
 			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the CA of the object store as PEM", keyCA, s3.CredentialsSecretName)), nil
 		}
-		// If a Secret was created from files, its values end with a line feed.
+		// In a Secret that was created from files, the values end with a line feed.
 		in.decide.S3 = k3s.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
 	}
 	return nil, nil
@@ -222,8 +222,8 @@ func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, fiel
 	return secret.Data, nil, nil
 }
 
-// gatherStored reads the stored decisions from the API server. Making these decisions again would start a second
-// cluster.
+// gatherStored reads the stored decisions from the API server. If the decisions were made again, a second cluster would
+// be created.
 func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readiness, error) {
 	secret := &corev1.Secret{}
 	name := in.named(in.installation.Name + provisionv1.SecretSuffix)
@@ -244,15 +244,16 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 	return nil, nil
 }
 
-// ofInstallation returns the labels that identify the Secret with the stored decisions of an installation. The
-// drover-installation-secret policy protects Secrets of this kind. Without the policy, any user could create such a
-// Secret. The owner is not compared, because the installation has a different UID if the hub's objects were restored
-// from a backup.
+// ofInstallation returns the labels that identify the Secret with an installation's stored decisions. The
+// drover-installation-secret policy protects this kind of Secret. Without the policy, any user could create such a
+// Secret. The owner is not compared, because the installation's UID changes if the hub's objects are restored from a
+// backup.
 func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name}}
 }
 
-// save stores the decisions if they have changed. If two provisioners do this at the same time, one of them fails.
+// save stores the decisions if they have changed. If two provisioners save decisions at the same time, one of them gets
+// an error.
 func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) error {
 	if in.store.secret != nil && reflect.DeepEqual(stored, in.store.stored) {
 		return nil
@@ -284,7 +285,7 @@ func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) err
 	return nil
 }
 
-// gatherHosts reads the Hosts in the namespace that are free or taken by the installation.
+// gatherHosts reads the Hosts in the namespace that are free or that the installation has taken.
 func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
@@ -323,8 +324,8 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	return nil
 }
 
-// gatherHeld reads the note in a Host's instructions, and the Host's progress. If the note cannot be read, the Host is
-// left unchanged, and other Hosts are not delayed.
+// gatherHeld reads the note in a Host's instructions and the Host's progress. If the note cannot be read, the Host is
+// left unchanged. Other Hosts are not delayed.
 func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
 	given, err := r.hub().Given(ctx, host)
 	in.given[host.Name] = given
@@ -343,13 +344,13 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 	return nil
 }
 
-// connected reports whether a Host's agent is connected, according to the Host's status.
+// connected reports whether a Host's agent is connected according to the Host's status.
 func connected(host *v1.Host) bool {
 	return hosts.Connected(host)
 }
 
-// address returns the first address at which other machines can reach a host, or "" if there is none. Anything else is
-// skipped, because a machine can report anything.
+// address returns the first address that other machines can use to reach a host, or "" if the host has none. It skips
+// invalid addresses, because a machine can report anything.
 func address(all []string) string {
 	for _, text := range all {
 		if a, err := netip.ParseAddr(text); err == nil && a.IsGlobalUnicast() {
@@ -359,7 +360,7 @@ func address(all []string) string {
 	return ""
 }
 
-// nodeIPs returns the given address, followed by the first reported address from the other IP family. It returns nil if
+// nodeIPs returns the given address, followed by the first reported address of the other IP family. It returns nil if
 // the given address is not valid.
 func nodeIPs(own string, m *v1.HostMachine) []string {
 	of, err := netip.ParseAddr(own)

@@ -14,10 +14,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxWaiting is the number of hosts that a status lists, as defined in the schema.
+// maxWaiting is the maximum number of hosts that a status lists, as defined in the schema.
 const maxWaiting = 16
 
-// judge returns the readiness of an installation after a decision. It has no side effects.
+// judge returns an installation's readiness after a decision. It has no side effects.
 func judge(in *input, d k3s.Decision) status.Readiness {
 	var v status.Readiness
 	switch {
@@ -62,9 +62,9 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 	return v
 }
 
-// strangers returns a remark if the cluster has nodes that do not belong to its hosts, or "" if there are no such
-// nodes. If a server's Host is deleted while its agent is not connected, the server joins etcd again as long as the
-// machine is running.
+// strangers returns a remark if the cluster has nodes that do not belong to its hosts, or "" otherwise. Such a node can
+// exist if a server's Host is deleted while the Host's agent is disconnected. As long as the machine is running, the
+// server joins etcd again.
 func strangers(in *input, d k3s.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""
@@ -73,7 +73,7 @@ func strangers(in *input, d k3s.Decision) string {
 		in.cluster.Name, in.cluster.Status.Nodes.Total, len(d.Stored.Nodes))
 }
 
-// writeStatus writes the result of a decision to the status.
+// writeStatus writes the results of a decision to the status.
 func writeStatus(in *input, v status.Readiness) {
 	s := &in.installation.Status
 	if in.decision.Instructions != nil { // a decision has been made

@@ -28,23 +28,24 @@ const (
 	removeTimeout    = 1800
 )
 
-// folder is the directory for a machine's script and manifest. It is next to the agent's directory.
+// folder is the directory for a machine's script and manifest. It is located next to the agent's directory.
 const folder = "/var/lib/drover/machine/"
 
-// sentinel is the file that marks a successful bootstrap, according to the bootstrap provider contract.
+// sentinel is the file that marks a successful bootstrap, as defined in Cluster API's contract for bootstrap providers.
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
-// begins is the start of a bootstrap script. It removes the sentinel file from a former bootstrap, because that file
-// must not count.
+// begins is the beginning of a bootstrap script. It removes the sentinel file of a former bootstrap, because that file
+// says nothing about this one.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
-// bootstrap runs a script in the same way as cloud-init, so a failing command does not end the script. The bootstrap
-// fails if the sentinel file is missing afterward.
+// bootstrap runs a script in the same way as cloud-init, which continues after a failing command. The bootstrap fails
+// if the sentinel file is missing afterward.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
 // installScript applies the agent's manifest from the machine itself, which has just become a control plane node.
-// Therefore no access from outside is needed. The script retries until the instruction times out. Each distribution
-// stores the administrator's kubeconfig in a different place, and some have kubectl in a directory of their own.
+// Therefore, no access from outside is needed. The script retries until the instruction times out. Each distribution
+// stores the administrator's kubeconfig in a different place, and some distributions have kubectl in a directory of
+// their own.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
 	for _, d := range k3s.Kubeconfigs() {
@@ -61,8 +62,8 @@ echo "no kubeconfig of ` + strings.Join(names, ", ") + ` is on this machine, so 
 exit 1`
 }
 
-// clean returns the instructions that clean a Host before it is released. These instructions first remove any
-// distribution that the bootstrap has installed.
+// clean returns the instructions that clean a Host before the Host is released. They start by removing the distribution
+// that the bootstrap installed.
 func clean(uid string) []protocol.HostInstruction {
 	var all []protocol.HostInstruction
 	removals := k3s.Removals()
@@ -81,20 +82,20 @@ func ProviderID(host *v1.Host) string {
 
 // bootstrapInput holds everything that a machine's first instructions depend on.
 type bootstrapInput struct {
-	// uid is the UID of the DroverMachine. Instructions run only once for each UID.
+	// uid is the UID of the DroverMachine. An instruction runs only once for each UID.
 	uid  string
 	host *v1.Host
-	// data is the bootstrap provider's data.
+	// data is the bootstrap data from Cluster API's bootstrap provider.
 	data []byte
 	// version is the Kubernetes version that Cluster API requests. The bootstrap commands use it.
 	version string
-	// manifest is the agent's manifest. It is nil if the cluster already has an agent, or the machine is not a control
-	// plane node.
+	// manifest is the agent's manifest. It is nil if the cluster already has an agent, or if the machine is not a
+	// control plane node.
 	manifest []byte
 }
 
-// makeInstructions returns the instructions that turn a Host into a node. It has no side effects. Its errors contain
-// none of the bootstrap data.
+// makeInstructions returns the instructions that turn a Host into a node. It has no side effects. Its errors do not
+// contain any of the bootstrap data.
 func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
 	hostname := ""
@@ -125,9 +126,9 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	return made, refused(made)
 }
 
-// exported returns the line that passes the version to commands. As a result, a command that installs Kubernetes can
-// stay the same when the version changes. This is important because changes to the KubeadmConfig are not applied in
-// place.
+// exported returns the line of the script that passes the Kubernetes version to commands. A command that installs
+// Kubernetes can therefore stay the same when the version changes. This is important because changes to the
+// KubeadmConfig are not applied in place.
 func exported(of string) string {
 	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
 		return ""
@@ -135,7 +136,7 @@ func exported(of string) string {
 	return "export " + kubeadm.VersionVariable + "=" + of + "\n"
 }
 
-// refused returns the reason why no host would accept the instructions, for example because a file has no path.
+// refused returns the reason why every host would refuse the instructions. For example, a file may have no path.
 func refused(made *protocol.HostInstructions) error {
 	raw, err := json.Marshal(made)
 	if err != nil {

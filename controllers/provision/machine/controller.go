@@ -3,8 +3,8 @@
 
 // Package machine reconciles DroverMachine.
 //
-// It takes a Host for a Cluster API Machine, gives the Host instructions to bootstrap the node, and finally releases
-// the Host.
+// It takes a Host for a Cluster API Machine, gives the Host the instructions to bootstrap the node, and finally
+// releases the Host.
 package machine
 
 import (
@@ -31,19 +31,19 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind is the kind of these objects in spec.consumerRef of Hosts.
+// Kind is the value of spec.consumerRef.kind in Hosts that a DroverMachine has taken.
 const Kind = "DroverMachine"
 
-// Intervals between checks. Cluster API objects are not watched, so that a provisioner can start on a hub without
+// Intervals between checks. Cluster API objects are not watched, so that the provisioner can start on a hub without
 // Cluster API's kinds.
 const (
 	lookAgain = 5 * time.Second
-	// leaveTime is how long a machine that is being deleted waits for a Host whose agent is not connected.
+	// leaveTime is how long a machine that is being deleted waits for a disconnected Host.
 	leaveTime = 20 * time.Second
 )
 
 // Reconciler reconciles DroverMachines one at a time, because the choice of a Host for one machine depends on the Hosts
-// of the others.
+// of the other machines.
 type Reconciler struct {
 	// Client writes objects and reads them from the cache. Live reads from the API server.
 	Client   client.Client
@@ -56,15 +56,15 @@ type Reconciler struct {
 	written status.Written[*infrav1.DroverMachine]
 }
 
-// input holds everything that a reconcile has read.
 type input struct {
 	machine *infrav1.DroverMachine
-	// owner is the Machine, and cluster is its Cluster API Cluster. Each of them is nil if it does not exist.
+	// owner is the Machine, or nil if it does not exist. cluster is the Machine's Cluster API Cluster, or nil if it
+	// does not exist.
 	owner   *clusterapi.Machine
 	cluster *clusterapi.Cluster
-	// domainLabel is the label on Hosts whose value is the failure domain, or "" if there is none.
+	// domainLabel is the label on Hosts whose value is the failure domain, or "" if no label is configured.
 	domainLabel string
-	// host is the Host that the machine has taken or is about to take. It is nil if there is none.
+	// host is the Host that the machine has taken or is about to take, or nil if no Host has been chosen.
 	host   *v1.Host
 	update *status.Update
 	now    time.Time
@@ -76,7 +76,7 @@ type input struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list
 
-// Reconcile takes one step for a machine and writes its status.
+// Reconcile performs the next step for a machine and writes the machine's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	machine := &infrav1.DroverMachine{}
 	if err := r.Client.Get(ctx, req.NamespacedName, machine); apierrors.IsNotFound(err) {
@@ -121,7 +121,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: decided.Again}, nil
 }
 
-// consumer returns the reference that Hosts use for a machine.
+// consumer returns the value of spec.consumerRef for a Host that a machine takes.
 func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: infrav1.GroupVersion.String(), Kind: Kind, Name: machine.Name, UID: machine.UID}
 }
@@ -130,7 +130,7 @@ func (r *Reconciler) hub() hosts.Hub {
 	return hosts.Hub{Client: r.Client, Live: r.Live, NotCurrent: r.NotCurrent}
 }
 
-// gather reads the Machine, its Cluster and the Host.
+// gather reads the Machine, the Machine's Cluster, and the Host.
 func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {
 	in.host, err = r.hostOf(ctx, in.machine)
 	if err != nil {
@@ -152,7 +152,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {
 	return client.IgnoreNotFound(err)
 }
 
-// hostOf reads the Host that a machine's provider ID names. It returns nil if there is none. If the cached Host belongs
+// hostOf reads the Host in a machine's provider ID. It returns nil if no such Host exists. If the cached Host belongs
 // to another object, hostOf reads the Host from the API server.
 func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine) (*v1.Host, error) {
 	name, ok := strings.CutPrefix(machine.Spec.ProviderID, infrav1.ProviderIDPrefix+machine.Namespace+"/")
@@ -172,8 +172,8 @@ func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine)
 	return nil, nil
 }
 
-// releaseOrphans releases Hosts that a former machine with this name had taken. These Hosts were not connected when
-// that machine was deleted.
+// releaseOrphans releases Hosts that a former machine with this name took. They were disconnected when that machine was
+// deleted.
 func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedName, uid types.UID) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
@@ -186,7 +186,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 		if ref == nil || ref.Kind != Kind || ref.APIVersion != infrav1.GroupVersion.String() || ref.Name != name.Name || ref.UID == uid {
 			continue
 		}
-		present := &infrav1.DroverMachine{} // the cache may not contain a machine that was just created
+		present := &infrav1.DroverMachine{} // the cache may not contain a new machine yet
 		if err := r.Live.Get(ctx, name, present); client.IgnoreNotFound(err) != nil || err == nil && present.UID == ref.UID {
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue
@@ -198,12 +198,12 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 	return errors.Join(errs...)
 }
 
-// setFinalizer patches only the finalizer, because the object's status is written elsewhere.
+// setFinalizer patches only the finalizer. The status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, machine *infrav1.DroverMachine, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, machine, infrav1.FinalizerHost, change)
 }
 
-// remove releases the Host, and removes the finalizer from the machine.
+// remove releases the Host and removes the finalizer from the machine.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.machine.Finalizers, infrav1.FinalizerHost) {
 		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, nil

@@ -26,11 +26,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// advance takes a machine one step further. The steps are to wait for Cluster API, choose a Host, take it, and give it
-// the instructions.
+// advance performs the next step for a machine. The steps are waiting for Cluster API, choosing a Host, taking the
+// Host, and giving it instructions.
 //
 // The provider ID is written before the Host is taken. A machine therefore never takes two Hosts, no matter when the
-// provisioner is killed or how outdated its cache is.
+// provisioner is killed or how outdated the provisioner's cache is.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	machine := in.machine
 	if taken := in.host != nil && hosts.TakenBy(in.host, consumer(machine)); taken || machine.Status.HostName != "" {
@@ -62,7 +62,7 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	case errors.Is(err, hosts.ErrNotFree):
 		in.host = nil
 		return status.Readiness{Reason: infrav1.ReasonNoHost, Message: "the Host that was chosen is no longer free", Again: lookAgain}, r.setProviderID(ctx, in, "")
-	case err != nil: // the Host is read again, even if it has changed in the meantime
+	case err != nil: // the Host is read again even if it has changed in the meantime
 		return status.Readiness{}, err
 	}
 	in.update.Event(status.Event{Reason: "HostTaken", Action: "Take", Message: "Took Host " + in.host.Name})
@@ -124,12 +124,12 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	if err := r.Client.List(ctx, all, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// The cache may not yet show which Host the previous machine has taken.
+	// The cache may not show yet which Host the previous machine took.
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// Cluster API deletes a machine's Node after the machine itself. It deletes the Node by name, and the Node of the
-	// next machine on the same Host has the same name.
+	// Cluster API deletes a machine's Node by name after it has deleted the machine itself. The next machine on the
+	// same Host must wait, because its Node would have the same name.
 	leaving, err := clusterapi.ProviderIDs(ctx, r.Live, in.machine.Namespace)
 	if err != nil {
 		return nil, status.Readiness{}, err
@@ -146,16 +146,16 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	return host.DeepCopy(), status.Readiness{}, nil
 }
 
-// wanted describes a machine's requirements for a Host.
+// wanted describes the requirements that a machine has for its Host.
 type wanted struct {
 	machine *infrav1.DroverMachine
 	// domainLabel is the label whose value is the failure domain. domain is the failure domain that the Machine
-	// requires, or empty if any failure domain will do.
+	// requires, or empty if the Machine does not require one.
 	domainLabel, domain string
 }
 
-// pick returns the first free Host, in order of name, that meets a machine's requirements, or the reason why there is
-// no such Host. It has no side effects.
+// pick returns the first free Host, sorted by name, that meets a machine's requirements. If there is none, it returns
+// the reason. pick has no side effects.
 func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Host, string) {
 	selector, err := metav1.LabelSelectorAsSelector(want.machine.Spec.HostSelector)
 	if err != nil {
@@ -202,15 +202,15 @@ func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Hos
 	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's, and %d are too close to other machines of its group", len(all), selected, free, elsewhere, apart)
 }
 
-// group returns an identifier of the group of machines that must be on different hardware. It consists of the cluster,
-// and either the control plane or a MachineDeployment.
+// group returns an identifier for the group of machines that must run on different hardware. A group consists of a
+// cluster's control plane or of one of the cluster's MachineDeployments.
 func group(machine *infrav1.DroverMachine) string {
 	_, controlPlane := machine.Labels[clusterapi.LabelControlPlane]
 	return strings.Join([]string{machine.Labels[clusterapi.LabelCluster], machine.Labels[clusterapi.LabelDeployment], fmt.Sprint(controlPlane)}, "/")
 }
 
-// setProviderID writes the provider ID of the Host that the machine is about to take, unless the machine has changed
-// since it was read.
+// setProviderID writes the provider ID of the Host that the machine is about to take. It fails if the machine has
+// changed since it was read.
 func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) error {
 	if in.machine.Spec.ProviderID == id {
 		return nil
@@ -226,7 +226,7 @@ func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) er
 	return nil
 }
 
-// bootstrap gives the Host its instructions, once, and reports their progress.
+// bootstrap gives the Host its instructions, but only once, and reports their progress.
 func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness, error) {
 	in.machine.Status.HostName = in.host.Name
 	v := ofHost(in.machine, in.host)
@@ -236,7 +236,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	if v.Reason == infrav1.ReasonBootstrapFailed || v.Reason == infrav1.ReasonHostGone {
 		return v, nil
 	}
-	// The instructions do not change once they have been created, because the Host refuses changed instructions.
+	// The instructions never change after they have been created, because the Host refuses changed instructions.
 	given, _, err := r.hub().Instructions(ctx, in.host)
 	switch {
 	case errors.Is(err, hosts.ErrForeignInstructions):
@@ -261,8 +261,8 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
 }
 
-// foreignInstructions returns the readiness of a machine if the Secret with the name of the Host's instructions is
-// foreign. The machine uses nothing from such a Secret.
+// foreignInstructions returns a machine's readiness if the Secret with the name of the Host's instructions is foreign.
+// The content of such a Secret is not used.
 func foreignInstructions(err error) status.Readiness {
 	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
 }

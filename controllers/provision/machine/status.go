@@ -23,7 +23,7 @@ func provisioned(machine *infrav1.DroverMachine) bool {
 	return machine.Status.Initialization.Provisioned != nil && *machine.Status.Initialization.Provisioned
 }
 
-// isLost reports whether a Host's agent is not connected.
+// isLost reports whether a Host's agent is disconnected.
 func isLost(host *v1.Host) bool {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	return ready != nil && ready.Reason == v1.ReasonTunnelLost
@@ -36,7 +36,7 @@ func readyMessage(host *v1.Host) string {
 	return "its status is not known yet"
 }
 
-// ofHost derives the readiness of a machine from the Host that it has taken. It has no side effects.
+// ofHost derives a machine's readiness from the Host that the machine has taken. It has no side effects.
 func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	reason := ""
 	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
@@ -62,7 +62,7 @@ func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	return say(infrav1.ReasonBootstrapping, "Host %s: %s")
 }
 
-// writeStatus writes the readiness, and facts from the Host's report, to the status.
+// writeStatus writes the readiness to the status, together with facts from the Host's report.
 func writeStatus(in *input, v status.Readiness) {
 	machine := in.machine
 	if v.Reason == infrav1.ReasonProvisioned && !provisioned(machine) {
@@ -88,8 +88,8 @@ func setPaused(machine *infrav1.DroverMachine, paused bool) {
 	})
 }
 
-// addresses returns the addresses of a Host in the format that the Cluster API contract requires. The address in the
-// spec comes first, followed by the reported addresses. Invalid addresses are omitted, because a machine can report
+// addresses returns a Host's addresses in the format that the Cluster API contract requires. The address in the spec
+// comes first, followed by the reported addresses. Invalid addresses are omitted, because a machine can report
 // anything.
 func addresses(host *v1.Host) []infrav1.MachineAddress {
 	if host.Status.Machine == nil {

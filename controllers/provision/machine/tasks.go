@@ -25,10 +25,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// soon is how soon a machine is checked again after its status has been written.
+// soon is the delay before a machine is checked again after its status has been written.
 const soon = 100 * time.Millisecond
 
-// maxTaskMessage limits the length of a failed task's message in the status, in bytes.
+// maxTaskMessage is the maximum length, in bytes, of a failed task's message in the status.
 const maxTaskMessage = 2048
 
 // taskInput holds everything, apart from the task itself, that a task's instruction depends on.
@@ -39,8 +39,8 @@ type taskInput struct {
 	buckets map[string]kubeadm.Bucket
 }
 
-// actions contains, for each action, a function that translates a task into an instruction. The functions have no side
-// effects and do not set the instruction's ID. If a function returns an error, the task fails.
+// actions maps each action to a function that translates a task into an instruction. The functions have no side effects
+// and do not set the instruction's ID. If a function returns an error, the task fails.
 var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error){
 	infrav1.TaskUpdate: update,
 
@@ -53,10 +53,10 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 	infrav1.TaskEtcdJoin:     etcd,
 }
 
-// work gives the Host the tasks of a machine after its bootstrap, and reports their progress.
+// work gives a machine's tasks to the Host after the bootstrap, and reports their progress.
 //
-// A task is written to the status before its instruction is given to the Host, and its outcome is written to the status
-// before the instruction is removed. Even if the provisioner is killed in between, it therefore leaves no instruction
+// A task is written to the status before its instruction is given to the Host. The task's outcome is written to the
+// status before the instruction is removed. If the provisioner is killed in between, it therefore leaves no instruction
 // behind, and does not repeat a task that has ended. In any case, the Host's journal ensures that an instruction runs
 // only once.
 func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
@@ -88,14 +88,14 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 		}
 	}
 	if !slices.Equal(after, machine.Status.Tasks) {
-		v.Again = soon // tasks whose status has been written can now be added to or removed from the Host's instructions
+		v.Again = soon // the status has been written, so the Host's instructions can now be updated
 	}
 	machine.Status.Tasks = after
 	return v, nil
 }
 
 // workOn continues with tasks while Cluster API has paused the machine. This is necessary because an etcd restore
-// pauses the cluster, but is carried out as tasks. It returns the time after which to check again.
+// pauses the cluster but is itself carried out as tasks. workOn returns the time after which to check again.
 func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
 	v := status.Readiness{Again: lookAgain}
 	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
@@ -106,8 +106,8 @@ func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, erro
 	return v.Again, err
 }
 
-// schedule returns a Host's instructions with the tasks that have not ended, and the progress of each task. It has no
-// side effects. The bootstrap instructions and all other existing instructions stay unchanged.
+// schedule returns a Host's instructions, including instructions for the tasks that have not ended, and the progress of
+// each task. It has no side effects. It does not change the bootstrap instructions or any other existing instructions.
 func schedule(in taskInput, has protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
 	present, host := map[string]int{}, progress.OfHost(in.host, version)
 	var all []protocol.HostInstruction
@@ -137,7 +137,7 @@ func schedule(in taskInput, has protocol.HostInstructions, version string) (prot
 	return has, after
 }
 
-// stateOf returns a task's status, with an empty state if there is none.
+// stateOf returns a task's status. If the task has no status, the returned state is empty.
 func stateOf(all []infrav1.MachineTaskStatus, id string) infrav1.MachineTaskStatus {
 	for _, task := range all {
 		if task.ID == id {
@@ -166,7 +166,7 @@ func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav
 	return after
 }
 
-// lastLines returns the last lines of text, limited to n bytes.
+// lastLines returns the last lines of text. The result is at most n bytes long.
 func lastLines(text string, n int) string {
 	for text = strings.TrimSpace(text); len(text) > n; {
 		_, rest, more := strings.Cut(text, "\n")
@@ -178,7 +178,8 @@ func lastLines(text string, n int) string {
 	return text
 }
 
-// isAtWork reports whether a Host is carrying out its instructions. A Host on which only a task has failed also counts.
+// isAtWork reports whether a Host is carrying out its instructions. This includes a Host on which only a task has
+// failed.
 func isAtWork(host *v1.Host) bool {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
@@ -190,7 +191,8 @@ func isAtWork(host *v1.Host) bool {
 	return ready.Reason == v1.ReasonInstalling
 }
 
-// setTasksSucceeded summarizes the tasks of a machine in a condition, which is present while there are tasks.
+// setTasksSucceeded sets a condition that summarizes a machine's tasks. The condition exists only while the machine has
+// tasks.
 func setTasksSucceeded(machine *infrav1.DroverMachine) {
 	condition := metav1.Condition{Type: infrav1.ConditionTasksSucceeded, Status: metav1.ConditionTrue, Reason: infrav1.ReasonTasksSucceeded, Message: "all tasks have succeeded", ObservedGeneration: machine.Generation}
 	for _, task := range slices.Backward(machine.Status.Tasks) {

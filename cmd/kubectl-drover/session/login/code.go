@@ -23,7 +23,7 @@ import (
 const (
 	// callbackPath is the path of the redirect URI.
 	callbackPath = "/callback"
-	// pageLimit is how long the browser may take to load the last page.
+	// pageLimit is the maximum time that the browser may take to load the last page.
 	pageLimit = 5 * time.Second
 )
 
@@ -47,7 +47,7 @@ func (i *Issuer) Code(ctx context.Context, show func(url string)) (*Session, err
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageLimit)
 		defer cancel()
-		if server.Shutdown(ctx) != nil { // waits for the last page
+		if server.Shutdown(ctx) != nil { // waits until the last page has been sent
 			_ = server.Close()
 		}
 	}()
@@ -65,17 +65,17 @@ type result struct {
 	err     error
 }
 
-// callback handles the redirect request, once.
+// callback handles the redirect request. It accepts only one such request.
 type callback struct {
 	issuer                 *Issuer
-	ctx                    context.Context // the command's context, because the browser may close the connection
+	ctx                    context.Context // the command's context, which outlives the request
 	oauth                  oauth2.Config
 	state, nonce, verifier string
 	used                   atomic.Bool
 	done                   chan result
 }
 
-// ServeHTTP implements http.Handler. A request without the right state was sent by another page and must not end the
+// ServeHTTP implements http.Handler. A request with a wrong state comes from an unrelated page and must not end the
 // sign-in.
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -127,7 +127,6 @@ func (c *callback) redeem(query url.Values) (*Session, error) {
 	return c.issuer.session(c.ctx, token, c.nonce)
 }
 
-// once reports whether no parameter occurs more than once.
 func once(query url.Values) bool {
 	for _, values := range query {
 		if len(values) != 1 {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// Device signs a user in with a browser on any computer (RFC 8628). The user opens a URL in that browser and enters a
+// Device signs a user in with a browser on any computer (RFC 8628). The user opens a URL in the browser and enters a
 // code. Device calls show with the URL and the code.
 func (i *Issuer) Device(ctx context.Context, show func(url, code string)) (*Session, error) {
 	if i.metadata.Device == "" {

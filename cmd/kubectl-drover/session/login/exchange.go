@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// ForCluster exchanges a session's token for a token that is valid only for one Cluster, <namespace>/<name> (RFC 8693).
+// ForCluster exchanges a session's token for a token that is valid only for the Cluster <namespace>/<name> (RFC 8693).
 // The new token becomes invalid when the session ends.
 func (i *Issuer) ForCluster(ctx context.Context, s *Session, cluster string) (token string, until time.Time, err error) {
 	return i.ForAudience(ctx, s, "cluster:"+cluster)
 }
 
 // ForAudience exchanges a session's token for a token with a different audience. If the audience is the URL of a
-// Cluster at the hub, the token is for the Cluster's own address.
+// Cluster on the hub, the token is valid for the Cluster's own address.
 func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (token string, until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// clientID is the public client that every hub accepts without registration.
+	// clientID identifies the public OAuth client that every hub accepts without registration.
 	clientID = "kubectl"
 	// scopeOffline requests a refresh token.
 	scopeOffline = "offline_access"
@@ -31,7 +31,7 @@ const (
 	// request.
 	maxResponse  = 8 << 20
 	requestLimit = 30 * time.Second
-	// maxPause is the longest pause between polls that a hub can request, in seconds.
+	// maxPause is the longest pause between polls, in seconds, that a hub can request.
 	maxPause = 5
 )
 
@@ -51,9 +51,9 @@ type metadata struct {
 	NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
 }
 
-// Issuer is a hub that users sign in to. Create one with Discover.
+// Issuer is the issuer of a hub that users sign in to. Create one with Discover.
 type Issuer struct {
-	// URL is the URL of the hub. CA is in PEM. If it is empty, the computer's own CAs are trusted.
+	// URL is the URL of the hub. CA is the hub's CA in PEM format. If CA is empty, the computer's own CAs are trusted.
 	URL string
 	CA  []byte
 
@@ -63,8 +63,8 @@ type Issuer struct {
 	client   *http.Client
 }
 
-// ParseURL normalizes the URL of a hub to the form of an issuer URL: https, in lower case, without port 443 and without
-// a trailing slash.
+// ParseURL normalizes the URL of a hub to the form of an issuer URL. The issuer URL uses https, is in lower case, and
+// contains neither port 443 nor a trailing slash.
 func ParseURL(raw string) (string, error) {
 	if !strings.Contains(raw, "://") {
 		raw = "https://" + raw
@@ -77,8 +77,8 @@ func ParseURL(raw string) (string, error) {
 	return u.String(), nil
 }
 
-// Discover reads the metadata of a hub's issuer. Every endpoint must be at the hub itself, so that no token reaches
-// another server.
+// Discover reads the metadata of a hub's issuer. All endpoints must belong to the hub itself, so that no token is sent
+// to another server.
 func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	client, err := Client(ca)
 	if err != nil {
@@ -105,7 +105,7 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	i.verifier = provider.Verifier(&oidc.Config{ClientID: clientID})
 	i.oauth = oauth2.Config{
 		ClientID: clientID, Scopes: []string{oidc.ScopeOpenID},
-		// The style is set explicitly. If x/oauth2 had to detect it, it would redeem a code twice.
+		// Set the style explicitly. To detect the style, x/oauth2 would redeem the code twice.
 		Endpoint: oauth2.Endpoint{AuthURL: m.Authorization, TokenURL: m.Token, DeviceAuthURL: m.Device, AuthStyle: oauth2.AuthStyleInParams},
 	}
 	if slices.Contains(m.Scopes, scopeOffline) {
@@ -114,7 +114,7 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	return i, nil
 }
 
-// undiscovered explains what to do if the metadata of a hub could not be read.
+// undiscovered explains what to do if the metadata of a hub cannot be read.
 func undiscovered(issuer string, err error) error {
 	var other *oidc.IssuerMismatchError
 	if errors.As(err, &other) {
@@ -135,8 +135,8 @@ func (i *Issuer) context(ctx context.Context) context.Context {
 	return oidc.ClientContext(ctx, i.client)
 }
 
-// session makes the checks that OpenID Connect requires of a client, and returns a session from the issuer's response.
-// nonce is empty if the request had no nonce.
+// session performs the checks that OpenID Connect requires of a client, and creates a session from the issuer's
+// response. nonce is empty if the request contained no nonce.
 func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string) (*Session, error) {
 	raw, _ := token.Extra("id_token").(string)
 	if raw == "" {
@@ -161,8 +161,8 @@ func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string)
 	return s, nil
 }
 
-// Refresh renews a session with a new token for the same user. The error matches ErrRefused if the issuer refuses the
-// renewal.
+// Refresh renews a session. The new token must belong to the same user. The error matches ErrRefused if the issuer
+// refuses the renewal.
 func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 	if s.Refresh == "" {
 		return nil, fmt.Errorf("%w: the hub gave no refresh token", ErrRefused)
@@ -188,7 +188,7 @@ func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 	return next, nil
 }
 
-// patiently retries f a few times while the hub is unavailable, because a replica may be starting or stopping.
+// patiently retries a request a few times while the hub is unavailable, because a replica may be starting or stopping.
 func (i *Issuer) patiently(ctx context.Context, ask func() (*oauth2.Token, error)) (*oauth2.Token, error) {
 	for pauses := 3; ; pauses-- {
 		token, err := ask()
@@ -247,7 +247,7 @@ func Client(ca []byte) (*http.Client, error) {
 	return &http.Client{Transport: bounded{transport}, Timeout: requestLimit, CheckRedirect: stay}, nil
 }
 
-// bounded truncates responses to maxResponse.
+// bounded limits responses to maxResponse.
 type bounded struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

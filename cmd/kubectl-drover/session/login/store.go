@@ -22,37 +22,39 @@ import (
 )
 
 const (
-	// margin is how long before its expiration a token is no longer used. Requests take time, and clocks differ.
+	// margin is the remaining validity below which a token is no longer used. It allows for the duration of requests
+	// and for differences between clocks.
 	margin = 30 * time.Second
 	// lockPause is the polling interval for a lock that another process holds.
 	lockPause = 50 * time.Millisecond
-	// lockNotice is how long the user is not told about the wait for a lock. A refresh of a token takes less time.
+	// lockNotice is how long a command waits for a lock before it tells the user that it is waiting. Refreshing a token
+	// normally takes less time.
 	lockNotice = 2 * time.Second
 	// maxSession is the maximum size of a session file, in bytes.
 	maxSession = 1 << 20
 )
 
-// ErrSignedOut is returned when the user has no session at a hub.
+// ErrSignedOut is returned when the user has no session for a hub.
 var ErrSignedOut = errors.New("you are not signed in")
 
 // Session holds the tokens of a user who has signed in to a hub.
 type Session struct {
 	Issuer string `json:"issuer"`
-	// CA is the hub's CA, in PEM. If it is empty, the computer's own CAs are trusted.
+	// CA is the hub's CA in PEM format. If it is empty, the computer's own CAs are trusted.
 	CA []byte `json:"ca,omitempty"`
-	// Token identifies the user until Expires, according to this computer's clock.
+	// Token identifies the user. It is valid until Expires according to this computer's clock.
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
 	// Refresh is the refresh token, or empty if the hub issued none.
 	Refresh string `json:"refresh,omitempty"`
-	// Direct holds the tokens for Clusters' own addresses, by <namespace>/<name>.
+	// Direct holds the tokens for Clusters' own addresses. The keys have the form <namespace>/<name>.
 	Direct map[string]DirectToken `json:"direct,omitempty"`
 	// Notice is a message from the hub about the login. It is shown once and is not stored.
 	Notice string `json:"-"`
 	// UserAgent is the User-Agent header of the plugin. It is not stored.
 	UserAgent string `json:"-"`
-	// Client authenticates the requests of a user who has not signed in, using the kubeconfig's entry User. Neither
-	// Client nor User is stored. In this case, Issuer is only the address of the hub.
+	// Client sends authenticated requests for a user who has not signed in. It uses the kubeconfig's user entry User.
+	// If Client is set, Issuer is only the address of the hub. Client and User are not stored.
 	Client *http.Client `json:"-"`
 	User   string       `json:"-"`
 }
@@ -62,23 +64,24 @@ type DirectToken struct {
 	Token string    `json:"token"`
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
-	// Tried is when the last unsuccessful request for a new token was sent to the hub.
+	// Tried is the time of the last failed request for a new token.
 	Tried time.Time `json:"tried,omitzero"`
 }
 
 // Last returns the time after which the token should no longer be used.
 func (t DirectToken) Last() time.Time { return t.Until.Add(-margin) }
 
-// Usable reports whether the token remains valid for a while.
+// Usable reports whether the token can still be used.
 func (t DirectToken) Usable(now time.Time) bool { return t.Token != "" && now.Before(t.Last()) }
 
 // Half returns the time at which half of the token's lifetime has passed.
 func (t DirectToken) Half() time.Time { return t.From.Add(t.Until.Sub(t.From) / 2) }
 
-// maxDirect is the maximum number of such tokens in a session. Each of them is as long as the session's own token.
+// maxDirect is the maximum number of tokens for Clusters' own addresses in a session. Each of these tokens is as long
+// as the session's own token.
 const maxDirect = 64
 
-// KeepDirect stores a token for a Cluster's own address in the session at an issuer.
+// KeepDirect stores a token for a Cluster's own address in the session for an issuer.
 func (s Store) KeepDirect(ctx context.Context, issuer, cluster string, token DirectToken) error {
 	return s.Change(ctx, issuer, func(before *Session) (*Session, error) {
 		if before == nil {
@@ -95,13 +98,13 @@ func (s Store) KeepDirect(ctx context.Context, issuer, cluster string, token Dir
 	})
 }
 
-// Claims are the claims of a token that identify its user.
+// Claims holds the claims that identify a token's user.
 type Claims struct {
 	Subject string   `json:"sub"`
 	Groups  []string `json:"groups"`
 }
 
-// Claims returns the claims of the token. The token was verified when it was received.
+// Claims returns the claims in the token. The token was verified when it was received.
 func (s *Session) Claims() Claims {
 	var c Claims
 	if parts := strings.Split(s.Token, "."); len(parts) == 3 {
@@ -120,7 +123,7 @@ func (s *Session) usable(now time.Time) bool { return now.Before(s.Until()) }
 type Store struct {
 	Dir string
 	Now func() time.Time
-	// Waiting is called if a change waits longer than lockNotice for another process. If it is nil, the wait is silent.
+	// Waiting is called if a change has to wait for another process for longer than lockNotice. It may be nil.
 	Waiting func(issuer string)
 }
 
@@ -129,7 +132,7 @@ func (s Store) file(issuer string) string {
 	return filepath.Join(s.Dir, hex.EncodeToString(sum[:16])+".json")
 }
 
-// Load returns the session at an issuer, or an error that matches ErrSignedOut.
+// Load returns the session for an issuer, or an error that matches ErrSignedOut.
 func (s Store) Load(issuer string) (*Session, error) {
 	session, err := read(s.file(issuer))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && session.Issuer != issuer {
@@ -138,7 +141,8 @@ func (s Store) Load(issuer string) (*Session, error) {
 	return session, err
 }
 
-// read reads a session from a file. For a damaged file it returns an empty session, so that the user signs in again.
+// read reads a session from a file. If the file is damaged, it returns an empty session, so that the user has to sign
+// in again.
 func read(file string) (*Session, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -180,8 +184,9 @@ func (s Store) List() ([]*Session, error) {
 	return sessions, nil
 }
 
-// Fresh returns the session at an issuer, with a token that remains valid for a while. If there is no such session, one
-// process calls renew, and other processes wait for it. renew gets the old session, or nil if there is none.
+// Fresh returns the session for an issuer. It ensures that the session's token is not about to expire. If the session
+// has to be renewed, one process calls renew, and other processes wait for the result. renew receives the old session,
+// or nil if there is none.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
 		return session, nil
@@ -202,8 +207,8 @@ func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Cont
 	return fresh, nil
 }
 
-// Change replaces the session at an issuer with the result of change. change gets nil if there is no session. No other
-// process can change the session at the same time.
+// Change replaces the session for an issuer with the result of change. change receives nil if there is no session. No
+// other process can change the session at the same time.
 func (s Store) Change(ctx context.Context, issuer string, change func(*Session) (*Session, error)) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory for sessions: %w", err)
@@ -222,7 +227,7 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	if err != nil {
 		return fmt.Errorf("wait for another command that signs in to %s: %w", issuer, err)
 	}
-	defer func() { _ = lock.Unlock() }() // the operating system also releases the lock when the process ends
+	defer func() { _ = lock.Unlock() }() // the operating system also releases the lock when the process exits
 	before, err := s.Load(issuer)
 	if err != nil && !errors.Is(err, ErrSignedOut) {
 		return err
@@ -239,7 +244,7 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	return s.write(after)
 }
 
-// close makes an existing directory accessible only to its owner.
+// close makes an existing directory accessible only to the directory's owner.
 func (s Store) close() error {
 	dir, err := os.OpenRoot(s.Dir)
 	if err != nil {
@@ -248,7 +253,7 @@ func (s Store) close() error {
 	return errors.Join(dir.Chmod(".", 0o700), dir.Close())
 }
 
-// write atomically replaces a session's file. Only its owner may read the file.
+// write atomically replaces the file that stores a session. Only the file's owner may read the file.
 func (s Store) write(session *Session) error {
 	raw, err := json.Marshal(session)
 	if err != nil {
