@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// added returns the path of a field that another field manager has added to the object, and the name of that manager.
-// It returns "" if there is no such field. Metadata and status do not count. Applying the object does not remove such a
-// field, although the field can defeat the object's purpose, for example by limiting a quota's scopes or adding a
-// condition to a policy.
+// added returns the path of a field that another field manager has added to the object, and the name of that
+// manager. It returns "" if no such field exists. It ignores metadata and status. Server-side apply leaves such a
+// field in place, although the field can defeat the object's purpose, for example by restricting a quota to some
+// scopes or by adding a condition to a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {
@@ -43,13 +43,13 @@ func added(managed []metav1.ManagedFieldsEntry) string {
 func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
 	var fields map[string]any
 	if f.FieldsV1 != nil {
-		_ = json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) // the API server wrote it
+		_ = json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) // the API server always stores valid JSON here
 	}
 	return fields
 }
 
-// beside returns the path of a field that is in "theirs" but not in "ours". It omits the keys of lists, because they
-// can contain values.
+// beside returns the path of a field that is in theirs but not in ours. It omits the keys of list items from the
+// path, because they can contain values.
 func beside(theirs, ours map[string]any) string {
 	for _, key := range slices.Sorted(maps.Keys(theirs)) {
 		if key == "." {

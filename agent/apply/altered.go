@@ -15,11 +15,12 @@ import (
 
 const rbacGroup = "rbac.authorization.k8s.io"
 
-// alteredField returns the path of a field that the API server stored differently from how it was applied, or "" if
-// there is none. Admission in the member may change an object without leaving a trace in its managed fields.
+// alteredField returns the path of a field that the API server stored with a different value than the agent applied,
+// or "" if there is no such field. Admission in the member can change an object without leaving a trace in its
+// managed fields.
 //
-// Added labels and annotations, the status and the API server's defaults do not count. The path contains no index and
-// no key of a Secret's data.
+// It ignores additional labels and annotations, the status, and the API server's defaults. The path contains neither
+// list indexes nor keys of a Secret's data.
 func alteredField(kind string, body, answer []byte) (string, error) {
 	var sent, stored map[string]any
 	if err := json.Unmarshal(body, &sent); err != nil {
@@ -37,7 +38,7 @@ func alteredField(kind string, body, answer []byte) (string, error) {
 			}
 		}
 	}
-	if kind == kindNamespace { // the set only joins this object and does not own it
+	if kind == kindNamespace { // sets share Namespaces and do not own them
 		return "", nil
 	}
 	setDefaults(kind, sent)
@@ -58,10 +59,10 @@ func below(object map[string]any, path ...string) any {
 	return value
 }
 
-// comparison compares an object in the form in which it was applied with the form in which it was stored.
+// comparison compares an applied object of the given kind with the stored version of that object.
 type comparison struct{ kind string }
 
-// evolves reports whether the kind's fields differ between versions of the API server.
+// evolves reports whether the fields of the kind differ between Kubernetes versions.
 func (c comparison) evolves() bool {
 	return c.kind == kindPlan || c.kind == "ValidatingAdmissionPolicy" || c.kind == "ValidatingAdmissionPolicyBinding"
 }
@@ -96,7 +97,8 @@ func (c comparison) differ(sent, stored map[string]any) string {
 	return ""
 }
 
-// equal compares two values. path leads from the values to the difference, if the location is known.
+// equal compares two values. If they differ, path is the location of the difference within the values, or "" if the
+// location is unknown.
 func (c comparison) equal(sent, stored any) (path string, same bool) {
 	switch mine := sent.(type) {
 	case map[string]any:
@@ -121,7 +123,8 @@ func (c comparison) equal(sent, stored any) (path string, same bool) {
 	return "", reflect.DeepEqual(sent, stored) || c.equalAmounts(sent, stored)
 }
 
-// equalAmounts reports whether two quantities are the same amount, even if they are written differently.
+// equalAmounts reports whether two resource quantities are equal, even if they are written differently, such as
+// 1000m and 1.
 func (c comparison) equalAmounts(sent, stored any) bool {
 	if c.kind != kindQuota && c.kind != kindLimitRange {
 		return false
@@ -131,8 +134,8 @@ func (c comparison) equalAmounts(sent, stored any) bool {
 	return err == nil && invalid == nil && mine.Cmp(theirs) == 0
 }
 
-// mayAdd reports whether the API server may have added a field with this value. For kinds that evolve, defaults are
-// scalars or empty.
+// mayAdd reports whether the value may be a default that the API server added. Only nil and empty lists count as
+// defaults, except for kinds that evolve. The defaults of those kinds may also be scalars or empty objects.
 func (c comparison) mayAdd(value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -155,7 +158,7 @@ func isZero(value any) bool {
 	return value == nil || reflect.ValueOf(value).IsZero()
 }
 
-// setDefaults fills in missing fields as API servers do.
+// setDefaults sets the defaults that an API server would set.
 func setDefaults(kind string, o map[string]any) {
 	switch kind {
 	case kindRoleBinding, kindClusterRoleBinding:
@@ -222,7 +225,6 @@ func setDefault(o map[string]any, key string, value any) {
 	}
 }
 
-// elements returns the objects of a list.
 func elements(list any) []map[string]any {
 	all, _ := list.([]any)
 	var objects []map[string]any

@@ -25,7 +25,7 @@ import (
 
 // Options configure an Applier.
 type Options struct {
-	// Client sends requests to the API server. It decodes metadata only.
+	// Client sends requests to the API server. It decodes only the metadata of objects.
 	Client  rest.Interface
 	Objects *kube.Objects
 	Secrets *kube.Secrets // Secrets in the agent's namespace
@@ -38,12 +38,13 @@ type Options struct {
 	// Await blocks until a leader may start. It returns false if ctx ends first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool
-	// Now is the clock. It defaults to time.Now.
+	// Now returns the current time. It defaults to time.Now.
 	Now func() time.Time
 	Log logr.Logger
 }
 
-// Applier keeps sets applied while its replica leads. It is the http.Handler for paths below protocol.PathSets.
+// Applier applies sets and repairs drift while its replica is the leader. It is the http.Handler for paths below
+// protocol.PathSets.
 type Applier struct {
 	options    Options
 	leadership atomic.Pointer[leadership] // nil while another replica leads
@@ -64,7 +65,7 @@ func New(o Options) *Applier {
 	return &Applier{options: o}
 }
 
-// Lead keeps sets applied until ctx ends.
+// Lead applies sets and repairs drift until ctx ends.
 func (a *Applier) Lead(ctx context.Context) {
 	l := newLeadership(ctx, a.options)
 	l.unclaimed = a.setUnclaimed
@@ -80,7 +81,7 @@ func (a *Applier) Lead(ctx context.Context) {
 	a.lookForLeft(ctx)
 }
 
-// removeTimeout limits how long to wait for the leader to read the existing sets and objects.
+// removeTimeout is how long RemoveAll waits for the leader to read the existing sets and objects.
 const removeTimeout = 20 * time.Second
 
 // RemoveAll removes all sets and returns the objects that it could not remove. It returns leader.ErrNotLeading while

@@ -5,21 +5,21 @@ package apply
 
 import "time"
 
-// Limits on repairs of one object. Once the budget is used up, each repair waits longer than the last, so a fight with
-// another controller costs little.
+// These limits apply to the repairs of each object. Once the budget is used up, the delay before the next repair
+// grows with each repair, so a fight with another controller causes little load.
 const (
 	budgetSpan    = time.Minute
 	budgetRepairs = 10
-	fightRepairs  = 3 // within budgetSpan
+	fightRepairs  = 3 // number of repairs within budgetSpan that counts as a fight
 	firstPenalty  = 10 * time.Second
 	maxPenalty    = 5 * time.Minute
 )
 
-// budget limits the rate at which one object is repaired. The zero value is a full budget.
+// budget limits the rate at which an object is repaired. The zero value is an unused budget.
 type budget struct {
-	repairs []time.Time // times of the last repairs, at most budgetRepairs
+	repairs []time.Time // times of the most recent repairs, at most budgetRepairs
 	penalty time.Duration
-	cause   string // why the last repair was needed; the repaired object no longer shows this
+	cause   string // why the last repair was needed; the repaired object no longer shows the reason
 }
 
 // wait returns the delay before the next repair.
@@ -54,7 +54,7 @@ func (b *budget) spend(now time.Time) {
 	}
 }
 
-// fighting reports whether something repeatedly reverts the object.
+// fighting reports whether another client keeps reverting the object.
 func (b *budget) fighting(now time.Time) bool {
 	if b.cooldown(now) <= 0 {
 		return false
@@ -66,8 +66,8 @@ func (b *budget) fighting(now time.Time) bool {
 	return n >= fightRepairs && b.repairs[n-1].Sub(b.repairs[n-fightRepairs]) < budgetSpan
 }
 
-// cooldown returns the time until the budget resets if there is no further repair. The result is 0 or less if the
-// budget has already been reset.
+// cooldown returns the time until the budget is reset, provided that the object needs no further repair. The result
+// is 0 or negative once the budget may be reset.
 func (b *budget) cooldown(now time.Time) time.Duration {
 	if b == nil || len(b.repairs) == 0 {
 		return 0

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// checkpointEntry is the queue entry for the hub's checkpoint, and the key of its published line. It is not a valid set
-// ID.
+// checkpointEntry is the queue entry for the hub's checkpoint and the key under which the checkpoint is published.
+// It is not a valid set ID, so it cannot collide with a set.
 const checkpointEntry = "//"
 
 const (
@@ -23,15 +23,15 @@ const (
 	keyCheckpoint    = "checkpoint"
 )
 
-// hubHistory is the hub's position in its own history, in the form of its latest checkpoint.
+// hubHistory holds the hub's latest checkpoint, which marks a position in the hub's history.
 type hubHistory struct {
 	mu     sync.Mutex // guards value
 	value  string
-	secret *corev1.Secret // the stored Secret without its data; nil if none is known. Only the queue's goroutine uses it.
+	secret *corev1.Secret // the stored Secret without its data, or nil if unknown; only used while checkpointEntry is handled
 }
 
-// reached records the checkpoint that came with a set. The checkpoint is stored a little later, so that no set has to
-// wait for the write.
+// reached records the checkpoint from the query of a set request. The checkpoint is stored in the background, so the
+// request does not wait for the write.
 func (l *leadership) reached(query url.Values) {
 	checkpoint := query.Get(protocol.QueryCheckpoint)
 	if !protocol.ValidCheckpoint(checkpoint) || !l.hub.set(checkpoint) {
@@ -41,8 +41,7 @@ func (l *leadership) reached(query url.Values) {
 	l.queue.Add(checkpointEntry)
 }
 
-// reconcileOther reconciles a queue entry that does not stand for a set. It reports whether the given entry is of this
-// kind.
+// reconcileOther handles a queue entry that is not a set ID. It returns false if id is a set ID.
 func (l *leadership) reconcileOther(id string) bool {
 	switch id {
 	case orphans:
@@ -57,7 +56,7 @@ func (l *leadership) reconcileOther(id string) bool {
 	return true
 }
 
-// set replaces the checkpoint unless the given one is the same or older, and reports whether it did so.
+// set replaces the checkpoint if the given checkpoint is newer, and reports whether it was replaced.
 func (c *hubHistory) set(value string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +73,7 @@ func (c *hubHistory) get() string {
 	return c.value
 }
 
-// loadHistory reads the checkpoint that a former leader stored.
+// loadHistory reads the checkpoint that a previous leader stored.
 func (l *leadership) loadHistory(ctx context.Context) error {
 	secret, err := l.options.Secrets.Get(ctx, checkpointSecret)
 	if apierrors.IsNotFound(err) {
@@ -91,7 +90,6 @@ func (l *leadership) loadHistory(ctx context.Context) error {
 	return nil
 }
 
-// saveCheckpoint stores the checkpoint.
 func (l *leadership) saveCheckpoint(ctx context.Context) {
 	value := l.hub.get()
 	if value == "" { // everything has been removed in the meantime

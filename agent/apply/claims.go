@@ -3,8 +3,8 @@
 
 package apply
 
-// claim makes the set the owner of an object. If another set owns the object, claim returns false and the ID of that
-// set.
+// claim makes the set the owner of an object. If another set owns the object, claim returns the ID of that set and
+// false.
 func (l *leadership) claim(r ref, s *localSet) (owner string, ok bool) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -21,7 +21,7 @@ func (l *leadership) claim(r ref, s *localSet) (owner string, ok bool) {
 	return s.id, true
 }
 
-// unclaim gives up the objects that the set no longer contains, and returns them.
+// unclaim ends the set's ownership of objects that are not in wanted, and returns those objects.
 func (l *leadership) unclaim(s *localSet, wanted map[ref]bool) (given []ref) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -23,7 +23,7 @@ type item struct {
 	from *unstructured.Unstructured // the object that body encodes
 	body []byte
 	hash [sha256.Size]byte
-	uid  types.UID           // required UID of the object; empty for any
+	uid  types.UID           // UID that the object must have; empty if any UID is allowed
 	hard corev1.ResourceList // the limits of a quota that Drover owns; nil for any other object
 	role string              // the ClusterRole that the object binds; empty for other objects
 }
@@ -41,8 +41,8 @@ func newItem(r ref, o *unstructured.Unstructured) (item, error) {
 	return it, err
 }
 
-// noVersion is a resource version that no object has. If an object is applied with this version, the API server creates
-// the object, but does not change an existing one.
+// noVersion is a resource version that no object has. When an object is applied with this version, the API server
+// creates the object if it does not exist, and reports a conflict otherwise.
 const noVersion = "1"
 
 // bodyWith returns the body with an additional metadata field that the API server treats as a precondition.
@@ -77,9 +77,10 @@ func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
 	return hard, nil
 }
 
-// phases groups the objects in the order in which they are applied: namespaces, other objects, quotas that shrink, and
-// quotas that grow. As a result, an amount that moves between namespaces is never granted twice. A quota that both
-// shrinks and grows is applied twice, first with the amounts that shrink.
+// phases groups the objects in the order in which they are applied: namespaces, other objects, quotas that shrink,
+// and quotas that grow. With this order, an amount that moves from one namespace to another is never granted twice.
+// A quota that shrinks for some resources and grows for others is applied twice. The first time, only the reductions
+// are applied.
 func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
 	var out [4][]item
 	for _, it := range items {
@@ -107,7 +108,7 @@ func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error
 	return out, nil
 }
 
-// change reports whether a quota shrinks, and whether it grows. A limit on a resource that was not limited before
+// change reports whether a quota shrinks and whether it grows. A limit on a resource that was previously unlimited
 // counts as growth.
 func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	for name, amount := range wanted {
@@ -124,7 +125,7 @@ func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	return shrinks, grows
 }
 
-// lesser returns a quota with the smaller of the current and the desired amount of each resource.
+// lesser returns a quota that limits each resource to the smaller of its current and its desired amount.
 func (it item) lesser(held corev1.ResourceList) (item, error) {
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(it.body); err != nil {

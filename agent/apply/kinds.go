@@ -25,8 +25,8 @@ const (
 	kindRoleBinding        = "RoleBinding"
 )
 
-// catalogue maps the name of a kind to the kind. The agent's ClusterRole allows these kinds, and the agent watches
-// them. It delivers no other kinds, regardless of what the hub sends.
+// catalogue contains the kinds of objects that the agent may apply, by name. The agent watches these kinds, and its
+// ClusterRole grants access to them. The agent rejects objects of any other kind that the hub sends.
 type catalogue map[string]protocol.ObjectKind
 
 func newCatalogue() catalogue {
@@ -40,7 +40,7 @@ func newCatalogue() catalogue {
 // ref identifies an object.
 type ref struct{ kind, namespace, name string }
 
-// String returns the name of the object as it appears in a state.
+// String returns the object's name in the form that is used in set states.
 func (r ref) String() string {
 	if r.namespace == "" {
 		return r.kind + " " + r.name
@@ -61,12 +61,12 @@ func (c catalogue) refOf(o *unstructured.Unstructured) (ref, error) {
 	return r, nil
 }
 
-// path returns the API path of an object.
 func (c catalogue) path(r ref) string {
 	return collection(c[r.kind], r.namespace) + "/" + r.name
 }
 
-// collection returns the API path of all objects of a kind, or of the objects in one namespace.
+// collection returns the API path of the objects of a kind, either in one namespace or, if the namespace is empty,
+// in all namespaces.
 func collection(k protocol.ObjectKind, namespace string) string {
 	root := "/apis/" + k.APIVersion
 	if k.APIVersion == "v1" {

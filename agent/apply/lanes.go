@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// quickLane is the maximum number of writes in flight that are not overdue, and slowLane is the maximum number of
-	// overdue writes. API servers count all of these writes against the limit for the agent.
+	// quickLane is the maximum number of concurrent writes that are not yet overdue. slowLane is the maximum number
+	// of concurrent writes that are overdue. API servers count both against the agent's concurrency limit.
 	quickLane = 16
 	slowLane  = 48
-	// probeLane is the maximum number of writes in the slow lane that probe places that hang.
+	// probeLane is the maximum number of writes in the slow lane that probe hanging places.
 	probeLane = 32
 	// overdue is how long a write may stay in the quick lane.
 	overdue = 200 * time.Millisecond
 	// hangTime is how long a write may wait for a response before its place counts as hanging.
 	hangTime = 2 * time.Second
-	// writeTimeout is the timeout of a write. It leaves enough time for the write even if an admission webhook fails
-	// open after its default timeout of 10 s.
+	// writeTimeout is the timeout for one write. It exceeds the default webhook timeout of 10 s, so a write still
+	// succeeds if a webhook that fails open does not respond.
 	writeTimeout = 15 * time.Second
 	// troubleMemory is how long a hanging place is remembered after the last write to that place.
 	troubleMemory = 10 * time.Minute
@@ -49,12 +49,12 @@ func (e *hangingError) Error() string {
 		e.place)
 }
 
-// lanes controls when writes may start, so that writes that hang do not delay writes to other places.
+// lanes limits concurrent writes so that hanging writes to one place do not delay writes to other places.
 //
-// A write starts in the quick lane. When it is overdue, it moves to the slow lane. If the slow lane is full, the write
-// is canceled. Other writes to the same place wait for the response to an overdue write. If there is no response after
-// hangTime, the place counts as hanging. Writes to such a place are refused, except for one write at a time that probes
-// whether the place still hangs.
+// A write starts in the quick lane and moves to the slow lane when it is overdue. If the slow lane is full, the
+// overdue write is canceled. Other writes to the same place wait until the overdue write ends. If the API server
+// does not respond within hangTime, the place counts as hanging. Writes to a hanging place are refused, except for
+// one probe at a time, which checks whether the place still hangs.
 type lanes struct {
 	quick, slow chan struct{}
 	// recovered is called when a place responds again. It receives the IDs of the sets whose writes to that place were
@@ -63,16 +63,16 @@ type lanes struct {
 
 	mu      sync.Mutex // guards the fields below
 	trouble map[string]*trouble
-	probes  int // writes to places that hang
+	probes  int // number of current writes to hanging places
 }
 
 // trouble is the state of a place that has an overdue write, or whose last write was overdue when it ended.
 type trouble struct {
-	running int // overdue writes
+	running int // number of overdue writes in progress
 	hangs   bool
-	again   time.Time       // when the next write may check whether the place still hangs
-	refused map[string]bool // set IDs
-	changed chan struct{}   // closed when the place hangs or responds
+	again   time.Time       // earliest time of the next probe
+	refused map[string]bool // IDs of the sets whose writes were refused
+	changed chan struct{}   // closed when the place starts to hang or responds
 }
 
 func newLanes(recovered func(ids []string)) *lanes {
@@ -82,7 +82,7 @@ func newLanes(recovered func(ids []string)) *lanes {
 	}
 }
 
-// admitted is a write in a lane. lanes.mu guards it.
+// admitted is a write that a lane has admitted. lanes.mu guards its fields.
 type admitted struct {
 	place   string
 	lane    chan struct{}
@@ -95,8 +95,8 @@ type admitted struct {
 	timer   *time.Timer
 }
 
-// do runs a write to a place for a set as soon as the lanes admit the write. The error is a hangingError if the place
-// hangs.
+// do calls write as soon as a lane admits the write. The parameter id is the ID of the set that the object belongs
+// to. The error is a hangingError if the place hangs.
 func (l *lanes) do(ctx context.Context, place, id string, write func(context.Context) error) error {
 	for {
 		probe, wait, err := l.admit(place, id)
@@ -157,7 +157,6 @@ func (l *lanes) troubled(place string) bool {
 	return l.trouble[place] != nil
 }
 
-// run runs a write that a lane has admitted.
 func (l *lanes) run(ctx context.Context, w *admitted, write func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -203,7 +202,7 @@ func (l *lanes) delay(w *admitted) {
 	}
 }
 
-// hang records that the place of a write hangs.
+// hang marks the place of a write as hanging.
 func (l *lanes) hang(w *admitted) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,7 +211,7 @@ func (l *lanes) hang(w *admitted) {
 	}
 }
 
-// hang sets the place's state to hanging. The caller must hold lanes.mu.
+// hang marks the place as hanging until the next probe at the given time. The caller must hold lanes.mu.
 func (t *trouble) hang(again time.Time) {
 	t.again = again
 	if !t.hangs {
@@ -221,8 +220,8 @@ func (t *trouble) hang(again time.Time) {
 	}
 }
 
-// end takes a write out of its lane. The place counts as hanging if the write failed after hangTime or was canceled by
-// delay. stopped is true if the caller's context has ended.
+// end removes a finished write from its lane. It marks the write's place as hanging if the write failed after
+// hangTime or was canceled by delay. The parameter stopped is true if the caller's context has ended.
 func (l *lanes) end(w *admitted, err error, stopped bool) {
 	l.mu.Lock()
 	w.ended = true

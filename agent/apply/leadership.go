@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// firstRetry and maxRetry are the minimum and maximum delay before another pass over a set with problems. The delay
-	// doubles with each pass.
+	// firstRetry and maxRetry are the shortest and the longest delay before a set with problems is reconciled again.
+	// The delay doubles with each pass.
 	firstRetry = time.Second
 	maxRetry   = 5 * time.Minute
-	// share is the maximum number of objects in one set that are written at the same time.
+	// share is the maximum number of concurrent writes for one set.
 	share = 8
 	// parallelSaves is the maximum number of sets that are stored in parallel. When many sets arrive together, most of
 	// them are applied before they are stored.
 	parallelSaves = 4
-	// settle is the delay between an event and the pass, so that one pass can handle several events. The agent's own
-	// writes also cause events.
+	// settle is the delay between an event and the resulting pass, so that one pass can handle several events. The
+	// agent's own writes also cause events.
 	settle = 10 * time.Millisecond
 	// loadRetry is how long to wait after an error before the stored sets are read again.
 	loadRetry = time.Second
@@ -53,29 +53,29 @@ type leadership struct {
 	publisher publisher
 	queue     workqueue.TypedRateLimitingInterface[string] // set IDs
 	lanes     *lanes                                       // admits writes of objects
-	saves     chan struct{}                                // limits the number of sets that are being stored
+	saves     chan struct{}                                // limits the number of concurrent saves
 	ctx       context.Context                              // ends when the leadership ends
-	// ready is closed when the stored sets and the objects in the member are known.
+	// ready is closed once the stored sets and the member's objects have been read.
 	ready     chan struct{}
 	state     *state
 	hub       hubHistory
-	unclaimed func([]string) // receives the names of objects that belong to no set, after each check
+	unclaimed func([]string) // called after each check with the names of objects that belong to no set
 }
 
 // state indexes the sets and the objects that they own.
 type state struct {
 	mu        sync.Mutex // guards the fields below
 	sets      map[string]*localSet
-	asked     map[string]request         // by set ID, requests that no pass has started to handle
-	ids       map[string]string          // by label, set IDs
-	project   map[string]map[string]bool // by project, the IDs of sets that depend on its namespaces
+	asked     map[string]request         // by set ID, requests that no pass has picked up yet
+	ids       map[string]string          // set IDs by label
+	project   map[string]map[string]bool // by project, the IDs of the sets that depend on the project's namespaces
 	owners    map[ref]string             // ID of the set that owns the object
 	waiting   map[ref]map[string]bool    // IDs of other sets that contain the object
 	applied   map[ref]applied
 	roles     roleSets
-	found     map[string]time.Time // by name, ClusterRoles that belong to no set, with the time when each was last found
-	unclaimed bool                 // set if the last check found unclaimed objects
-	unseen    map[string]bool      // IDs of stored sets that have had no pass since this replica became the leader
+	found     map[string]time.Time // by name, when each ClusterRole that belongs to no set was last found
+	unclaimed bool                 // whether the last check found unclaimed objects
+	unseen    map[string]bool      // IDs of stored sets that this leader has not reconciled yet
 }
 
 func newLeadership(ctx context.Context, o Options) *leadership {
@@ -99,7 +99,7 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 	return l
 }
 
-// run keeps sets applied until the leadership ends.
+// run applies sets and repairs drift until the leadership ends.
 func (l *leadership) run() {
 	ctx := l.ctx
 	if !l.options.Await(ctx) {
@@ -127,7 +127,7 @@ func (l *leadership) run() {
 	l.work()
 }
 
-// work runs each due set in its own goroutine, and waits for all of them when the queue has shut down.
+// work reconciles each due set in its own goroutine. After the queue has shut down, work waits for all goroutines.
 func (l *leadership) work() {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -143,9 +143,9 @@ func (l *leadership) work() {
 	}
 }
 
-// collection describes the objects of a kind to watch. If the API server does not serve the kind or forbids reading it,
-// no objects of this kind have been delivered. The agent watches all namespaces, because a namespace that has left a
-// project no longer has a label.
+// collection describes which objects of a kind to watch. The collection is optional, because the agent cannot have
+// applied objects of a kind that the API server does not serve or that the agent is not allowed to read. All
+// Namespaces are watched, because a Namespace that has left a project no longer has a label.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
 		Log: l.options.Log}
@@ -194,8 +194,8 @@ func (l *leadership) adopt(one saved) {
 	l.queue.Add(id)
 }
 
-// set returns the set with the given ID, and creates it if it does not exist. Only the goroutine that reconciles the ID
-// may call it.
+// set returns the local set with the given ID, and creates it if necessary. Only the goroutine that reconciles this
+// ID may call set.
 func (l *leadership) set(id string) *localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *leadership) set(id string) *localSet {
 	return s
 }
 
-// follow registers the set, so that it is queued when its project's namespaces change or when a role that it binds
+// follow registers the set so that it is queued when its project's namespaces change or when a role that it binds
 // changes.
 func (l *leadership) follow(s *localSet) {
 	l.state.mu.Lock()
@@ -242,7 +242,7 @@ func (l *leadership) forget(s *localSet) {
 	l.publisher.Delete(s.id)
 }
 
-// changed queues the sets that are affected by a change to an object.
+// changed queues the sets that are affected by a changed object.
 func (l *leadership) changed(r ref, before, now *object) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -261,7 +261,7 @@ func (l *leadership) changed(r ref, before, now *object) {
 	}
 }
 
-// movedBetween returns the projects that gain, lose or change a namespace when a Namespace changes.
+// movedBetween returns the projects whose namespaces are affected by a change to a Namespace.
 func movedBetween(before, now *object) map[string]bool {
 	projects := map[string]bool{}
 	if before != nil && now != nil && before.project == now.project && before.uid == now.uid &&
@@ -276,8 +276,8 @@ func movedBetween(before, now *object) map[string]bool {
 	return projects
 }
 
-// drifted returns the ID of the set that needs a pass because of a changed object, or "" if there is none. The caller
-// must hold state.mu.
+// drifted returns the ID of the set that needs a pass because an object has changed, or "" if no set needs one. The
+// caller must hold state.mu.
 func (l *leadership) drifted(r ref, now *object) string {
 	id, wanted := l.state.owners[r]
 	switch last := l.state.applied[r]; {
@@ -292,7 +292,7 @@ func (l *leadership) drifted(r ref, now *object) string {
 	return l.state.ids[now.set]
 }
 
-// reconcile changes a set as requested by the hub, and runs a pass.
+// reconcile handles the hub's pending request for a set, if any, and runs a pass.
 func (l *leadership) reconcile(id string) {
 	if l.reconcileOther(id) {
 		return
@@ -311,7 +311,8 @@ func (l *leadership) reconcile(id string) {
 	}
 }
 
-// requested takes the request for a set, and reports whether there is one and whether the set is known.
+// requested removes and returns the pending request for a set. The result asked reports whether there was a request,
+// and known reports whether the set exists.
 func (l *leadership) requested(id string) (r request, asked, known bool) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -320,7 +321,7 @@ func (l *leadership) requested(id string) (r request, asked, known bool) {
 	return r, asked, l.state.sets[id] != nil
 }
 
-// take changes a set according to a request.
+// take updates a local set according to a request.
 func (l *leadership) take(s *localSet, r request) {
 	switch {
 	case r.wanted == nil:
@@ -339,18 +340,19 @@ func (l *leadership) take(s *localSet, r request) {
 // errEnded is returned if this replica is no longer the leader.
 var errEnded = errors.New("this replica of the agent no longer leads")
 
-// put accepts a set, applies it and stores it. This continues even if the caller stops waiting for the result.
+// put accepts a set, which is then applied and stored. The work continues even if the caller stops waiting for the
+// result.
 func (l *leadership) put(ctx context.Context, wanted *set.Set, content set.Content) (protocol.SetState, error) {
 	return l.ask(ctx, wanted.ID, request{wanted: wanted, content: content})
 }
 
-// remove removes a set. An unknown set may still have objects.
+// remove removes a set and its objects. Even a set that this leader does not know may have objects in the member.
 func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, error) {
 	return l.ask(ctx, id, request{})
 }
 
-// ask queues a request and waits for the result. The request replaces an earlier request for the same set if no pass
-// has started to handle that request. The error is errEnded or the error of ctx.
+// ask queues a request and waits for the result. If no pass has picked up an earlier request for the same set, the
+// new request replaces it. The error is errEnded or the error of ctx.
 func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.SetState, error) {
 	result := make(chan protocol.SetState, 1)
 	l.state.mu.Lock()
@@ -368,7 +370,7 @@ func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.Se
 	}
 }
 
-// all returns all sets, with the guards last.
+// all returns all sets, sorted by ID. The set with the guard policies comes last.
 func (l *leadership) all() []*localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// leftPrefix is the prefix of substitute IDs. A substitute ID identifies a set from an earlier agent if the set's label
-// is a hash that hides the real ID.
+// leftPrefix is the prefix of substitute IDs. A set that an earlier agent left behind gets a substitute ID if its
+// label is a hash, because the real ID cannot be derived from a hash.
 const leftPrefix = "left/"
 
 // labelOf returns the label of the set with the given ID.
@@ -30,9 +30,9 @@ func leftID(label string) string {
 	return leftPrefix + label
 }
 
-// offerLeft publishes the sets whose labels are on objects in the member, but that are not stored. Such sets come from
-// an earlier agent whose Secrets were lost. The hub sends the sets that it wants again, and the agent takes over the
-// objects in these sets. The hub deletes the other sets, because it deletes all sets that it does not know.
+// offerLeft publishes sets that are not stored, but whose labels are on objects in the member. Such sets remain if
+// the Secrets of an earlier agent were lost. If the hub still wants a set, it sends the set again, and the agent
+// takes over the set's objects. The hub deletes all sets that it does not know.
 func (l *leadership) offerLeft() {
 	_, labels := l.cache.ours()
 	for _, label := range labels {
@@ -51,8 +51,8 @@ func (l *leadership) offerLeft() {
 	}
 }
 
-// taken reports whether the label of a set belongs to another set. If so, the hub has sent the real set, and the
-// substitute must not touch the objects.
+// taken reports whether another set has the same label. If so, the hub has sent the real set, and the substitute
+// must not touch the set's objects.
 func (l *leadership) taken(s *localSet) bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -9,29 +9,28 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// localSet is a set in the member. It exists from the time when the hub first sends the set until all of the set's
-// objects have been removed. The queue hands a localSet to only one goroutine at a time. That goroutine owns the fields
-// below label.
+// localSet is a set in the member. It exists from the hub's first request until all of the set's objects have been
+// removed. Only one goroutine at a time handles a localSet. That goroutine owns the fields below label.
 type localSet struct {
 	id    string
 	label string
 
-	wanted   set.Set     // without its JSON, which is in the store
+	wanted   set.Set     // without its JSON, which only the store holds
 	content  set.Content // with the labels of the set
 	kept     kept
 	deleting bool
 	claimed  map[ref]bool
 	budgets  map[ref]*budget
-	quotas   *quotas // nil until they are read
+	quotas   *quotas // nil until they have been read
 }
 
-// quotas holds the quota of each namespace.
+// quotas holds the current quota of each namespace.
 type quotas struct {
 	held map[string]corev1.ResourceList
 }
 
-// want replaces the desired content. All objects that Drover owns entirely get the labels of the set. The agent uses
-// these labels to find objects that are no longer in the set.
+// want replaces the set's desired content. It adds the set's labels to all objects that Drover fully owns. The agent
+// uses these labels to find objects that are no longer in the set.
 func (s *localSet) want(wanted *set.Set, content set.Content) {
 	s.wanted, s.content = set.Set{ID: wanted.ID, Digest: wanted.Digest, ExpiresAt: wanted.ExpiresAt}, content
 	labels := set.Labels(wanted.ID)

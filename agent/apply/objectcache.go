@@ -27,21 +27,22 @@ type object struct {
 	uid     types.UID
 	version string
 	set     string // value of the set label; empty unless the labels say that Drover manages the object
-	// mark identifies which fields the field manager "drover" owns, and since when. It is 0 if that manager owns no
-	// fields. When another client changes one of these fields, the API server makes that client the owner. Other
-	// changes, such as a change to a quota's status, are not drift.
+	// mark is a hash of the fields that the field manager "drover" owns and of the time when it last applied them. It
+	// is 0 if that manager owns no fields. A client that changes one of these fields becomes the field's owner, so
+	// the mark changes, too. Changes that leave the mark the same, such as a change to a quota's status, are not
+	// drift.
 	mark     uint64
 	other    string // the last field manager, other than drover, that wrote the object
-	added    string // a field that another field manager has added, see added; always empty for a Namespace
+	added    string // path of a field that another field manager has added; always empty for a Namespace
 	deleting bool
 	project  string      // project of a Namespace
 	created  metav1.Time // creation time of a Namespace in a project
 }
 
-// readObject returns the relevant part of an object's metadata.
+// readObject extracts the cached state from an object's metadata.
 func readObject(r ref, meta *metav1.ObjectMeta) object {
 	o := object{uid: meta.UID, version: meta.ResourceVersion, deleting: meta.DeletionTimestamp != nil}
-	// A set only joins a Namespace and does not own it, so a Namespace does not have the managed-by label.
+	// Sets share Namespaces and do not own them, so Namespaces do not carry the managed-by label.
 	o.set = meta.Labels[v1.LabelSet]
 	var latest time.Time
 	for i := range meta.ManagedFields {
@@ -78,12 +79,12 @@ func markOf(f *metav1.ManagedFieldsEntry) uint64 {
 // objectStore holds the objects of one kind.
 type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 
-// objectCache holds the objects of the member that the agent knows: objects that carry a set's label, namespaces of
-// projects, and objects that the agent has just written.
+// objectCache caches objects in the member: objects with a set's label, namespaces of projects, and objects that the
+// agent has just written.
 type objectCache map[string]*objectStore // by kind
 
-// newObjectCache returns a cache that calls changed for each object that changes, with the former and the current
-// state. A state is nil if the object did not exist at that time.
+// newObjectCache returns a cache that calls changed whenever an object changes. The parameter before is nil if the
+// object was created, and now is nil if the object was deleted.
 func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 	c := objectCache{}
 	for _, k := range protocol.SetKinds() {
@@ -102,18 +103,17 @@ func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 
 func (r ref) nameInKind() watch.Name { return watch.Name{Namespace: r.namespace, Name: r.name} }
 
-// get returns the cached state of an object.
 func (c objectCache) get(r ref) (object, bool) { return c[r.kind].Get(r.nameInKind()) }
 
-// wrote stores the API server's response to a write.
+// wrote updates the cache with the API server's response to a write.
 func (c objectCache) wrote(r ref, meta *metav1.PartialObjectMetadata) { c[r.kind].Wrote(meta) }
 
-// gone removes the deleted object with the given UID.
+// gone removes the object from the cache if the cached object has the given UID.
 func (c objectCache) gone(r ref, uid types.UID) {
 	c[r.kind].Drop(r.nameInKind(), func(o object) bool { return o.uid == uid })
 }
 
-// of returns the objects that carry the label of a set.
+// of returns the objects that carry the given set label.
 func (c objectCache) of(set string) []ref {
 	var all []ref
 	for kind, objects := range c {
@@ -125,8 +125,8 @@ func (c objectCache) of(set string) []ref {
 	return all
 }
 
-// ours returns all objects with fields that the field manager "drover" owns, and the sets that are named in the
-// objects' labels. A user's copy of an object does not count, even if it carries our labels.
+// ours returns all objects in which the field manager "drover" owns fields, and the set labels of these objects. It
+// ignores users' copies of such objects, even if the copies carry the same labels.
 func (c objectCache) ours() (all []ref, sets []string) {
 	for kind, objects := range c {
 		objects.Each(func(n watch.Name, o object) {

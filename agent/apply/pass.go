@@ -33,7 +33,8 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	case gone && l.taken(s):
 	case gone:
 		p.removeObjects(ctx)
-	// a set that expires is stored before it is applied; otherwise its objects could remain if the agent exits
+	// A set with an expiry time is stored before it is applied. Otherwise, if the agent exited in between, the set's
+	// objects could remain forever.
 	case s.wanted.ExpiresAt == nil || saved():
 		p.keep(ctx, &state)
 	}
@@ -97,10 +98,10 @@ type pass struct {
 	wanted map[ref]bool
 	again  time.Duration // time until the next pass; 0 for none
 
-	mu       sync.Mutex // guards the fields below, and again, while objects are applied
+	mu       sync.Mutex // guards again and the fields below while objects are applied
 	problems map[ref]protocol.SetObject
-	writing  map[ref]bool   // objects that are being written
-	altered  map[ref]string // for each object, the field that was stored differently; empty if there is none
+	writing  map[ref]bool   // objects that are currently being written
+	altered  map[ref]string // for each object, the path of a field that was stored with a different value, or ""
 }
 
 func (p *pass) expired() bool {
@@ -108,7 +109,7 @@ func (p *pass) expired() bool {
 	return end != nil && !p.now.Before(*end)
 }
 
-// later schedules the next pass, unless a pass is due sooner.
+// later schedules the next pass after the given time, unless a pass is due sooner.
 func (p *pass) later(wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,11 +125,11 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
 }
 
-// save stores the set unless it is already stored. It reports whether the set is stored.
+// save stores the set unless it is already stored, and reports whether the set is now stored.
 //
-// A set is stored after it has been applied, and the response is sent after both steps. If the agent exits in between,
-// the hub gets no response and sends the set again. Until then, the next agent applies the version that is stored,
-// which is the previous version. If no version was stored, the next agent does not change the objects.
+// A set is applied before it is stored, and the response is sent after both steps. If the agent exits before the set
+// is stored, the hub receives no response and sends the set again. Until the set arrives, the next agent applies the
+// version that was stored previously. If no version was stored, the next agent leaves the objects unchanged.
 func (p *pass) save(ctx context.Context) bool {
 	s := p.set
 	if s.deleting || s.kept.unsaved == nil {
@@ -166,8 +167,8 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	p.reportMissingRoles(ctx, ordered[1])
 }
 
-// expand applies the Namespaces of the set, and returns its other objects in the order in which to apply them. A
-// namespace must be in the project before objects are created in the namespace.
+// expand applies the set's Namespaces, and returns the set's other objects in the order in which to apply them.
+// Namespaces come first, because a namespace must be in the project before objects are created in the namespace.
 func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4][]item, err error) {
 	var names []*unstructured.Unstructured
 	for _, o := range p.set.content.Objects {
@@ -198,8 +199,8 @@ func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4
 	return ordered, err
 }
 
-// reportMissingRoles reports bindings to the member's own ClusterRoles that do not exist. The agent applies such
-// bindings, but they grant nothing.
+// reportMissingRoles reports bindings to ClusterRoles that belong to no set and do not exist. The agent applies
+// these bindings, but they grant nothing.
 func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	missing := map[string]error{}
 	for _, it := range items {
@@ -223,8 +224,8 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	}
 }
 
-// roleTime is how long the agent relies on having found a ClusterRole before it checks again. This saves requests,
-// because even 200 bindings that arrive together bind only a few roles.
+// roleTime is how long the agent assumes that a ClusterRole that it has found still exists. This saves requests when
+// many bindings to the same few roles arrive together.
 const roleTime = time.Second
 
 // lookForRole returns an error if the ClusterRole does not exist.
@@ -254,8 +255,8 @@ func living(namespaces []set.Namespace) (n int32) {
 	return n
 }
 
-// items returns the objects that the set may apply. It reports objects of unknown kinds and objects that are in another
-// set.
+// items returns the objects that the set may apply. It reports objects of unknown kinds and objects that belong to
+// another set.
 func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 	var all []item
 	for _, o := range objects {
@@ -283,7 +284,7 @@ func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 	return all, nil
 }
 
-// namespaces returns the namespaces in the set's project, with the quota that each namespace currently has.
+// namespaces returns the namespaces in the set's project, together with the current quota of each namespace.
 func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
 	per := p.set.content.PerNamespace
 	if per == nil {
@@ -307,7 +308,7 @@ func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
 	return all, nil
 }
 
-// readHeld reads the quotas that a former leader has applied.
+// readHeld reads the quotas that a previous leader applied.
 func (p *pass) readHeld(ctx context.Context) (map[string]corev1.ResourceList, error) {
 	held := map[string]corev1.ResourceList{}
 	for _, r := range p.cache.of(p.set.label) {
@@ -337,7 +338,7 @@ func (p *pass) held() map[string]corev1.ResourceList {
 	return p.set.quotas.held
 }
 
-// recordQuota records the quota that a namespace has received.
+// recordQuota records the quota that was applied in a namespace.
 func (p *pass) recordQuota(it item) {
 	if it.hard == nil || p.set.quotas == nil {
 		return
@@ -351,13 +352,13 @@ func (p *pass) allWell(items []item) bool {
 	return !slices.ContainsFunc(items, func(it item) bool { return p.failed(it.ref) })
 }
 
-// applyAll applies objects, several in parallel.
+// applyAll applies the items in parallel.
 func (p *pass) applyAll(ctx context.Context, items []item) {
 	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
 }
 
-// each calls f for each item, several in parallel, and returns when all calls have ended. It starts no further calls
-// when ctx ends.
+// each calls f for each item, with at most share calls in parallel, and returns when all calls have returned. It
+// starts no more calls after ctx has ended.
 func each[T any](ctx context.Context, items []T, f func(T)) {
 	var running sync.WaitGroup
 	places := make(chan struct{}, share)

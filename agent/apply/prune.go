@@ -11,9 +11,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// prune removes objects that are no longer in the set. It considers objects that carry the set's label and that the
-// agent has applied. Namespaces are kept, and only our fields are removed from them. Objects in a namespace that is
-// being deleted are deleted with it.
+// prune removes objects that carry the set's label but are no longer in the set. It does not delete Namespaces, but
+// removes our fields from them. It skips objects in a terminating namespace, because Kubernetes deletes these
+// objects together with the namespace.
 func (p *pass) prune(ctx context.Context) {
 	for _, r := range p.unclaim(p.set, p.wanted) {
 		if r.kind == kindNamespace {
@@ -31,8 +31,8 @@ func (p *pass) prune(ctx context.Context) {
 	})
 }
 
-// failedUnlessGone records err as the reason why an object could not be removed. It records nothing if err is nil or
-// the object is gone.
+// failedUnlessGone records err as the reason why an object could not be removed. It records nothing if err is nil,
+// which also means that the object is gone, or if ctx has ended.
 func (p *pass) failedUnlessGone(ctx context.Context, r ref, err error) {
 	if err != nil && ctx.Err() == nil {
 		phase, message := explain(r, err)
@@ -53,10 +53,11 @@ func (p *pass) releaseNamespace(ctx context.Context, r ref) {
 	}
 }
 
-// maxTries is the maximum number of attempts to delete an object while other clients are changing it.
+// maxTries is the maximum number of attempts to delete an object that other clients keep changing.
 const maxTries = 3
 
-// delete deletes an object if it still has the known version. After a conflict, delete reads the object again.
+// delete deletes an object if its resource version is unchanged. After a conflict, delete reads the object again and
+// retries.
 func (l *leadership) delete(ctx context.Context, id string, r ref) error {
 	path := l.catalogue.path(r)
 	now, known := l.cache.get(r)

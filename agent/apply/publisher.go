@@ -11,7 +11,7 @@ import (
 // publisher publishes the state of each set to the hub.
 type publisher struct{ *stream.Topic }
 
-// publish publishes the state of a set, and reports whether it differs from the previous one.
+// publish publishes the state of a set, and reports whether the state differs from the previous one.
 func (p publisher) publish(state protocol.SetState) bool {
 	return p.Put(state.ID, &protocol.Line{Set: &protocol.SetEvent{State: &state}})
 }

@@ -18,12 +18,12 @@ func newQueue(now func() time.Time) workqueue.TypedRateLimitingInterface[string]
 	)
 }
 
-// timeOfDay is a clock that shows the time of day. If the system clock is moved past a set's expiry time, the set still
-// becomes due, because the queue checks the clock every ten seconds.
+// timeOfDay is a clock that follows changes to the system time. The queue checks the clock every ten seconds. If the
+// system time is set forward past a set's expiry time, the set therefore becomes due soon afterward.
 type timeOfDay struct {
 	clock.RealClock
 	now func() time.Time
 }
 
-// Now returns the time without the monotonic reading, which would ignore changes to the clock.
+// Now returns the time without a monotonic reading, because a monotonic reading ignores changes to the system time.
 func (c timeOfDay) Now() time.Time { return c.now().Round(0) }

@@ -11,14 +11,14 @@ import (
 )
 
 // leftAgain is how often a read-only agent checks whether an administrator has removed the sets that were delivered
-// before it became read-only.
+// before the agent became read-only.
 const leftAgain = 30 * time.Second
 
 // maxLeft is the maximum number of sets that Left returns.
 const maxLeft = 16
 
-// Left returns the labels of the sets that were delivered before the agent became read-only. The agent does not have
-// the rights to repair, expire or remove these sets.
+// Left returns the labels of the sets that were delivered before the agent became read-only. A read-only agent is
+// not allowed to repair or remove the objects in these sets, even after the sets have expired.
 func (a *Applier) Left() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,12 +13,12 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// orphans is the queue entry for namespaces that have left their project while no agent was running. It is not a valid
+// orphans is the queue entry for namespaces that left their project while no agent was running. It is not a valid
 // set ID.
 const orphans = "/"
 
-// seen records that a stored set has had its first pass. After the last of these passes, it is known which namespaces
-// are not needed by any set, and seen queues the release of these namespaces.
+// seen records that a stored set has had its first pass. Once all stored sets have had their first pass, the agent
+// knows which namespaces no set needs. At that point, seen queues the release of these namespaces.
 func (l *leadership) seen(id string) {
 	l.state.mu.Lock()
 	_, was := l.state.unseen[id]
@@ -44,8 +44,8 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 	}
 }
 
-// releaseNamespace removes our fields from a namespace, unless a set needs the namespace. No set can claim the
-// namespace in the meantime.
+// releaseNamespace removes our fields from a namespace, unless a set needs the namespace. A temporary claim prevents
+// sets from claiming the namespace in the meantime.
 func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) error {
 	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
 	if _, free := l.claim(r, guard); !free {
@@ -70,7 +70,7 @@ func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) err
 	return nil
 }
 
-// removeAll removes all sets, with the guards last, and then all other objects that the agent has applied. It returns
+// removeAll removes all sets in the order of all, and then all other objects that the agent has applied. It returns
 // the objects that it could not remove.
 func (l *leadership) removeAll(ctx context.Context) []string {
 	var remaining []string

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// patientPasses is how many consecutive passes a binding waits for its role before it counts as failed. The binding has
-// to wait because a binding and its role are delivered at the same time.
+// patientPasses is the number of consecutive passes for which a binding may wait for its role before the binding
+// counts as failed. A binding often has to wait, because it is delivered at the same time as its role.
 const patientPasses = 4
 
 // roleSets indexes the sets by the names of the ClusterRoles that they contain and bind. state.mu guards it.
@@ -85,7 +85,7 @@ func boundRole(o *unstructured.Unstructured) string {
 	return name
 }
 
-// ofSet reports whether a role with the given name belongs to a set. Other roles are the member's own.
+// ofSet reports whether the name of a role has the prefix for roles that are delivered in sets.
 func ofSet(role string) bool { return strings.HasPrefix(role, set.RolePrefix) }
 
 // wakeBinders queues the sets that bind any of the given roles.
@@ -101,13 +101,12 @@ func (l *leadership) wakeBinders(roles ...string) {
 
 // roleState is the state of a role that belongs to a set.
 type roleState struct {
-	brought bool                // a set in this member contains the role
-	there   bool                // the member has the role, as an object from that set
+	brought bool                // whether a set in this member contains the role
+	there   bool                // whether the role from that set exists in the member
 	problem *protocol.SetObject // the problem with the role in that set's state; nil if there is none
 }
 
-// roleState returns the state of a role. It sends no request, because the pass over the set that contains the role has
-// already read the role.
+// roleState returns the state of a role. It sends no requests, because the role is in the cache.
 func (l *leadership) roleState(role string) roleState {
 	r := ref{kind: kindClusterRole, name: role}
 	now, known := l.cache.get(r)
@@ -149,8 +148,8 @@ func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase
 			"RoleTemplate on the hub", role), !s.brought
 }
 
-// bindable returns the items, except for bindings whose role must not be bound. It reports these bindings, and removes
-// existing bindings where this is necessary.
+// bindable returns the items without the bindings whose roles must not be bound. It reports these bindings, and
+// removes them from the member if necessary.
 func (p *pass) bindable(ctx context.Context, items []item) []item {
 	known := map[string]roleState{}
 	return slices.DeleteFunc(slices.Clone(items), func(it item) bool {
@@ -186,7 +185,6 @@ func (p *pass) waits() bool {
 	return false
 }
 
-// unbind removes a binding of the set.
 func (p *pass) unbind(ctx context.Context, r ref) {
 	if now, known := p.cache.get(r); !known || now.set != p.set.label {
 		return

@@ -27,10 +27,10 @@ import (
 const (
 	// secretType is the type of the Secrets that hold sets.
 	secretType corev1.SecretType = v1.Group + "/set"
-	// partSize is the maximum number of a set's bytes that one Secret holds.
+	// partSize is the maximum size, in bytes, of the part of a set that one Secret holds.
 	partSize = 900_000
-	// plainSize is the maximum size, in bytes, of a set that is stored uncompressed, because compressing it would save
-	// little.
+	// plainSize is the size, in bytes, up to which sets are stored uncompressed. Compressing such small sets would
+	// save little.
 	plainSize = 4 << 10
 
 	keySet    = "set"    // a part of the set's JSON
@@ -38,8 +38,8 @@ const (
 	keyParts  = "parts"  // number of parts; only in the first part
 )
 
-// store stores sets as Secrets. It writes the first part last. The first part contains the digest of the whole set, so
-// a complete version always exists.
+// store stores each set as one or more Secrets. The first part contains the digest of the whole set and is written
+// last, so the store always contains a complete version of the set.
 type store struct{ secrets *kube.Secrets }
 
 func firstName(id string) string { return "set." + set.Label(id) }
@@ -104,7 +104,7 @@ func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev
 		secret.ResourceVersion = before.ResourceVersion
 		after, err = s.secrets.Update(ctx, secret)
 	}
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // written by a former leader
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // a previous leader wrote it
 		if before, err = s.secrets.Get(ctx, secret.Name); err == nil {
 			secret.ResourceVersion = before.ResourceVersion
 			after, err = s.secrets.Update(ctx, secret)
@@ -137,7 +137,8 @@ type saved struct {
 	kept    kept
 }
 
-// load reads all sets. If a set cannot be read, load skips it and returns the error. The hub sends such a set again.
+// load reads all stored sets. It skips sets that cannot be read, and returns their errors in the second result. The
+// hub sends the skipped sets again.
 func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	secrets, err := s.secrets.List(ctx, secretType)
 	if err != nil {
@@ -195,7 +196,8 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	if raw, err = unpack(raw); err != nil {
 		return saved{}, err
 	}
-	// this fails if the Secret was changed in the member; the hub could not notice this from the digest alone
+	// Parsing fails if the Secret was changed in the member. The hub cannot detect such a change, because it only
+	// compares digests.
 	s, content, err := set.Parse(raw)
 	if err != nil {
 		return saved{}, err
@@ -208,7 +210,7 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	return saved{set: s, content: content, kept: kept{first: bare, parts: parts}}, nil
 }
 
-// pack compresses a set that is large.
+// pack compresses the JSON of a set if the JSON is larger than plainSize.
 func pack(raw []byte) ([]byte, error) {
 	if len(raw) <= plainSize {
 		return raw, nil

@@ -18,8 +18,8 @@ import (
 // failed.
 const deletionPatience = time.Minute
 
-// reportTerminating reports the set's namespaces that are being deleted. Nothing is applied in these namespaces. Once
-// such a namespace is gone, it is created again.
+// reportTerminating reports the namespaces in the set that are being deleted. No objects are applied in such a
+// namespace. Once the namespace is gone, the agent creates it again.
 func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	for _, it := range namespaces {
 		if !p.cache.deleting(it.ref.name) || p.failed(it.ref) {
@@ -41,7 +41,8 @@ func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	}
 }
 
-// whyTerminating returns a message that says since when a namespace has been terminating, and what delays its deletion.
+// whyTerminating returns a message that states when the deletion of a namespace started and what delays the
+// deletion.
 func whyTerminating(ns *corev1.Namespace) string {
 	var causes []string
 	for _, c := range ns.Status.Conditions {

@@ -10,19 +10,20 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 )
 
-// unclaimedEntry is the queue entry for objects that carry the label of a set, but that are not in the set. The entry
-// is not a valid set ID.
+// unclaimedEntry is the queue entry for unclaimed objects. These are objects that carry the label of a set but are
+// not in the set. The entry is not a valid set ID.
 const unclaimedEntry = "///"
 
-// unclaimedSettle is how long the agent waits after an unclaimed object has appeared before it looks for others. It
-// waits because a backup is restored object by object.
+// unclaimedSettle is the delay between the first sign of an unclaimed object and the search for unclaimed objects.
+// When a backup is restored, objects appear one by one, so more of them may follow.
 const unclaimedSettle = time.Second
 
 // maxUnclaimed is the maximum number of unclaimed objects that are reported.
 const maxUnclaimed = 16
 
-// mayBeUnclaimed reports whether an object carries the label of an unknown set. If this field manager has not applied
-// the object, the label of any set counts. The caller must hold state.mu.
+// mayBeUnclaimed reports whether an object may be unclaimed. An object that the agent has applied may be unclaimed
+// if the set in its label is unknown. An object that the agent has not applied may be unclaimed if it carries any
+// set label. The caller must hold state.mu.
 func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	if now == nil || now.set == "" || now.deleting {
 		return false
@@ -33,8 +34,8 @@ func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 }
 
 // reviewUnclaimed finds objects that appeared without their sets, for example when a backup was restored, and offers
-// these sets to the hub. The hub then deletes the sets that it does not know. Objects that this field manager has not
-// applied are reported but kept, because any user with write access to an object can label it.
+// the sets to the hub. The hub then deletes the sets that it does not know. Objects that the agent did not apply are
+// reported but never deleted, because any user with write access to an object can set its labels.
 func (l *leadership) reviewUnclaimed() {
 	select {
 	case <-l.ready:

@@ -25,8 +25,8 @@ type applied struct {
 	hash  [sha256.Size]byte
 	mark  uint64
 	uid   types.UID
-	added string // a field that another field manager added, as it has been reported
-	// altered is the path of a field that the member's admission has changed, or "" if there is none.
+	added string // path of a field that another field manager has added, if it has been reported
+	// altered is the path of a field that admission in the member has changed, or "" if there is none.
 	altered string
 }
 
@@ -72,8 +72,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	}
 }
 
-// note remembers the result of a write, and reports a field of the object if another client or an admission controller
-// has changed it.
+// note records the result of a write. It reports a field that another client or an admission controller has changed.
 func (p *pass) note(r ref, last applied) {
 	p.state.mu.Lock()
 	p.state.applied[r] = last
@@ -161,10 +160,11 @@ type foreignError struct{ message string }
 
 func (f *foreignError) Error() string { return f.message }
 
-// write applies an object. If the object must have a specific UID and is gone, write returns nil.
+// write applies an object. It returns nil without an error if the object must have a specific UID but no longer
+// exists.
 func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata,
 	error) {
-	if it.ref.kind == kindNamespace { // the set does not own this object, so other managers' fields are kept
+	if it.ref.kind == kindNamespace { // sets do not own Namespaces, so the fields of other managers are kept
 		meta, err := p.send(ctx, it.ref, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
 			return nil, nil
@@ -203,7 +203,7 @@ func (l *leadership) apply(
 	return meta, stored, err
 }
 
-// send applies an object of the set, and checks whether it was stored as it was applied.
+// send applies an object of the set, and checks whether the API server stored the object unchanged.
 func (p *pass) send(ctx context.Context, r ref, force bool, body []byte) (*metav1.PartialObjectMetadata, error) {
 	meta, stored, err := p.apply(ctx, p.set.id, r, force, body)
 	if err != nil {
@@ -274,7 +274,8 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 	switch now := readObject(r, &meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return now.uid, nil
-	// The object's labels were removed. managedFields do not prove ownership, because any client can write them.
+	// The labels were removed, but the UID shows that this is our object. Managed fields would not prove this,
+	// because any client can write them.
 	case now.set == "" && last.uid != "" && last.uid == now.uid:
 		return now.uid, nil
 	case now.set != "":
@@ -308,7 +309,8 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// bare returns an object that contains only the given UID and no other fields. Applying it removes our fields.
+// bare returns the JSON of an object that has no fields other than its identity. Applying it removes our fields from
+// the object.
 func (c catalogue) bare(r ref, uid types.UID) []byte {
 	raw, err := json.Marshal(map[string]any{
 		"apiVersion": c[r.kind].APIVersion, "kind": r.kind,
@@ -322,7 +324,7 @@ func (c catalogue) bare(r ref, uid types.UID) []byte {
 
 func notFound(err error) bool { return apierrors.IsNotFound(err) }
 
-// rivals returns the fields that we want to set but other field managers own.
+// rivals returns the fields that could not be applied because other field managers own them.
 func rivals(err error) []string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -337,8 +339,8 @@ func rivals(err error) []string {
 	return names
 }
 
-// explain returns the phase and the message for an error. An error from the API server can repeat values that the agent
-// has sent, so the message contains only field names.
+// explain returns the phase and the message for an error. An error from the API server can repeat values that the
+// agent has sent, so the message contains only the names of fields.
 func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
@@ -349,7 +351,7 @@ func explain(r ref, err error) (protocol.SetPhase, string) {
 	switch {
 	case apierrors.IsInvalid(err):
 		return protocol.SetFailed, "the API server rejects it as invalid: " + fields(err)
-	// a message from a webhook or policy may repeat the content
+	// The message of a webhook or policy may contain the Secret's data.
 	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
 		return protocol.SetFailed,
 			fmt.Sprintf("the API server rejects it (%s): check the admission policies and webhooks of the member",

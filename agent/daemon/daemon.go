@@ -38,13 +38,13 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Timing of a shutdown. The pod's grace period must exceed StopTimeout by 10 s.
+// These constants control the shutdown. The pod's grace period must exceed StopTimeout by 10 s.
 const (
-	// StopTimeout is how long the hub may continue to use the agent's tunnels, mostly for shells, after the agent was
-	// asked to stop. The hub closes the tunnels once no requests are in progress, so an idle agent exits immediately.
+	// StopTimeout is how long requests in progress, such as shells, may continue after the agent has been asked to
+	// stop. The hub closes the agent's tunnels once no requests are in progress, so an idle agent exits immediately.
 	StopTimeout = 2 * time.Minute
 
-	watchTimeout   = 5 * time.Second // the hub itself ends watches between two events, unless it is an old version
+	watchTimeout   = 5 * time.Second // for watches of old hubs; newer hubs end watches themselves, between two events
 	goodbyeTimeout = time.Second     // for requests that are still open after StopTimeout
 )
 
@@ -53,7 +53,8 @@ const uidRetry = time.Second
 
 // Options configure Run.
 type Options struct {
-	// Kubeconfig is the path of a kubeconfig file. If it is empty, the agent uses the cluster in which its pod runs.
+	// Kubeconfig is the path of a kubeconfig file. If it is empty, the agent connects to the cluster in which its pod
+	// runs.
 	Kubeconfig string
 	// Environ holds the settings from the manifest.
 	Environ Environ
@@ -62,7 +63,7 @@ type Options struct {
 	Log     logr.Logger
 	// Level is the level of Log.
 	Level zap.AtomicLevel
-	// If Stop is not 0, it overrides StopTimeout.
+	// Stop overrides StopTimeout if it is not 0.
 	Stop time.Duration
 	// Tracer traces requests. If it is nil, nothing is traced.
 	Tracer *tracing.Tracer
@@ -98,14 +99,14 @@ func Run(ctx context.Context, o Options) error {
 	return <-probing
 }
 
-// restorePause is how long the agent pauses after its cluster was restored. Meanwhile the other replicas, which read
-// the Lease every 2 s, notice that the Lease comes from a backup.
+// restorePause is how long the agent pauses after its cluster was restored. During the pause, the other replicas
+// notice that the Lease comes from a backup, because they read the Lease every 2 s.
 const restorePause = 5 * time.Second
 
-// runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because after a restore,
-// everything that the agent has read is out of date. The process does not exit, because not every agent has a kubelet
-// that restarts it, and a restart would take time. Users' requests that are in progress continue through the former
-// tunnel.
+// runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because the data that the
+// agent read before the restore is out of date. It does not exit the process, because some agents have no kubelet
+// that would restart them, and because a restart of the process takes time. Users' requests that are in progress
+// continue through the old tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
 	for a.run(ctx) {
@@ -131,11 +132,11 @@ type agent struct {
 	link      atomic.Pointer[link.Link]       // nil until the cluster's UID has been read
 
 	// The fields below keep their values when the cluster is restored.
-	links    sync.WaitGroup   // waits until the hub has closed their tunnels
+	links    sync.WaitGroup   // counts the links whose tunnels the hub has not closed yet
 	restored time.Time        // when a restore was last detected; zero if never
 	uid      string           // UID of the cluster
 	name     string           // name of this process in the Lease
-	identity *identity.Keeper // identity that the agent last ran with; nil before the first run
+	identity *identity.Keeper // identity of the last run; nil before the first run
 }
 
 func newAgent(o Options) (*agent, error) {
@@ -155,11 +156,11 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// errRestored cancels the agent's work because its cluster was restored from a backup.
+// errRestored is the cause with which the agent's work is canceled when its cluster has been restored from a backup.
 var errRestored = errors.New("the cluster was restored from a backup")
 
-// run sends reports and maintains the link until ctx ends, the agent is uninstalled, or the cluster has been restored.
-// It reports whether the cluster was restored.
+// run sends reports and maintains the link until ctx ends, the agent is uninstalled, or the cluster is restored. It
+// reports whether the cluster was restored.
 func (a *agent) run(ctx context.Context) (restored bool) {
 	uid, ok := a.awaitUID(ctx)
 	if !ok {
@@ -209,7 +210,7 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 	return errors.Is(context.Cause(ctx), errRestored)
 }
 
-// term returns the handler that serves the current leadership term among the replicas.
+// term returns a handler that responds with the current leadership term of the replicas.
 func (a *agent) term() http.Handler {
 	lease := a.client.Lease(a.options.Environ.Namespace, protocol.LeaderLease)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -235,8 +236,8 @@ func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
 	})
 }
 
-// newLink returns the link of the agent. For a node agent, which leaves it to the replicas to explain failures, told is
-// nil.
+// newLink returns the agent's link to the hub. The function told receives the reasons why the link cannot connect.
+// It is nil in a node agent, because the replicas report these reasons.
 func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handler) *link.Link {
 	return link.New(link.Options{
 		Target: keeper.Target, Changed: keeper.Changed, Told: told, Handler: h, Patient: told == nil,
@@ -244,15 +245,15 @@ func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handl
 	})
 }
 
-// whileWatched returns the context for forwarded watches. The returned context ends watchTimeout after ctx.
+// whileWatched returns the context for forwarded watches. It is canceled watchTimeout after ctx has ended.
 func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
 	watches, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, end) })
 	return watches, func() { stop(); end() }
 }
 
-// forward returns the handler that serves the API. Each user's requests are sent as that user. In a read-only agent,
-// the requests of all users are sent as one user.
+// forward returns the handler for requests to the API server. Each user's requests are sent as that user. A
+// read-only agent sends all users' requests as one user.
 func (a *agent) forward(watches context.Context) *forward.Handler {
 	log := a.options.Log.WithName("forward")
 	if a.options.Environ.Profile == v1.ProfileReadOnly {
@@ -268,7 +269,8 @@ func describe(r *http.Request) tracing.About {
 	return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
 }
 
-// awaitUID requests the cluster's UID from the API server until it succeeds. It returns false if ctx ends first.
+// awaitUID reads the cluster's UID from the API server, and retries until it succeeds. It returns false if ctx ends
+// first.
 func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	err := wait.PollUntilContextCancel(ctx, uidRetry, true, func(ctx context.Context) (bool, error) {
 		var err error
@@ -280,7 +282,7 @@ func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	return uid, err == nil
 }
 
-// serveLevel serves the log level. If this fails, the agent runs without serving the log level.
+// serveLevel serves the socket for changing the log level. If this fails, the agent runs without the socket.
 func (a *agent) serveLevel(ctx context.Context) {
 	listener, err := listenSocket(ctx, a.options.Environ.Socket)
 	if err == nil {
@@ -291,8 +293,8 @@ func (a *agent) serveLevel(ctx context.Context) {
 	}
 }
 
-// serveMetrics serves the metrics of direct access. There are no metrics until the cluster's UID has been read, or in a
-// read-only agent.
+// serveMetrics serves the metrics of direct access. A read-only agent has no such metrics. Other agents have none
+// until they have read the cluster's UID.
 func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if e := a.direct.Load(); e != nil {
 		e.Metrics().ServeHTTP(w, r)
@@ -306,8 +308,8 @@ func (a *agent) alive() bool {
 	return l == nil || l.Alive()
 }
 
-// ready reports whether the hub can reach the member through this replica and has read this replica's report. If so,
-// another replica may stop.
+// ready reports whether the hub can reach the member through this replica and has read this replica's report. During
+// an update, Kubernetes stops an old replica only after a new replica has become ready.
 func (a *agent) ready() bool {
 	l := a.link.Load()
 	if l == nil || !l.Connected() {

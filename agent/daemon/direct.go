@@ -12,9 +12,9 @@ import (
 	"github.com/drover-dev/drover/internal/memory"
 )
 
-// RunDirect reviews tokens for the node's API server until ctx ends. It knows nothing about the hub, and can read only
-// two Secrets: the Secret that the hub delivers for direct access, and the Secret with the CA that the agent has
-// created.
+// RunDirect reviews tokens for the node's API server until ctx ends. It does not communicate with the hub. It can
+// read only two Secrets: the Secret that the hub delivers for direct access, and the Secret with the CA that the
+// agent has created.
 func RunDirect(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// duties contains the agent's tasks in its member. Every replica sends reports. The leader also carries out the tasks
-// that only one replica may carry out.
+// duties contains the agent's tasks in its member. Every replica sends reports. Tasks that only one replica may
+// carry out are left to the leader.
 type duties struct {
 	stream     *stream.Stream
 	reporter   *report.Reporter
@@ -35,7 +35,8 @@ type duties struct {
 	direct     *direct.Endpoint // nil in a read-only agent
 }
 
-// newDuties returns the duties for one run. restored is called when the cluster was restored from a backup.
+// newDuties returns the duties for one run of the agent. It calls restored when it detects that the cluster was
+// restored from a backup.
 func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, restored func()) *duties {
 	d := &duties{identity: keeper, stream: stream.New()}
 	log, env := a.options.Log, a.options.Environ
@@ -110,12 +111,12 @@ func (d *duties) lead(ctx context.Context) {
 	}
 }
 
-// reportFirst is the maximum time for which sets and plans wait for the hub to read a report.
+// reportFirst is the longest time for which work on sets and plans is delayed until the hub has read a report.
 const reportFirst = 5 * time.Second
 
 // awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. When
-// many agents start at the same time on the same machines, sets and plans cause most of their requests. With this wait,
-// each member becomes Ready before these requests use the CPU.
+// many agents start on the same machines at the same time, sets and plans cause most of their requests. The delay
+// lets each member become Ready before these requests use the CPU.
 func (d *duties) awaitReport(ctx context.Context) bool {
 	waited, cancel := context.WithTimeout(ctx, reportFirst)
 	defer cancel()
@@ -126,8 +127,8 @@ func (d *duties) awaitReport(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// removeDelivered is deployment.UninstallOptions.Sets. It removes plans last, because any plan that still exists at
-// that point belongs to a user.
+// removeDelivered implements deployment.UninstallOptions.Sets. It removes plans last, because any plan that remains
+// after the sets have been removed belongs to a user.
 func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	remaining, err := d.sets.RemoveAll(ctx)
 	if err == nil && len(remaining) == 0 && d.plans != nil {

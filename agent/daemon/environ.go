@@ -36,19 +36,21 @@ type Environ struct {
 	Profile v1.AgentProfile
 	// Debug sets the log level to debug.
 	Debug bool
-	// TunnelDataDebug logs the headers of the tunnel's frames, but never their content.
+	// TunnelDataDebug enables logging of the headers of the tunnel's frames. The content of the frames is never
+	// logged.
 	TunnelDataDebug bool
 	// Namespace is the namespace of the agent.
 	Namespace string
 	// Listen is the address for probes.
 	Listen string
-	// DirectListen is the address for users who do not connect through the hub, if the Cluster allows direct access.
+	// DirectListen is the address for users who bypass the hub, if the Cluster allows direct access.
 	DirectListen string
 	// Socket is the path of the Unix socket for changing the log level.
 	Socket string
 }
 
-// aliases returns the names that Rancher uses for these variables. A DROVER_ name takes precedence over its alias.
+// aliases maps the agent's environment variables to the names that Rancher uses for them. A DROVER_ name takes
+// precedence over its alias.
 func aliases() map[string]string {
 	return map[string]string{
 		protocol.EnvServer:          "CATTLE_SERVER",
@@ -58,14 +60,14 @@ func aliases() map[string]string {
 	}
 }
 
-// Socket returns only the path of the log level's socket. The command that connects to the socket needs no other
-// settings.
+// Socket returns the path of the Unix socket for changing the log level. It reads no other settings, because the
+// command that connects to the socket needs none.
 func Socket(lookup func(string) (string, bool)) string {
 	r := reader{lookup: lookup}
 	return r.text(protocol.EnvSocket, filepath.Join(os.TempDir(), "drover-agent.sock"))
 }
 
-// ReadEnviron reads all settings. Its error names each invalid variable and explains how to fix it.
+// ReadEnviron reads all settings. The error names each invalid variable and explains how to fix it.
 func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	r := &reader{lookup: lookup}
 	env := Environ{
@@ -145,8 +147,8 @@ func (r *reader) boolean(name string) bool {
 	return b
 }
 
-// oneOf returns the value of a variable for which two values are allowed. It returns the first value if the variable is
-// not set.
+// oneOf returns the value of a variable for which two values are allowed. If the variable is not set, oneOf returns
+// the standard value.
 func oneOf[T ~string](r *reader, name string, standard, other T) T {
 	value := T(r.text(name, string(standard)))
 	if value != standard && value != other {
@@ -175,7 +177,7 @@ func (r *reader) servers() []string {
 func (r *reader) checksums() []string {
 	found, v := r.value(protocol.EnvCAChecksum)
 	sums := list(v)
-	// A SHA-256 in hexadecimal, with or without the colons that openssl prints.
+	// A checksum is a SHA-256 hash in hexadecimal, with or without the colons that openssl prints.
 	checksum := regexp.MustCompile(`^([0-9A-Fa-f]{64}|([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2})$`)
 	for _, sum := range sums {
 		if !checksum.MatchString(sum) {

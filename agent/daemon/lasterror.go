@@ -17,21 +17,21 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Timing of the annotation with the last error.
+// These constants control the annotation that contains the agent's last error.
 const (
-	// errorSettles is how long the agent is without a tunnel before it says why. The agents of a hub that restarts are
-	// back earlier, and write nothing.
+	// errorSettles is how long the agent waits without a tunnel before it writes the reason. Agents usually reconnect
+	// sooner than this when a hub restarts, so they write nothing.
 	errorSettles = 10 * time.Second
-	// errorPause is the least time between two different errors in the annotation.
+	// errorPause is the minimum time between writing two different errors.
 	errorPause = time.Minute
-	// annotateTimeout bounds one write.
+	// annotateTimeout is the timeout for writing the annotation.
 	annotateTimeout = 10 * time.Second
-	// maxLastError is the maximum length of the error in bytes.
+	// maxLastError is the maximum length of the error, in bytes.
 	maxLastError = 512
 )
 
-// lastError writes into the cluster why the agent is not connected, for users who cannot ask the hub. It writes only
-// when the reason changes.
+// lastError writes the reason why the agent is not connected to an annotation in the cluster, for users who cannot
+// reach the hub. It writes only when the reason changes.
 type lastError struct {
 	write func(ctx context.Context, text string) error
 	wake  chan struct{}
@@ -39,15 +39,16 @@ type lastError struct {
 
 	mu   sync.Mutex // guards the fields below
 	text string     // "" while a tunnel is open
-	told bool       // whether the link has ever reported anything
+	told bool       // whether the link has ever reported its state
 }
 
-// newLastError returns a lastError. write stores a text, or removes it if it is empty.
+// newLastError returns a lastError. The function write sets the annotation to a text, or removes the annotation if
+// the text is empty.
 func newLastError(write func(ctx context.Context, text string) error, log logr.Logger) *lastError {
 	return &lastError{write: write, wake: make(chan struct{}, 1), log: log}
 }
 
-// tell notes why there is no tunnel, or that there is one if why is empty. It does not block.
+// tell records why there is no tunnel. An empty reason means that a tunnel is open. tell does not block.
 func (e *lastError) tell(why string) {
 	e.mu.Lock()
 	e.text, e.told = Presentable(why), true
@@ -64,10 +65,10 @@ func (e *lastError) state() (text string, told bool) {
 	return e.text, e.told
 }
 
-// lead keeps the annotation up to date until ctx ends. Only the leader among the replicas does that, because they share
-// one annotation. The annotation therefore describes the leader's connection.
+// lead keeps the annotation up to date until ctx ends. Only the leader does this, because the replicas share one
+// annotation. The annotation therefore describes the leader's connection.
 func (e *lastError) lead(ctx context.Context) {
-	var failing, next time.Time // since when there is no tunnel; when another error may be written
+	var failing, next time.Time // when the tunnel was lost; the earliest time to write another error
 	written := "what another process wrote"
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -104,7 +105,7 @@ func (e *lastError) lead(ctx context.Context) {
 	}
 }
 
-// put writes the text with the current time. It reports whether another attempt is of no use.
+// put writes the text with the current time. It returns false if the write should be retried.
 func (e *lastError) put(ctx context.Context, text string) bool {
 	ctx, cancel := context.WithTimeout(ctx, annotateTimeout)
 	defer cancel()
@@ -115,22 +116,22 @@ func (e *lastError) put(ctx context.Context, text string) bool {
 	if err != nil && ctx.Err() == nil {
 		e.log.V(1).Info("cannot write the last error into the cluster", "error", err.Error())
 	}
-	// an agent outside of the cluster may have no Deployment
+	// An agent that runs outside the cluster may have no Deployment.
 	return err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
 }
 
 var (
-	// credentials matches the user and password of a URL, bearer tokens, and JSON Web Tokens. A password may contain any
-	// character except white space and quotation marks, which end the URL.
+	// credentials matches the user and password in a URL, bearer tokens, and JSON Web Tokens. A password may contain
+	// any characters except white space and quotation marks, because these end the URL.
 	credentials = regexp.MustCompile(`://[^\s"]*@|(?i:bearer)\s+\S+|eyJ[\w-]+\.[\w-]+\.[\w-]*`)
 	// currentTime matches the time in crypto/x509's error about a certificate that has expired or is not valid yet.
 	currentTime = regexp.MustCompile(`\bcurrent time \S+ is `)
-	// sourceAddress matches the address from which a connection comes. Its port differs in each attempt.
+	// sourceAddress matches the source address of a connection. The port in this address differs with each attempt.
 	sourceAddress = regexp.MustCompile(`\S+:\d+->`)
 )
 
-// Presentable returns an error as others may see it: in one line, without credentials, and the same each time the same
-// thing happens.
+// Presentable prepares an error for display to users. The result is a single line without credentials. It is the
+// same each time the same problem occurs.
 func Presentable(text string) string {
 	text = credentials.ReplaceAllStringFunc(text, func(found string) string {
 		if strings.HasPrefix(found, "://") {

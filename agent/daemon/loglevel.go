@@ -19,15 +19,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// levelBody is the body of requests and responses, in the format of zap.
+// levelBody is a request or response body in the format of zap's HTTP handler for levels.
 type levelBody struct {
 	Level string `json:"level,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// listenSocket creates the socket for changing the log level. Only the agent's own user can open the socket. It
-// replaces a socket that a crashed agent has left at the same path. If a running agent is listening there, it returns
-// an error.
+// listenSocket creates the socket for changing the log level. Only the agent's own user can open the socket. If a
+// crashed agent has left a socket at the same path, listenSocket replaces that socket. If a running agent is
+// listening on the path, listenSocket returns an error.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := (&net.Dialer{Timeout: exchangeTimeout}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close() // the connection only shows that an agent is listening

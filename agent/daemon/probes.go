@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	exchangeTimeout = 5 * time.Second // for one request to the probes or the log level
+	exchangeTimeout = 5 * time.Second // timeout for one probe or one request to change the log level
 	shutdownTimeout = time.Second     // for requests in progress when the agent stops
 )
 

@@ -16,7 +16,7 @@ type routes struct {
 	kubernetes, report, settings, deployment, uninstall, sets, term http.Handler
 }
 
-// ServeHTTP finds the handler for a path.
+// ServeHTTP passes a request to the handler for its path.
 func (r routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch path := req.URL.Path; {
 	case strings.HasPrefix(path, protocol.PathKubernetes+"/"):

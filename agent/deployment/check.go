@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Limits on the Deployment that the hub may request.
+// These limits apply to Deployments that the hub requests.
 const (
 	maxReplicas    = 5
 	maxGracePeriod = 3600 // seconds
@@ -32,10 +32,11 @@ const (
 
 	imageUser = 65532 // the user in the agent's image
 
-	minDigest, maxDigest = 16, 64 // in bytes; the digest is compared and shown
+	minDigest, maxDigest = 16, 64 // in bytes
 )
 
-// Decode reads a Deployment strictly, because the agent cannot judge a field that it does not know.
+// Decode decodes a Deployment and rejects unknown fields, because the agent cannot check a field that it does not
+// know.
 func Decode(raw []byte) (*appsv1.Deployment, error) {
 	d := &appsv1.Deployment{}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -49,7 +50,7 @@ func Decode(raw []byte) (*appsv1.Deployment, error) {
 	return d, nil
 }
 
-// Setup contains the properties of an agent that only a manifest can change. The hub cannot change them.
+// Setup contains the properties of an agent that are defined by its manifest. The hub cannot change them.
 type Setup struct {
 	// Namespace is the namespace of the agent.
 	Namespace string
@@ -58,9 +59,9 @@ type Setup struct {
 	Profile v1.AgentProfile
 }
 
-// Check returns an error if a Deployment is not a variant of the agent's own. The hub controls the image and the
-// image's pull Secrets, the replicas, parts of the environment, the resources, and the nodes on which the agent runs.
-// The hub cannot change the agent's account or the agent's access to its node.
+// Check returns an error if a Deployment differs from the agent's own in a field that the hub must not change. The
+// hub controls the image and the image's pull Secrets, the replicas, parts of the environment, the resources, and
+// the nodes on which the agent runs. The hub cannot change the agent's account or the agent's access to its node.
 func Check(d *appsv1.Deployment, setup Setup) error {
 	rest := d.DeepCopy()
 	if digest := digestOf(rest); len(digest) < minDigest || len(digest) > maxDigest ||
@@ -88,8 +89,8 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	}
 	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
 		for name := range list {
-			// A node can advertise any other resource. A request for such a resource would place the agent, with its
-			// key, on that node.
+			// Any other resource may be one that only a certain node advertises. Requesting it would place the agent,
+			// with its key, on that node.
 			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
 				return fmt.Errorf("its container asks for %s: an agent may ask for cpu, memory and ephemeral-storage only", name)
 			}
@@ -109,9 +110,8 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	return same(rest, own(setup.Namespace))
 }
 
-// checkEnv returns an error if an environment is not allowed. It rejects every variable that is not known to be
-// harmless. Other variables could make the agent mistake another server for its API server or for the hub, or write its
-// token to its log.
+// checkEnv returns an error if the environment contains a variable that is not known to be harmless. Other variables
+// could make the agent connect to the wrong API server or hub, or write its token to its log.
 func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	values := make(map[string]string, len(env))
 	for i := range env {
@@ -166,13 +166,13 @@ func blank(d *appsv1.Deployment) {
 	pod := &d.Spec.Template.Spec
 	copyHubFields(pod, &corev1.PodSpec{Containers: []corev1.Container{{Name: pod.Containers[0].Name}}})
 	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser {
-		// as earlier versions of the hub set it
+		// Earlier versions of the hub set this user.
 		s.RunAsUser = nil
 	}
 }
 
-// copyHubFields copies a pod's fields that the hub controls. If a field is added here, Check accepts that field, too,
-// and it also applies to the pods that run beside the agent.
+// copyHubFields copies the pod fields that the hub controls. Check accepts any value in these fields. The fields are
+// also copied to the pods of the DaemonSets that accompany the agent's Deployment.
 func copyHubFields(to, from *corev1.PodSpec) {
 	to.Tolerations, to.Affinity, to.NodeSelector = from.Tolerations, from.Affinity, from.NodeSelector
 	to.PriorityClassName, to.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
@@ -250,7 +250,8 @@ func same(got, want *appsv1.Deployment) error {
 	return nil
 }
 
-// difference returns the path of the first field that differs, in JSON. An empty map counts as equal to a missing one.
+// difference returns the path of the first field that differs, in JSON. An empty map and a missing map count as
+// equal.
 func difference(a, b any) (string, bool) {
 	x, isMap := a.(map[string]any)
 	y, too := b.(map[string]any)

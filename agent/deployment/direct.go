@@ -18,23 +18,23 @@ import (
 // controlPlane is the label of nodes that run an API server.
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
-// directSet returns the DaemonSet of pods that review users' tokens for API servers, if a Deployment requests them. The
-// pods run on control plane nodes, regardless of the Deployment's other node settings. The pods have their own account,
-// which can read the hub's data for direct access, but none of the agent's data.
+// directSet returns the DaemonSet whose pods review users' tokens for API servers, or nil if the Deployment does not
+// request this DaemonSet. The pods run on control plane nodes, regardless of the Deployment's other node settings.
+// They have their own account, which can read the hub's data for direct access, but none of the agent's data.
 func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil
 	}
 	pod := podBeside(live, "direct")
 	pod.ServiceAccountName = protocol.DirectName
-	pod.TerminationGracePeriodSeconds = nil // Kubernetes' default
+	pod.TerminationGracePeriodSeconds = nil // use the Kubernetes default
 	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: controlPlane, Operator: corev1.NodeSelectorOpExists}},
 		}}}}}
 	main := &pod.Containers[0]
 	host, port, err := net.SplitHostPort(protocol.DirectAddress)
-	if err != nil { // the selector is a constant
+	if err != nil { // impossible, because the selector is constant
 		panic(err)
 	}
 	main.ReadinessProbe = &corev1.Probe{

@@ -15,7 +15,7 @@ import (
 // maxBody is the maximum size of a Deployment, in bytes. The agent's own Deployment is about a twentieth of this size.
 const maxBody = 128 << 10
 
-// Handler is the http.Handler of protocol.PathDeployment.
+// Handler is the http.Handler for protocol.PathDeployment.
 type Handler struct {
 	// Secrets accesses the Secrets in the agent's namespace.
 	Secrets *kube.Secrets

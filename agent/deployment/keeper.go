@@ -36,8 +36,8 @@ const (
 	maxMessage     = 512 // the maximum size of a message in a report, in bytes
 )
 
-// Limits on writes. A change takes five writes. There can be more writes if another controller reverts the Deployment,
-// or if Drover has a bug. In such cases, these limits protect the API server.
+// These limits protect the API server if another controller keeps reverting the Deployment or if Drover has a bug. A
+// normal change takes five writes.
 const (
 	writesAtOnce = 60
 	writeEvery   = 10 * time.Second
@@ -58,13 +58,13 @@ type Options struct {
 	Log     logr.Logger
 }
 
-// Keeper changes the agent's Deployment as requested by the hub, while this replica is the leader.
+// Keeper changes the agent's Deployment as the hub requests while this replica is the leader.
 type Keeper struct {
 	options Options
 	store   store
 	wake    chan struct{}
 	writes  *rate.Limiter
-	retry   wait.Backoff // used only by the goroutine that leads, like nodes and direct
+	retry   wait.Backoff // used only by the goroutine that leads, as are nodes and direct
 	nodes   daemonSetKeeper
 	direct  daemonSetKeeper
 
@@ -94,7 +94,7 @@ func (k *Keeper) Report() *protocol.Deployment {
 	return k.report
 }
 
-// Wake makes the Keeper check again.
+// Wake makes the Keeper check the Deployment again.
 func (k *Keeper) Wake() {
 	select {
 	case k.wake <- struct{}{}:
@@ -151,8 +151,8 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// settle takes steps until it has to wait. It returns the time until the next check, or 0 if no step is needed until
-// something changes.
+// settle takes steps until there is nothing left to do for now. It returns the time until the next check, or 0 if
+// the Keeper can wait for the next event.
 func (k *Keeper) settle(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		again, err := k.step(ctx)
@@ -263,7 +263,7 @@ func (k *Keeper) whyNotReady(ctx context.Context, digest string) (string, error)
 	return protocol.Cut(whyNotReady(pods, digest), maxMessage), err
 }
 
-// apply applies the desired Deployment. If the API server rejects the Deployment, apply records this.
+// apply applies the desired Deployment. If the API server rejects the Deployment, apply records the rejection.
 func (k *Keeper) apply(ctx context.Context, o observed, secret *corev1.Secret) error {
 	err := k.change(ctx, o, o.record.Wanted)
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {
