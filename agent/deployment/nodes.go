@@ -29,13 +29,14 @@ const nodeAgentsOn = "true"
 // nodesEvery is the interval at which a DaemonSet is applied again to repair it.
 const nodesEvery = time.Minute
 
-// nodesReadyWithin is the time after a change within which at least one of the DaemonSet's pods must become ready.
+// nodesReadyWithin is how soon after a change at least one of the DaemonSet's pods must become ready.
 const nodesReadyWithin = 5 * time.Minute
 
-// daemonSet returns the DaemonSet of node agents that accompanies the agent's Deployment. Fields that the hub controls
-// are copied from the Deployment. Other fields are the same as for the agent, except that the pods use the node's
-// network. Node agents run on every node that the Deployment may use, regardless of the node's taints. A nodeSelector,
-// or an affinity that requires certain nodes, can keep the agent's rights away from other users' nodes.
+// daemonSet returns the DaemonSet of node agents that accompanies the agent's Deployment. Fields that the hub
+// controls are copied from the Deployment. The other fields are the same as for the agent, except that the pods use
+// the node's network. Node agents run on every node that the Deployment may use, regardless of the node's taints. To
+// keep the agent's rights away from nodes of other users, give the Deployment a nodeSelector or a required node
+// affinity.
 func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	from, pod := d.Spec.Template.Spec, podBeside(d, "node")
 	maps.Copy(pod.NodeSelector, from.NodeSelector)
@@ -49,8 +50,8 @@ func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	return beside(d, protocol.NodeAgentName, pod)
 }
 
-// podBeside returns a pod that runs a command of the agent's binary in its node's network, on any Linux node. The other
-// fields that the hub controls are copied from the Deployment.
+// podBeside returns the spec of a pod that runs a subcommand of the agent in its node's network, on any Linux node.
+// Except for the node selector, the fields that the hub controls are copied from the Deployment.
 func podBeside(d *appsv1.Deployment, command string) corev1.PodSpec {
 	pod := ownPod()
 	copyHubFields(&pod, &d.Spec.Template.Spec)
@@ -86,17 +87,17 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 	}
 }
 
-// nodesEnd is how long pods have to stop after their DaemonSet has been deleted. Node agents are notified immediately,
-// and do not take part in elections from then on.
+// nodesEnd is how long pods may take to stop after their DaemonSet has been deleted. Node agents are notified of the
+// deletion immediately, and take part in no further elections.
 const nodesEnd = time.Minute
 
-// daemonSetKeeper maintains one DaemonSet beside the agent's Deployment, while this replica is the leader.
+// daemonSetKeeper maintains one DaemonSet that accompanies the agent's Deployment while this replica is the leader.
 type daemonSetKeeper struct {
 	// wanted returns the DaemonSet that should accompany a Deployment, or nil if there should be none.
 	wanted func(*appsv1.Deployment) *appsv1.DaemonSet
 	client *kube.DaemonSet
 	lease  *kube.Lease // the Lease that its pods use to elect a leader; nil if they elect none
-	// nowhere is the problem to report if the DaemonSet matches no nodes, or "" if this is not a problem.
+	// nowhere is the problem to report if the DaemonSet matches no nodes, or "" if that is not a problem.
 	nowhere string
 
 	kept
@@ -107,9 +108,9 @@ type kept struct {
 	removed bool      // neither the DaemonSet nor the Lease of its pods exists
 	ending  time.Time // when pods of a deleted DaemonSet will have stopped
 	applied []byte    // the DaemonSet that was last applied, as JSON
-	taken   bool      // whether the API server has accepted it
-	at      time.Time // when it was last applied
-	since   time.Time // when it was first applied
+	taken   bool      // whether the API server has accepted the applied DaemonSet
+	at      time.Time // when the DaemonSet was last applied
+	since   time.Time // when the DaemonSet was first applied in this form
 	problem string    // why there are no pods even though there should be some
 }
 
@@ -121,9 +122,9 @@ func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	return daemonSet(live)
 }
 
-// keep makes the DaemonSet follow the agent's Deployment once the Deployment has been rolled out. As a result, the
-// DaemonSet's pods never run a version that has not proven that it can connect. keep returns the time until the next
-// check, or 0 to wait for the next change.
+// keep updates the DaemonSet to match the agent's Deployment once the Deployment has been rolled out. The
+// DaemonSet's pods therefore only run versions that have already connected to the hub. keep returns the time until
+// the next check, or 0 to wait for the next change.
 func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
 	set := n.wanted(live)
 	if set == nil {
@@ -166,8 +167,8 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 	return nodesEvery, nil
 }
 
-// withoutPods returns a message if a DaemonSet matches nodes but has no pods, or if none of its pods is ready some
-// minutes after the DaemonSet was applied.
+// withoutPods returns a message if a DaemonSet matches nodes but has no pods, or if none of its pods has become
+// ready within nodesReadyWithin.
 func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 	switch {
 	case s.DesiredNumberScheduled == 0 || s.NumberReady > 0:
@@ -182,10 +183,10 @@ func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 		s.DesiredNumberScheduled)
 }
 
-// remove removes the DaemonSet, and then the Lease that its pods use to elect a leader. It does so once each time that
-// this replica becomes the leader. The order matters, because pods that are still running would create the Lease again.
-// remove returns the time until the next check, or 0 to wait for the next change. An older manifest grants no rights to
-// the DaemonSet. In that case, neither the DaemonSet nor the Lease exists.
+// remove removes the DaemonSet first and then the Lease that its pods use to elect a leader, because pods that are
+// still running would create the Lease again. Each new leader removes both once. remove returns the time until the
+// next check, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet. In that case,
+// neither the DaemonSet nor the Lease exists.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// stuckMargin is added to the sum of the deadlines of all replicas. A change may take as long as this total if no
-// Deployment controller reports progress.
+// stuckMargin is added to the sum of the progress deadlines of all replicas. A change fails after this total time if
+// no Deployment controller reports progress.
 const stuckMargin = 30 * time.Second
 
 // observed is the state that a step depends on.
@@ -46,11 +46,11 @@ type step struct {
 	act      act
 	record   record
 	replicas int32
-	again    time.Duration // time until the step changes without an event; 0 if it does not change
+	again    time.Duration // time after which the step may change without an event; 0 if only an event can change it
 }
 
-// next determines the next step. It has no side effects, and its input is stored in the member, so any replica can
-// continue where another replica stopped.
+// next determines the next step. It has no side effects, and its input is stored in the member. Any replica can
+// therefore continue where another replica stopped.
 func next(o observed) step {
 	r, live := o.record, digestOf(o.live)
 	to := func(p phase) step {
@@ -106,7 +106,7 @@ func nextApplying(o observed, to func(phase) step) step {
 	left := r.Started.Add(progressDeadline(o.live)).Sub(o.now)
 	if deadlineExceeded(o.live) || left <= 0 {
 		if r.previousDigest() == r.Digest {
-			return to(done) // as above; the report says that the Deployment's pods are not ready
+			return to(done) // the report says that the Deployment's pods are not ready
 		}
 		after := r
 		after.Phase, after.Wanted = failed, nil

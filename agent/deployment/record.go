@@ -23,22 +23,22 @@ import (
 type phase string
 
 const (
-	// pending: the hub has sent a Deployment, but the leader has not started the change.
+	// pending means that the hub has sent a Deployment, but the leader has not started the change.
 	pending phase = "pending"
-	// applying: the previous Deployment is stored. The Deployment is about to be changed, or it has been changed and is
-	// being watched.
+	// applying means that the previous Deployment is stored. The Deployment is about to be changed, or it has been
+	// changed and is being watched.
 	applying phase = "applying"
-	// done: the change has been rolled out, or another client has since changed the Deployment.
+	// done means that the change has been rolled out, or that another client has since changed the Deployment.
 	done phase = "done"
-	// failed: the change did not become ready, and the previous Deployment will be restored.
+	// failed means that the change did not become ready, and that the previous Deployment will be restored.
 	failed phase = "failed"
-	// undone: the change failed, and the previous Deployment has been restored.
+	// undone means that the change failed, and that the previous Deployment has been restored.
 	undone phase = "undone"
-	// rejected: the API server rejected the change.
+	// rejected means that the API server rejected the change.
 	rejected phase = "rejected"
 )
 
-// Keys in the Secret.
+// Keys of the Secret that stores the record.
 const (
 	keyPhase    = "phase"
 	keyDigest   = "digest"
@@ -56,12 +56,13 @@ type record struct {
 	// Wanted is the Deployment that the hub sent, as JSON, and Digest is its digest.
 	Digest string
 	Wanted []byte
-	// From is the digest of the Deployment when the change started. If the Deployment's digest is neither From nor
+	// From is the Deployment's digest at the start of the change. If the Deployment's digest is neither From nor
 	// Digest, another client wrote the Deployment.
 	From string
 	// Previous is the Deployment to restore if the change fails, as JSON.
 	Previous []byte
-	// Started is when the change started, according to the clock of the replica that was the leader at that time.
+	// Started is the time when the change started, according to the clock of the replica that was the leader at that
+	// time.
 	Started time.Time
 	// Message explains why the change failed.
 	Message string
@@ -76,9 +77,9 @@ func (r record) previousDigest() string {
 	return digestOf(&d)
 }
 
-// refused returns the record after the API server has rejected Wanted. If the change had replaced another change that
-// was not ready yet, the new record restores the Deployment that the other change would have restored, unless the
-// API server has just rejected that Deployment.
+// refused returns the record to store after the API server has rejected Wanted. If the rejected change replaced an
+// unfinished change, the new record restores the Deployment that the unfinished change would have restored, unless
+// the API server has just rejected that Deployment.
 func (r record) refused(message string) record {
 	r.Phase, r.Message, r.Wanted = rejected, message, nil
 	if before := r.previousDigest(); before != r.From && before != r.Digest {
@@ -90,7 +91,7 @@ func (r record) refused(message string) record {
 // store reads and writes the record.
 type store struct{ secrets *kube.Secrets }
 
-// read returns the record and the Secret that holds it, or nil if there is none.
+// read returns the record and the Secret that stores the record. Without such a Secret, both results are zero.
 func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
 	secret, err := s.secrets.Get(ctx, protocol.DeploymentSecret)
 	if apierrors.IsNotFound(err) {
@@ -138,11 +139,11 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 	return nil
 }
 
-// maxConflicts is the maximum number of times that a write is attempted while other replicas write at the same time.
+// maxConflicts is the maximum number of attempts to write the record if other replicas write it at the same time.
 const maxConflicts = 10
 
-// want stores a Deployment that the hub has sent. The new change replaces a change in progress. If the new change
-// fails, the same previous Deployment is restored.
+// want stores a Deployment that the hub has sent. The new change replaces a change that is in progress. If the new
+// change fails, the Deployment from before the replaced change is restored.
 func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 	for range maxConflicts {
 		r, secret, err := s.read(ctx)

@@ -21,14 +21,15 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Cluster-scoped objects of the agent.
+// Cluster-scoped objects that belong to the agent.
 const (
 	clusterRole        = "/apis/rbac.authorization.k8s.io/v1/clusterroles/" + protocol.AgentName
 	clusterRoleBinding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentName
 	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
 
-// ErrNotLeading is returned by UninstallOptions.Sets if the hub must send its request to another replica of the agent.
+// ErrNotLeading is returned by UninstallOptions.Sets if another replica is the leader. The hub must then send its
+// request to that replica.
 var ErrNotLeading = errors.New("another replica of the agent leads")
 
 // UninstallOptions configure an Uninstaller.
@@ -42,7 +43,7 @@ type UninstallOptions struct {
 	Log  logr.Logger
 }
 
-// Uninstaller is the http.Handler of protocol.PathUninstall. It removes everything that Drover has created in the
+// Uninstaller is the http.Handler for protocol.PathUninstall. It removes everything that Drover has created in the
 // member.
 //
 // The agent cannot wait for its own removal, because it loses its rights together with its namespace. It therefore
@@ -65,8 +66,8 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 	return &Uninstaller{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
 }
 
-// Done is closed when everything has been or is being removed and the hub has received the result. The agent then has
-// nothing left to do.
+// Done returns a channel that is closed when the removal is complete or can continue without the agent, and the hub
+// has received the result. The agent can then exit.
 func (h *Uninstaller) Done() <-chan struct{} { return h.done }
 
 // ServeHTTP responds to POST with the objects that could not be removed, or with 421 if the hub must send the request
@@ -109,8 +110,8 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // discoveryV2 requests all API groups in one response. The response also shows which groups are stale.
 const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// stale returns the API groups whose server does not respond. Kubernetes cannot finish deleting a namespace as long as
-// it cannot list all objects in the namespace. Older API servers do not report stale groups.
+// stale returns the API groups whose server does not respond. As long as Kubernetes cannot list all objects in a
+// namespace, it cannot finish deleting the namespace. Older API servers do not report stale groups.
 func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	raw, err := h.client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
 	if err != nil {
@@ -138,8 +139,8 @@ func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	return groups
 }
 
-// remove removes as many objects as it can and returns the others. A missing object is not an error. Each step leaves
-// the rights that the next step needs in place.
+// remove removes as many objects as it can and returns the others. A missing object is not an error. The steps are
+// ordered so that the agent keeps the rights that it needs for the next step.
 func (h *Uninstaller) remove(ctx context.Context) []string {
 	anchor, err := h.anchor(ctx)
 	if err != nil {
@@ -155,12 +156,12 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	if anchor.Kind != "ClusterRoleBinding" {
 		failed("ClusterRoleBinding "+protocol.AgentName, h.release(ctx, clusterRoleBinding, anchor))
 	}
-	// Older manifests contain neither this binding nor the rights to change it.
+	// Older manifests contain neither this binding nor the right to change it.
 	if err := h.release(ctx, viewBinding, anchor); !apierrors.IsForbidden(err) {
 		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
 	for _, name := range []string{protocol.NodeAgentName, protocol.DirectName} {
-		// The same applies to this object.
+		// Older manifests do not grant the right to delete these DaemonSets.
 		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) {
 			failed("DaemonSet "+h.namespace+"/"+name, err)
 		}
@@ -181,8 +182,9 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	return remaining
 }
 
-// anchor returns the object that becomes the owner of the others. It is usually the agent's namespace. If the namespace
-// is gone, or if an operator chose the namespace and may use it for other purposes, the anchor is the binding.
+// anchor returns the object that becomes the owner of the others. This is the namespace if it is the agent's default
+// namespace. An operator who chose another namespace may use it for other purposes. In that case, or if the
+// namespace is gone, the anchor is the agent's ClusterRoleBinding.
 func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error) {
 	if h.namespace == protocol.AgentNamespace {
 		ns := &corev1.Namespace{}
@@ -208,8 +210,8 @@ func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error)
 	return anchor, err
 }
 
-// release makes the anchor the owner of an object. If there is no anchor, it deletes the object. The patch changes only
-// the owner reference, so the API server does not check whether the agent may grant the role's rights.
+// release makes the anchor the owner of an object, or deletes the object if there is no anchor. The patch changes
+// only the owner reference, so the API server does not check whether the agent may grant the role's rights.
 func (h *Uninstaller) release(ctx context.Context, path string, anchor metav1.OwnerReference) error {
 	if anchor.UID == "" {
 		return h.delete(ctx, path)

@@ -22,16 +22,17 @@ import (
 )
 
 const (
-	// maxAccess is the maximum size of the hub's delivery, in bytes.
+	// maxAccess is the maximum size, in bytes, of the data for direct access that the hub delivers.
 	maxAccess = 1 << 20
 	// maxVerified is the maximum number of verified tokens that are remembered.
 	maxVerified = 1024
-	// maxGroups is the maximum number of groups that a user can have, because each group becomes a header. The issuer
-	// puts at most 6 KiB of groups into a token, and the shortest group takes up six bytes.
+	// maxGroups is the maximum number of groups that a user can have. Each group becomes a header of forwarded
+	// requests. Tokens stay within this limit, because the issuer puts at most 6 KiB of groups into a token, and the
+	// shortest group takes up six bytes.
 	maxGroups = 1024
 )
 
-// Reasons for refusing every token, regardless of its content.
+// These errors are reasons to refuse every token, regardless of its content.
 var (
 	errOff    = errors.New("the cluster has no direct access")
 	errTooOld = errors.New("this cluster's keys and its list of ended sessions are too old, because its agent did not " +
@@ -44,7 +45,8 @@ type access struct {
 	protocol.DirectAccess
 	keys   token.Published
 	denied map[string]struct{}
-	// values of type known, by the digest of the token; new keys or a new list start with an empty cache
+	// verified contains values of type known, by the digests of their tokens. It starts empty whenever the hub
+	// delivers new keys or a new list.
 	verified *cache.LRUExpireCache
 }
 
@@ -54,12 +56,12 @@ type known struct {
 	key string
 }
 
-// parse reads the hub's delivery. Its errors do not reveal the content.
+// parse decodes the data for direct access that the hub has delivered. Its errors do not reveal the data.
 func parse(secret *corev1.Secret) (*access, error) {
 	a := &access{denied: map[string]struct{}{}, verified: cache.NewLRUExpireCache(maxVerified)}
 	raw := secret.Data[protocol.DirectKey]
 	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields() // a field from a newer hub may require that more tokens are rejected
+	decoder.DisallowUnknownFields() // a field from a newer hub may require the agent to reject more tokens
 	if len(raw) > maxAccess || decoder.Decode(&a.DirectAccess) != nil {
 		return nil, errors.New("it is malformed, or from a hub of another version")
 	}
@@ -84,8 +86,8 @@ func parse(secret *corev1.Secret) (*access, error) {
 // byAPIServer reports whether users connect to the member's own API server.
 func (a *access) byAPIServer() bool { return a.Mode != "" }
 
-// usable returns nil if tokens can be accepted at the given time. Otherwise it returns the reason why no tokens at all
-// are accepted.
+// usable returns nil if tokens can be accepted at the given time. Otherwise it returns the reason why every token is
+// refused.
 func (a *access) usable(now time.Time) error {
 	switch {
 	case !now.Before(a.ValidUntil):
@@ -96,15 +98,14 @@ func (a *access) usable(now time.Time) error {
 	return nil
 }
 
-// unusable reports whether a token was refused because of the verification data rather than because of the token
-// itself.
+// unusable reports whether err means that every token is refused, rather than only a particular token.
 func unusable(err error) bool {
 	return errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff)
 }
 
-// stands returns the reason why a verified token is not accepted at the given time, or nil if it is accepted. A token
-// is refused if no tokens are accepted at all, if the token's key is not one of the issuer's keys, or if the session
-// has been ended.
+// stands returns the reason why a verified token is not accepted at the given time, or nil if it is accepted. A
+// token is not accepted if every token is refused, if the issuer no longer publishes the token's key, or if the
+// token's session has ended.
 func (a *access) stands(k known, now time.Time) error {
 	_, published := a.keys.Public(k.key)
 	_, denied := a.denied[k.Session]

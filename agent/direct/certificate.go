@@ -28,7 +28,7 @@ import (
 const (
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 	servingLifetime   = 30 * 24 * time.Hour
-	// backdate allows for clock skew.
+	// backdate is how far in the past a certificate's validity starts, to allow for clock skew.
 	backdate = time.Hour
 )
 
@@ -45,8 +45,8 @@ func (c *certificate) due(host, given string, now time.Time) bool {
 	return c == nil || c.host != host || c.given != given || !now.Before(c.renew)
 }
 
-// certify returns the certificate that the hub's delivery requires. If the agent itself creates the certificate,
-// certify also returns the CA.
+// certify returns the certificate for the given access data. If the agent itself creates the certificate, certify
+// also returns the CA.
 func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string, error) {
 	now := e.options.Now()
 	if a.TLSSecret != "" && !e.options.APIServer {
@@ -139,8 +139,8 @@ func issue(authority *tls.Certificate, host string, now time.Time) (*certificate
 	return &certificate{Certificate: pair, host: host, renew: now.Add(servingLifetime * 2 / 3)}, nil
 }
 
-// sign creates a key and a certificate for it. The certificate is signed by an authority, or self-signed if there is
-// none.
+// sign creates a key and a certificate for the key. The certificate is signed by the authority, or self-signed if
+// the authority is nil.
 func sign(template *x509.Certificate, authority *tls.Certificate) (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -15,17 +15,17 @@ import (
 // Limits on users' connections.
 const (
 	// maxConnections is the maximum number of connections from all clients, and maxClient is the maximum from one
-	// address. At least eight addresses are needed to use all connections.
+	// address. It takes at least eight addresses to use up all connections.
 	maxConnections, maxClient = 1024, 128
-	// provenWithin is how long a connection may stay open before a request with an accepted token arrives.
+	// provenWithin is the time within which a new connection must carry a request with an accepted token.
 	provenWithin = 30 * time.Second
 )
 
-// connections is a listener that limits how many connections clients hold. It closes connections beyond a limit. If
-// such a connection had to wait instead, it would delay other clients, too.
+// connections is a listener that limits the number of connections in total and per client. It closes connections
+// beyond a limit, because connections that wait would delay other clients, too.
 type connections struct {
 	net.Listener
-	all, ofClient int           // bounds
+	all, ofClient int           // limits
 	within        time.Duration // provenWithin, or 0 for no limit
 	metrics       *metrics
 
@@ -103,14 +103,14 @@ func (l *connections) leave(client netip.Prefix) {
 	l.metrics.connections.Add(-1)
 }
 
-// connection is a connection that is counted until it is closed.
+// connection is a connection that counts toward the limits until it is closed.
 type connection struct {
 	net.Conn
 	leave    func()
-	unproven *time.Timer // closes the connection; nil if the connection does not have to prove anything
+	unproven *time.Timer // closes the connection unless a token is accepted in time; nil if no token is required
 }
 
-// Close closes the connection, which is no longer counted.
+// Close closes the connection. The connection then no longer counts toward the limits.
 func (c *connection) Close() error {
 	if c.unproven != nil {
 		c.unproven.Stop()
@@ -130,7 +130,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
 }
 
-// proven marks the connection of a request to be kept open, because the request's token was accepted.
+// proven lets the connection of a request stay open, because the request's token has been accepted.
 func proven(r *http.Request) {
 	if c, ok := r.Context().Value(connectionKey{}).(*connection); ok && c.unproven != nil {
 		c.unproven.Stop()

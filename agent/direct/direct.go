@@ -3,10 +3,10 @@
 
 // Package direct serves users who connect to the member without going through the hub.
 //
-// Their tokens were signed by the hub's issuer for this cluster. The agent either serves the users itself, or runs
-// beside each of the member's API servers and reviews tokens for them. The data for verifying tokens is an ordinary set
-// from the hub. The set consists of a Secret that each replica of the agent watches. Users' requests cause no requests
-// to the hub.
+// These users authenticate with tokens that the hub's issuer has signed for this cluster. The agent either serves
+// the users itself, or runs beside each of the member's API servers and reviews tokens for them. The hub delivers
+// the data for verifying tokens in a Secret that each replica of the agent watches. Requests from users therefore
+// cause no requests to the hub.
 package direct
 
 import (
@@ -34,8 +34,8 @@ import (
 )
 
 const (
-	// again is how long to wait before a Secret is watched again, or before the endpoint tries again to listen on a
-	// port that was in use.
+	// again is the delay before the endpoint watches a Secret again, or tries again to listen on a port that was in
+	// use.
 	again = 2 * time.Second
 	// reviewEvery is the interval at which open requests are reviewed and the certificate is checked.
 	reviewEvery = 15 * time.Second
@@ -59,7 +59,7 @@ type Options struct {
 	Secrets *kube.Secrets
 	// Listen is the address to listen on while the hub requests direct access.
 	Listen string
-	// Kubernetes serves protocol.PathKubernetes as the user in the request.
+	// Kubernetes serves protocol.PathKubernetes. It forwards each request as the user named in the request's headers.
 	Kubernetes http.Handler
 	// Changed is called when Authority has changed.
 	Changed func()
@@ -67,7 +67,7 @@ type Options struct {
 	Log     logr.Logger
 }
 
-// Endpoint serves users while the hub's Secret exists. New returns one.
+// Endpoint serves users while the hub's Secret exists. Use New to create an Endpoint.
 type Endpoint struct {
 	options    Options
 	access     atomic.Pointer[access] // nil while there is no usable Secret
@@ -76,9 +76,9 @@ type Endpoint struct {
 	open       open
 	metrics    metrics
 	complaints rate.Sometimes
-	soon       *time.Timer              // used only by Run: the time of the next check
+	soon       *time.Timer              // timer for the next check; used only by Run
 	reviewing  chan struct{}            // has an element for each review in progress
-	looks      chan struct{}            // a message means that another access or certificate may be needed
+	looks      chan struct{}            // signals that Run must check the access and the certificate again
 	address    atomic.Pointer[net.Addr] // the address on which the endpoint is listening; nil while it is not listening
 }
 
@@ -88,7 +88,7 @@ func New(o Options) *Endpoint {
 		looks: make(chan struct{}, 1), reviewing: make(chan struct{}, maxReviews)}
 }
 
-// Authority returns the CA of the agent's own certificate in PEM. It is empty if the agent has not created one.
+// Authority returns the CA of the agent's own certificate in PEM, or "" if the agent has not created a CA.
 func (e *Endpoint) Authority() string {
 	if ca := e.published.Load(); ca != nil {
 		return *ca
@@ -101,7 +101,7 @@ func (e *Endpoint) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() {
-		// The poll ends when ctx ends.
+		// The error only means that ctx has ended.
 		_ = wait.PollUntilContextCancel(ctx, again, true,
 			func(ctx context.Context) (bool, error) { e.watch(ctx); return false, nil })
 	})
@@ -152,8 +152,8 @@ func (e *Endpoint) watch(ctx context.Context) {
 	}
 }
 
-// set applies the hub's delivery. An unreadable delivery ends direct access, because with an older list, the endpoint
-// could accept sessions that the hub has ended.
+// set applies the data that the hub has delivered. If the data is unreadable, direct access ends, because with
+// outdated data the endpoint could accept sessions that the hub has ended.
 func (e *Endpoint) set(secret *corev1.Secret) {
 	var next *access
 	if secret != nil {
@@ -182,7 +182,7 @@ func (e *Endpoint) stands(k known) error {
 	}
 	now := e.options.Now()
 	if !now.Before(k.Expiry.Time()) {
-		// the list contains the session only until the token expires, so the request could not be ended later
+		// The list contains an ended session only until its tokens expire, so the request could not be ended later.
 		return fmt.Errorf("%w: it has expired", token.ErrToken)
 	}
 	return current.stands(k, now)

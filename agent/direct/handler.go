@@ -19,7 +19,7 @@ import (
 
 // Limits on users' requests.
 const (
-	// maxOpen is the maximum number of requests in progress, and maxOpenUser is the maximum for one user.
+	// maxOpen is the maximum number of requests in progress, and maxOpenUser is the maximum number for one user.
 	maxOpen, maxOpenUser = 512, 128
 	// maxBody is the maximum size of a request body, in bytes. API servers accept 3 MiB.
 	maxBody = 64 << 20
@@ -110,7 +110,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer e.open.leave(mine)
-	if e.stands(user) != nil { // the access may have changed in the meantime
+	if e.stands(user) != nil { // the data for direct access may have changed in the meantime
 		e.metrics.refusedToken.Add(1)
 		forward.WriteStatus(w, http.StatusUnauthorized, "the token was just refused")
 		return
@@ -122,7 +122,8 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.options.Kubernetes.ServeHTTP(w, as(r.WithContext(ctx), user))
 }
 
-// authenticate returns the user of a request according to its single bearer token.
+// authenticate returns the user that a request's bearer token identifies. A request must have exactly one bearer
+// token.
 func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 	current := e.access.Load()
 	if current == nil {
@@ -164,7 +165,7 @@ func admissible(r *http.Request) (code int, message string) {
 	return 0, ""
 }
 
-// as returns the request in the form in which the hub would send it on the user's behalf.
+// as returns the request as the hub would send it on the user's behalf.
 func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
 	request.IgnoreUpgrade(out.Header)

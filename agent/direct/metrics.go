@@ -16,8 +16,8 @@ type metrics struct {
 	connections, tooMany, tooManyOfClient, unproven                atomic.Int64
 }
 
-// Metrics serves the metrics in the Prometheus text format. They contain neither users nor tokens. client_golang is not
-// used, because it would be larger than everything else that this package links.
+// Metrics serves the metrics in the Prometheus text format. The metrics contain neither user names nor tokens. This
+// package does not use client_golang, which would be larger than all of the package's other dependencies together.
 func (e *Endpoint) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

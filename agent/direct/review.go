@@ -78,8 +78,8 @@ func (e *Endpoint) discover(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// publish serves the keys. While all tokens are refused, it serves an empty key set, so that an API server that
-// requests the keys forgets its former keys.
+// publish serves the issuer's keys. While every token is refused, it serves an empty key set, so API servers that
+// request the keys again no longer accept any tokens.
 func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	current := e.access.Load()
 	if current == nil {
@@ -94,7 +94,7 @@ func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 }
 
 // review responds to a TokenReview. A refused token is not an error. If a token cannot be checked, the response
-// contains an error, and the API server logs it.
+// contains an error, which the API server logs.
 func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	select {
 	case e.reviewing <- struct{}{}:
@@ -133,8 +133,8 @@ func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	answer(w, out)
 }
 
-// readReview reads a TokenReview of either version. Both have the same fields. Its errors contain nothing from the
-// review.
+// readReview decodes a TokenReview of either API version. The two versions have the same fields. The errors contain
+// no data from the review.
 func readReview(body io.Reader) (*authenticationv1.TokenReview, error) {
 	raw, err := io.ReadAll(body)
 	if err != nil {
@@ -162,12 +162,13 @@ func answer(w http.ResponseWriter, content any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	// an API server that encounters an unknown key must request the keys again
+	// Responses must not be cached, because an API server that encounters an unknown key must get the current keys.
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(raw) // an error means that the client has disconnected
 }
 
-// IsLoopback reports whether a listen address can be reached only from its own machine and names no other host.
+// IsLoopback reports whether a listen address contains a loopback IP address, which can be reached only from the
+// same machine. A host name such as localhost is not accepted.
 func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)

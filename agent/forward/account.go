@@ -39,7 +39,7 @@ func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *de
 	if d := h.mayImpersonate(r, account); d != nil {
 		return nil, d
 	}
-	out := r.WithContext(r.Context()) // a copy
+	out := r.WithContext(r.Context()) // a shallow copy
 	out.Header = make(http.Header, len(r.Header))
 	for name, values := range r.Header {
 		if !isImpersonation(name) {
@@ -59,7 +59,7 @@ func (h *Handler) mayImpersonate(r *http.Request, account protocol.ServiceAccoun
 			user[name] = values
 		}
 	}
-	caller := user.Get(impersonateUser) // check has found exactly one
+	caller := user.Get(impersonateUser) // check ensures that there is exactly one
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
 	url := strings.TrimRight(h.base.String(), "/") + protocol.PathAccessReview

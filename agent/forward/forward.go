@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forward passes the requests of the hub's users on to the member's API server, as those users.
+// Package forward forwards requests from the hub's users to the member's API server and impersonates these users.
 package forward
 
 import (
@@ -28,12 +28,13 @@ type Handler struct {
 	log   logr.Logger
 	// Namespace is the agent's own namespace. No user can act as a ServiceAccount in that namespace.
 	Namespace string
-	// reads makes the Handler send only reads, as protocol.Viewer.
+	// reads makes the Handler forward only read requests, as protocol.Viewer.
 	reads bool
 }
 
-// NewReadOnly returns a Handler that sends only reads, as protocol.Viewer for every user. It is used in agents that are
-// not permitted to impersonate other users. The member's RBAC decides what the viewer can see.
+// NewReadOnly returns a Handler that forwards only read requests. It forwards the requests of all users as
+// protocol.Viewer, because a read-only agent is not permitted to impersonate other users. The member's RBAC
+// determines what protocol.Viewer can see.
 func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := New(ctx, base, transport, log)
 	h.reads = true
@@ -63,8 +64,8 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 	return h
 }
 
-// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0. ReverseProxy nevertheless flushes
-// each write of a stream, such as a watch or a log, and small responses need fewer frames.
+// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0, so small responses need fewer
+// frames. ReverseProxy nevertheless flushes streams, such as watches and logs, after each write.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
 		WriteStatus(w, d.status, d.message)
@@ -110,8 +111,8 @@ func (h *Handler) checkPath(u *url.URL) *denial {
 	return nil
 }
 
-// rewrite turns an incoming request into a request to the API server. It cannot reject a request, so ServeHTTP checks
-// the request first. ReverseProxy has removed hop-by-hop headers.
+// rewrite turns an incoming request into a request to the API server. It cannot reject a request, so ServeHTTP
+// checks the request first. ReverseProxy has already removed hop-by-hop headers.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	base := strings.TrimRight(h.base.Path, "/")
@@ -142,7 +143,7 @@ func notForwarded(name string) bool {
 	return strings.HasPrefix(name, "X-Remote-")
 }
 
-// failed responds to the client if the API server did not respond.
+// failed responds to the client when the request to the API server has failed.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // the hub has canceled the request
 		WriteStatus(w, http.StatusServiceUnavailable, "the request was canceled")

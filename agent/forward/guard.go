@@ -74,7 +74,8 @@ func check(h http.Header) *denial {
 	return nil
 }
 
-// checkConnection denies a Connection header that would remove identity headers on the way (CVE-2021-31999).
+// checkConnection denies a Connection header that would cause identity headers to be removed before the request
+// reaches the API server (CVE-2021-31999).
 func checkConnection(h http.Header) *denial {
 	for _, line := range h["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
@@ -101,7 +102,8 @@ func known(name string) bool {
 	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)
 }
 
-// checkRead denies everything except reads, for a read-only agent. An upgraded connection could carry anything.
+// checkRead denies all requests except reads in a read-only agent. It also denies upgrades, because an upgraded
+// connection could carry any data.
 func checkRead(r *http.Request) *denial {
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {
 		return nil

@@ -36,14 +36,15 @@ const (
 	// reports.
 	inspectEvery = 5 * time.Minute
 	reportEvery  = 200 * time.Millisecond
-	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop. It is short because Hosts
-	// have no user sessions.
+	// drainTimeout is how long the hub may use the tunnels after the agent has been asked to stop. It is short
+	// because Hosts have no user sessions.
 	drainTimeout = 2 * time.Second
-	// linger is how long an agent that is removing itself waits, so that its response can arrive.
+	// linger is how long an agent waits between its response to an uninstall request and its exit, so that the
+	// response can reach the hub.
 	linger = time.Second
 )
 
-// Options of Run.
+// Options configure Run.
 type Options struct {
 	// ConfigDir is the directory with the configuration.
 	ConfigDir string
@@ -137,7 +138,7 @@ func (a *agent) touch() {
 	}
 }
 
-// report publishes the host's report after each change to the progress or to the machine, until ctx ends.
+// report publishes a report whenever the progress or the machine has changed, until ctx ends.
 func (a *agent) report(ctx context.Context) {
 	topic := a.stream.Topic(protocol.SubjectReport)
 	machine, look := inspect(a.config), time.NewTicker(inspectEvery)

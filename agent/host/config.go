@@ -41,7 +41,7 @@ func ConfigDir(env func(string) string) string {
 	return cmp.Or(env(EnvConfigDir), env(EnvRancherConfigDir), DefaultConfigDir)
 }
 
-// Config holds the data from the join command about the hub and the machine.
+// Config holds the settings for the hub and the machine that were passed to the join command.
 type Config struct {
 	// Servers are the hub's base URLs.
 	Servers []string `json:"servers"`
@@ -99,7 +99,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join writes the configuration of an agent, with its join token. The agent reads it at its next start.
+// Join writes the configuration and the join token of an agent. The agent reads both when it next starts.
 func Join(dir string, config Config, token string) error {
 	if err := config.check(); err != nil {
 		return err

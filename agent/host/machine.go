@@ -96,8 +96,8 @@ type address struct {
 	bridge bool
 }
 
-// order selects and sorts addresses, given the addresses of the interfaces and the source addresses of the default
-// routes. The source addresses may be nil. It has no side effects.
+// order selects and sorts the addresses of the machine's interfaces. The parameter sources contains the source
+// addresses of the default routes, which may be nil. order has no side effects.
 func order(found []address, sources ...net.IP) []string {
 	isSource := func(ip net.IP) bool { return slices.ContainsFunc(sources, ip.Equal) }
 	useful := slices.DeleteFunc(slices.Clone(found), func(a address) bool { return a.bridge && !isSource(a.ip) })

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/agent/host/instructions"
 )
 
-// secrets stores data in files that only root can read. The agent in a cluster stores the same data in Secrets. The
-// type implements identity.Secrets.
+// secrets implements identity.Secrets. It stores data in files that only root can read, whereas the agent in a
+// cluster stores the same data in Secrets.
 type secrets struct {
 	folder string
 	mu     sync.Mutex // held while a file is being read and written
@@ -43,7 +43,7 @@ func (s *secrets) Get(_ context.Context, name string) (*corev1.Secret, error) {
 	}
 	secret := &corev1.Secret{}
 	if err := json.Unmarshal(raw, &secret.Data); err != nil {
-		return nil, fmt.Errorf("%s cannot be read: run the join command again", s.path(name)) // the cause may quote it
+		return nil, fmt.Errorf("%s cannot be read: run the join command again", s.path(name)) // the cause may quote the file
 	}
 	secret.Name = name
 	return secret, nil
@@ -77,8 +77,8 @@ func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// Watch sends one event for an existing Secret, which is enough because the agent is restarted whenever a file is
-// changed. As a result, an agent whose identity was refused finds the token from a join command that was run later.
+// Watch sends one event for an existing Secret. This is enough, because the agent is restarted whenever a file is
+// changed. An agent whose identity was refused therefore finds the token of a later join command.
 func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	w := watch.NewFakeWithChanSize(1, false)
 	if secret, err := s.Get(ctx, name); err == nil {
@@ -93,7 +93,7 @@ func (s *secrets) same(name string, data map[string][]byte) bool {
 	return err == nil && maps.EqualFunc(secret.Data, data, bytes.Equal)
 }
 
-// remove removes all Secrets.
+// remove removes the Secrets with the given names.
 func (s *secrets) remove(names ...string) error {
 	var errs []error
 	for _, name := range slices.Sorted(slices.Values(names)) {

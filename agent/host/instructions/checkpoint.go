@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// readCheckpoint reads the hub's checkpoint. A restored hub would clean a host that has lost its checkpoint, so a file
-// without a checkpoint is an error.
+// readCheckpoint reads the hub's checkpoint. A file without a checkpoint is an error, because a restored hub would
+// clean a host that has lost its checkpoint.
 func (r *Runner) readCheckpoint() error {
 	path := filepath.Join(r.options.State, fileCheckpoint)
 	raw, err := os.ReadFile(path)
@@ -30,8 +30,8 @@ func (r *Runner) readCheckpoint() error {
 	return nil
 }
 
-// reach stores the checkpoint that came with instructions. The checkpoint is stored before the instructions themselves,
-// so that a host never has instructions with an earlier checkpoint.
+// reach stores the checkpoint that the hub has sent with instructions. The checkpoint is stored before the
+// instructions themselves, so that a host never has instructions with an earlier checkpoint.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint

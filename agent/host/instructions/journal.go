@@ -21,11 +21,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Files in the journal's directory for an instruction.
+// Files in an instruction's directory in the journal.
 const (
 	fileInstruction = "instruction.json" // the instruction to run; removed when it has ended
 	fileLock        = "lock"             // locked by the supervisor while the instruction runs
-	fileBegun       = "begun"            // created once, before the instruction runs; holds its digest
+	fileBegun       = "begun"            // holds the digest; created once, before the instruction runs
 	fileResult      = "result.json"      // created once, after the instruction has ended
 	fileEnd         = "end"              // tells the supervisor to end the instruction
 	fileReserved    = "result.reserved"  // reserves disk space for the result, and becomes the result
@@ -56,8 +56,7 @@ const (
 	ended                    // it has a result
 )
 
-// journal remembers which one-time instructions have started on this host, and how they ended. Nothing in it is ever
-// undone.
+// journal records which one-time instructions have started on this host, and how they ended.
 type journal struct{ folder string }
 
 func (j journal) entry(id string) string { return filepath.Join(j.folder, id) }
@@ -71,7 +70,8 @@ func (j journal) look(id string) (state, Result, string, error) {
 	} else if err != nil {
 		return unknown, Result{}, "", fmt.Errorf("journal: %w", err)
 	}
-	// the lock must be checked before the result is read, because the result is written before the lock is released
+	// The lock must be checked before the result is read, because the supervisor writes the result before it releases
+	// the lock.
 	held, err := isLocked(filepath.Join(entry, fileLock))
 	if err != nil {
 		return unknown, Result{}, "", err
@@ -94,7 +94,7 @@ func (j journal) look(id string) (state, Result, string, error) {
 
 // busy reports whether any instruction other than the given ones is running.
 func (j journal) busy(but []protocol.HostInstruction) bool {
-	known, _ := os.ReadDir(j.folder) // a caller that runs an instruction finds out why the folder cannot be read
+	known, _ := os.ReadDir(j.folder) // if the directory cannot be read, starting an instruction returns the error
 	for _, entry := range known {
 		if slices.ContainsFunc(but, func(i protocol.HostInstruction) bool { return i.ID == entry.Name() }) {
 			continue
@@ -106,8 +106,8 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts finds running instructions that start a service. If the next instructions begin by stopping that service,
-// stopStarts makes the supervisors end these instructions.
+// stopStarts ends running instructions that start a service if the next instructions begin by stopping that service.
+// It leaves the ending to the supervisors of the running instructions.
 func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
@@ -130,9 +130,9 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// prepare writes the instruction for a supervisor. It writes nothing if a supervisor has already started. An agent that
-// was killed may have started a supervisor a moment earlier, and the supervisor writes the result to the space that is
-// reserved here.
+// prepare writes the files that a supervisor needs for an instruction. It writes nothing if a supervisor has already
+// started, because that supervisor writes its result to the space that is reserved here. The supervisor may have
+// been started by an agent that was killed.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -151,13 +151,13 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	}
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil // a supervisor is running it
+		return nil // a supervisor is running the instruction
 	} else if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
 	defer held.Close()
 	if _, err := os.Stat(filepath.Join(entry, fileBegun)); err == nil {
-		return nil // it has ended in the meantime
+		return nil // the instruction has ended in the meantime
 	}
 	if err := reserve(entry); err != nil {
 		return fmt.Errorf("journal: make room for the result: %w", err)
@@ -203,7 +203,7 @@ func writeResult(entry string, result Result) error {
 	}
 	path := filepath.Join(entry, fileReserved)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) { // an agent with an earlier version prepared it
+	if errors.Is(err, fs.ErrNotExist) { // prepared by an earlier version of the agent, which reserved no space
 		return WriteDurably(filepath.Join(entry, fileResult), raw)
 	} else if err != nil {
 		return err
@@ -223,9 +223,8 @@ func writeResult(entry string, result Result) error {
 	return syncFolder(entry)
 }
 
-// prune forgets instructions that can run again without harm, are not running, and no longer belong to the host's
-// instructions. It never forgets that another instruction has started, because a restored hub may send old instructions
-// again.
+// prune removes the entries of instructions that are not running, no longer belong to the host, and can run again
+// without harm. It never removes any other entry, because a restored hub may send old instructions again.
 func (j journal) prune(present []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil {
@@ -259,7 +258,7 @@ func (j journal) settle(id string) error {
 }
 
 // begin records that an instruction is starting. It returns fs.ErrExist if any process has already started the
-// instruction. The file system detects this.
+// instruction. It detects this by creating the file exclusively.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -314,7 +313,7 @@ func makeFolder(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// WriteDurably writes a file that only its owner can read. Even if the machine stops at any point, the file has either
+// WriteDurably writes a file that only its owner can read. If the machine stops at any point, the file has either
 // the old or the new content.
 func WriteDurably(path string, content []byte) error {
 	return replaceFile(path, content, func(file *os.File) error { return file.Chmod(0o600) })

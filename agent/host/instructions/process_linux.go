@@ -9,14 +9,15 @@ import (
 	"syscall"
 )
 
-// withGroup puts a command into a new process group. The group is killed as a whole. The command is also killed if its
-// supervisor ends. The caller must call the returned function when the command has ended.
+// withGroup makes a command run in a new process group, so that all of its processes can be killed together. The
+// kernel also kills the command if its supervisor exits. The caller must call the returned function after the
+// command has ended.
 func withGroup(command *exec.Cmd) func() {
-	runtime.LockOSThread() // the signal is sent when the thread that started the command ends
+	runtime.LockOSThread() // the kernel sends the signal when the thread that started the command ends
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	return runtime.UnlockOSThread
 }
 
-// detach lets a supervisor outlive the agent.
+// detach makes a supervisor keep running after the agent has exited.
 func detach(command *exec.Cmd) { command.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

@@ -18,12 +18,12 @@ import (
 
 const (
 	redacted = "<secret>"
-	// shortestVariable and shortestWord are the minimum lengths of variables' values and of words in files for which
-	// they count as secrets. Shorter values would occur in any text.
+	// shortestVariable is the minimum length of a variable's value that counts as a secret. shortestWord is the
+	// minimum length for a word in a file. Shorter values could occur in any text by chance.
 	shortestVariable = 4
 	shortestWord     = 12
-	// longestName is the length from which a word in a command no longer counts as the name of a secret. Such words may
-	// be secrets themselves.
+	// longestName is the length at which a word in a command no longer counts as the name of a secret, because such a
+	// long word may be a secret itself.
 	longestName = 24
 	// reportedLines and reportedBytes limit the part of an instruction's output that is reported.
 	reportedLines = 20
@@ -65,7 +65,7 @@ func secretsOf(all *protocol.HostInstructions) []string {
 	return slices.Compact(secrets)
 }
 
-// add adds a secret in all forms that are searched for, unless it is too short.
+// add adds all forms in which a secret may appear, unless the secret is too short.
 func add(secrets []string, secret string, shortest int) []string {
 	if secret = plain(strings.TrimSpace(secret)); len(secret) < shortest {
 		return secrets
@@ -101,8 +101,8 @@ var (
 	userInfo = regexp.MustCompile(`[a-z]://([^/@\s]+)@`)
 )
 
-// namedSecrets returns the words of a command that follow a name such as "--token" or "PASSWORD=", passwords in URLs
-// with a user, and words that look random.
+// namedSecrets returns the words of a command that follow a name such as "--token" or "PASSWORD=", passwords in
+// URLs, and words that look random.
 func namedSecrets(command []string) []string {
 	var secrets []string
 	name := ""

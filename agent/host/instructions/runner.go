@@ -1,14 +1,16 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instructions carries out the instructions of a host: files, one-time and periodic instructions, and probes.
+// Package instructions carries out the instructions of a host: files, one-time and periodic instructions, and
+// probes.
 //
-// It keeps a journal, so that it never repeats a one-time instruction after a crash.
+// A journal ensures that a one-time instruction never runs again after a crash. The journal has a directory for each
+// instruction.
 //
-// The journal has a directory for each instruction. A supervisor, a separate process for each instruction, creates the
-// file "begun" exclusively before the command starts, and "result.json" after it has ended. The agent only reads these
-// files. The file system thus ensures that a command starts only once, and an agent that was killed at any point finds
-// out what happened in the meantime.
+// Each instruction has its own supervisor, which is a separate process. The supervisor creates the file "begun"
+// exclusively before the command starts, and "result.json" after the command has ended. The agent only reads these
+// files. The file system thus ensures that a command starts only once. If the agent is killed, the next agent can
+// read what happened in the meantime.
 package instructions
 
 import (
@@ -31,8 +33,8 @@ import (
 )
 
 const (
-	fileStored     = "plan.json"  // the name is older than the Plan kind: agents with other versions read it
-	fileCheckpoint = "checkpoint" // the latest one from the hub; it outlives instructions
+	fileStored     = "plan.json"  // this name is older than the Plan kind; it is kept because agents of other versions read the file
+	fileCheckpoint = "checkpoint" // the latest checkpoint from the hub; it is kept when the instructions are removed
 	folderJournal  = "journal"
 
 	// fileRetry is the interval between attempts to write files.
@@ -43,10 +45,11 @@ const (
 	maxStarts = 20
 )
 
-// ErrCleaning reports that a host accepts no instructions because its former ones are still being cleaned up.
+// ErrCleaning is returned while a host accepts no instructions because its previous instructions are still being
+// cleaned up.
 var ErrCleaning = errors.New("the host is being cleaned; try again when it is")
 
-// Options of a Runner.
+// Options configure a Runner.
 type Options struct {
 	// State is the directory with the instructions and the journal. Only root can read this directory.
 	State string
@@ -54,7 +57,7 @@ type Options struct {
 	Root string
 	// Supervisor returns a command that calls Supervise with the given directory.
 	Supervisor func(entry string) *exec.Cmd
-	// Changed is called after each change of Progress. It must not block.
+	// Changed is called whenever Progress has changed. It must not block.
 	Changed func()
 	Log     logr.Logger
 
@@ -68,18 +71,19 @@ type Runner struct {
 	journal journal
 	wake    chan struct{} // has room for one element; signals that the instructions have changed
 
-	// held while instructions are stored and replaced, so that the instructions in force are always the stored ones
+	// setting is held while instructions are stored and replaced, so that the Runner only carries out instructions
+	// that are stored.
 	setting sync.Mutex
 
 	mu       sync.Mutex // guards the fields below
-	order    *order     // nil if there is none
+	order    *order     // nil if there are no instructions
 	progress protocol.HostProgress
 	reached  string            // the hub's checkpoint
 	failing  map[string]bool   // probes that do not succeed
 	periodic map[string]string // why periodic instructions fail, by ID
 }
 
-// order is the stored form of instructions, in a file that agents with other versions can read.
+// order is the form in which instructions are stored. Agents of other versions must be able to read it.
 type order struct {
 	// Version is the hub's version of the instructions.
 	Version string `json:"version"`
@@ -119,7 +123,7 @@ func New(o Options) (*Runner, error) {
 	}
 	found := &order{}
 	if err := json.Unmarshal(raw, found); err != nil || found.HostInstructions == nil {
-		// the cause may quote it
+		// The error is not wrapped, because it may quote the instructions.
 		return nil, fmt.Errorf("instructions of the host: %s cannot be read: look at the machine, then remove the file", r.stored())
 	}
 	r.take(found)
@@ -128,11 +132,11 @@ func New(o Options) (*Runner, error) {
 
 func (r *Runner) stored() string { return filepath.Join(r.options.State, fileStored) }
 
-// Set durably stores instructions, which are then carried out instead of the former ones. It does not end a running
-// instruction. Nil removes the instructions: their Clean instructions run, their files are removed, and the journal is
-// emptied. Instructions from another owner have the same effect, but are not stored, and Set returns ErrCleaning until
-// the machine is clean. The checkpoint that came with the instructions is stored before them. It is empty if there is
-// none.
+// Set durably stores instructions, which are then carried out instead of the previous instructions. It does not end
+// a running instruction. Without instructions, Set removes the current instructions: their Clean instructions run,
+// their files are removed, and the journal is emptied. If the instructions come from another owner, Set also removes
+// the current instructions. It then returns ErrCleaning, without storing the new instructions, until the machine is
+// clean. The checkpoint is stored before the instructions. It is empty if the hub has sent none.
 func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInstructions) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
@@ -206,7 +210,7 @@ func (r *Runner) take(o *order) {
 	r.changed()
 }
 
-// Progress returns the progress of the instructions. It is empty without instructions.
+// Progress returns the progress of the instructions. The result is empty if there are no instructions.
 func (r *Runner) Progress() protocol.HostProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -313,8 +317,8 @@ func (r *Runner) await(ctx context.Context, o *order, d time.Duration) bool {
 	return false
 }
 
-// apply writes the files and runs the one-time instructions that have not run yet. It returns false if this must be
-// retried.
+// apply writes the files and runs the one-time instructions that have not run yet. It returns false if it must be
+// called again.
 func (r *Runner) apply(ctx context.Context, o *order) bool {
 	for _, file := range o.Files {
 		if err := writeFile(r.options.Root, file); err != nil {
@@ -331,8 +335,8 @@ func (r *Runner) apply(ctx context.Context, o *order) bool {
 	return !r.waits()
 }
 
-// waits reports whether an instruction could not start, for example because the disk is full. In that case, it may
-// start later.
+// waits reports whether an instruction could not start, for example because the disk is full. Such an instruction
+// may start later.
 func (r *Runner) waits() bool {
 	p := r.Progress()
 	if p.Phase != protocol.HostFailed || p.Instruction == "" {
@@ -342,8 +346,8 @@ func (r *Runner) waits() bool {
 	return err == nil && state == unknown
 }
 
-// clean runs the Clean instructions, and then forgets all instructions and the journal. It returns false if this should
-// be retried.
+// clean runs the Clean instructions, and then forgets all instructions and the journal. It returns false if it must
+// be called again.
 func (r *Runner) clean(ctx context.Context, o *order) bool {
 	r.update(o, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
 	if !o.Cleaned && !r.all(ctx, o, o.Clean) {

@@ -26,28 +26,30 @@ import (
 const (
 	// outputTail is how much of an instruction's output is kept, in bytes.
 	outputTail = 8 << 10
-	// pipeDelay is how long a supervisor waits for output after a command has ended. A service that the command started
-	// may keep its output open.
+	// pipeDelay is how long a supervisor waits for output after a command has ended. A service that the command
+	// started may keep the output open.
 	pipeDelay = 2 * time.Second
-	// defaultPath and defaultHome are used for commands if the agent does not have these variables.
+	// defaultPath and defaultHome are the values of PATH and HOME for commands if the agent itself does not have
+	// these variables.
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	defaultHome = "/root"
 )
 
-// Supervise runs the instruction in a directory of the journal, if it has never started, and writes its result. It runs
-// in a separate process that outlives the agent. After the agent was restarted, or upgraded by the instruction itself,
-// it therefore finds either the running instruction or its result.
+// Supervise runs the instruction in a directory of the journal and writes its result. It does nothing if the
+// instruction has already started. Supervise is called in a separate process that outlives the agent. If the
+// instruction itself restarts or upgrades the agent, the new agent therefore finds the instruction running or finds
+// its result.
 func Supervise(ctx context.Context, entry string) error {
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil // another supervisor is running it
+		return nil // another supervisor is running the instruction
 	} else if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
 	defer held.Close()
 	raw, err := os.ReadFile(filepath.Join(entry, fileInstruction))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it has ended
+		return nil // the instruction has ended
 	} else if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
@@ -126,7 +128,7 @@ func environment(instruction protocol.HostInstruction) []string {
 }
 
 // inherited returns the agent's own variables that commands inherit: proxies, variables of installers and their
-// download locations, and trusted CAs. The owner of the machine sets them.
+// download locations, and trusted CAs. The machine's administrator sets these variables.
 func inherited() []string {
 	known := []string{
 		"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "GITHUB_URL", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",

@@ -36,7 +36,7 @@ const (
 	defaultRegion   = "us-east-1"
 	// partSize is the size, in bytes, of the parts in which a large file is sent. If a part fails, it is sent again.
 	partSize = 16 << 20
-	// tries is the maximum number of times that a request is attempted.
+	// tries is the maximum number of attempts for a request.
 	tries = 5
 	// stall is how long a store may send nothing before the copy fails.
 	stall = time.Minute
@@ -50,12 +50,12 @@ type Object struct {
 	Endpoint string
 	// Bucket, Region and Key identify the object.
 	Bucket, Region, Key string
-	// BucketLookup defines how requests address the bucket: LookupDNS, LookupPath, or empty for the method that the
-	// endpoint is known to require.
+	// BucketLookup defines how requests address the bucket: LookupDNS, LookupPath, or empty to choose the method
+	// based on the endpoint.
 	BucketLookup string
 }
 
-// Ways to address a bucket.
+// Values of Object.BucketLookup.
 const (
 	LookupDNS  = "DNS"
 	LookupPath = "Path"
@@ -79,8 +79,7 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s in the bucket %s at %s", o.Key, o.Bucket, cmp.Or(o.Endpoint, defaultEndpoint))
 }
 
-// Credentials identify a user to a store. Without AccessKey, the machine's own permissions are used, as on AWS
-// machines.
+// Credentials identify a user to a store. If AccessKey is empty, the machine's own permissions are used, as on AWS.
 type Credentials struct {
 	AccessKey, SecretKey string
 	// CA contains the CA certificates that verify the store's certificate, in PEM. If it is empty, the machine's
@@ -140,7 +139,7 @@ func passes(err error) bool {
 	return code == 0 || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
-// Get copies an object to a file. The file exists only if it is complete and unchanged.
+// Get copies an object to a file. If the copy is incomplete or was altered, Get leaves no file behind.
 func Get(ctx context.Context, o Object, c Credentials, file string) (err error) {
 	store, err := dial(o, c)
 	if err != nil {
@@ -184,7 +183,7 @@ func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, st
 		idle.Reset(stall)
 		return len(p), nil
 	})
-	got, err := io.Copy(io.MultiWriter(to, sum, alive), io.LimitReader(object, info.Size+1)) // one byte more is too many
+	got, err := io.Copy(io.MultiWriter(to, sum, alive), io.LimitReader(object, info.Size+1)) // the extra byte reveals an object that is longer than announced
 	if err != nil {
 		return explained(cmp.Or(context.Cause(ctx), err))
 	}
@@ -253,7 +252,7 @@ func dial(o Object, c Credentials) (*minio.Client, error) {
 	return store, nil
 }
 
-// Limits on a response, except for the content of an object. The library decodes XML without a limit.
+// These limits apply to responses other than the content of an object, because the library decodes XML of any size.
 const (
 	maxHeader = 64 << 10
 	maxAnswer = 256 << 10
