@@ -33,17 +33,18 @@ func main() {
 	}
 }
 
-// runError is the error with which the container's own process ends. Other commands, such as loglevel, run beside it in
-// the same container and must not replace its message.
+// runError is the error with which the container's main process exits. Other commands, such as loglevel, can run in
+// the same container and must not replace the message of the main process.
 type runError struct{ error }
 
 func (e *runError) Unwrap() error { return e.error }
 
-// terminationLog is the default of a container's terminationMessagePath. The kubelet shows its content in the status of
-// the pod.
+// terminationLog is the default of a container's terminationMessagePath. The kubelet copies the content of this file
+// to the status of the pod.
 const terminationLog = "/dev/termination-log"
 
-// leaveMessage leaves a runError for the kubelet. It does nothing outside of a container.
+// leaveMessage writes the message of a runError to the termination log at the given path. It ignores other errors,
+// and does nothing outside a container.
 func leaveMessage(path string, err error) {
 	if ended := (*runError)(nil); !errors.As(err, &ended) {
 		return

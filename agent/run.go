@@ -25,7 +25,7 @@ const flushTimeout = 2 * time.Second
 // environ reads settings.
 type environ func(lookup func(string) (string, bool)) (daemon.Environ, error)
 
-// run runs the agent, or another part of it, with the settings from the environment.
+// run runs the agent, or another part of the binary, with the settings from the environment.
 func run(ctx context.Context, kubeconfig string, read environ, work func(context.Context, daemon.Options) error) error {
 	env, err := read(os.LookupEnv)
 	if err != nil {

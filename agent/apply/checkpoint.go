@@ -27,7 +27,7 @@ const (
 type hubHistory struct {
 	mu     sync.Mutex // guards value
 	value  string
-	secret *corev1.Secret // the stored Secret without its data, or nil if unknown; only used while checkpointEntry is handled
+	secret *corev1.Secret // the stored Secret without its data, or nil; used only to handle checkpointEntry
 }
 
 // reached records the checkpoint from the query of a set request. The checkpoint is stored in the background, so the

@@ -36,9 +36,9 @@ func (k *Keeper) Changed(ctx context.Context) {
 	found()
 }
 
-// Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key, and
-// restores the identity if a user has deleted it. The tunnel stays open until the hub closes it. The hub does so as
-// soon as it knows the new key. Only one replica may run Follow at a time.
+// Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key,
+// and restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which the hub
+// does as soon as it knows the new key. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -54,7 +54,7 @@ func (k *Keeper) Follow(ctx context.Context) {
 	}
 }
 
-// repeat calls do until do succeeds or ctx ends. The pauses between the calls become longer.
+// repeat calls do until do succeeds or ctx ends. The pauses between the calls grow up to maxRetry.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -70,7 +70,7 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 	}
 }
 
-// errNotJoined reports that the agent has not joined yet. The link takes care of the first join.
+// errNotJoined is returned if the agent has not joined yet. The first join is left to the link.
 var errNotJoined = errors.New("the agent has not joined yet")
 
 // rejoin joins with a new join token, if any, and a new key. A user who gives a running agent a new token expects a new
@@ -101,7 +101,7 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 		return err
 	}
 	_, err = k.join(ctx, hub, id, key, token)
-	if refused := (*refusedError)(nil); errors.As(err, &refused) && !k.untried(token) { // a permanent refusal
+	if refused := (*refusedError)(nil); errors.As(err, &refused) && !k.untried(token) { // the refusal is permanent
 		k.options.Log.Info("the hub refuses the new join token; the agent keeps its current Cluster", "cluster",
 			id.Cluster.String(), "error", err.Error())
 		return nil
@@ -109,8 +109,8 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 	return err
 }
 
-// restore restores the identity of a running agent. If it were not restored, the agent would have no identity after its
-// next start, because its join token has already been used.
+// restore restores the identity of a running agent. Otherwise the agent could not join again after a restart,
+// because its join token has already been used.
 func (k *Keeper) restore(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -144,12 +144,12 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 	return k.joined, nil
 }
 
-// succeedTime is the time limit for Succeed.
+// succeedTime is the timeout for Succeed.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a Keeper of the same cluster after the cluster may have been restored. The Secret may then
-// come from a backup, with a key that the hub does not accept or a CA that does not verify the hub. Succeed stores the
-// last valid identity again. If this fails, the agent uses the identity in the Secret.
+// Succeed takes over from a former Keeper of the same cluster, which may have been restored in between. The Secret
+// may then come from a backup, and contain a key that the hub does not accept or a CA that does not verify the hub.
+// Succeed stores the last valid identity again. If this fails, the agent uses the identity in the Secret.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {
@@ -196,7 +196,7 @@ func (k *Keeper) Leave() {
 
 // await returns when an event for a Secret satisfies the condition "is", or when ctx ends.
 func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
-	// The poll ends when ctx ends.
+	// The error only means that ctx has ended.
 	_ = wait.PollUntilContextCancel(ctx, rewatch, true,
 		func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil })
 }
@@ -252,7 +252,7 @@ func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	return k.key != "" && keyOf(id.Key) != k.key
 }
 
-// lost reports whether an identity has been deleted and must be restored.
+// lost reports whether the identity has been deleted and must be restored.
 func (k *Keeper) lost(event watch.EventType, _ *corev1.Secret) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

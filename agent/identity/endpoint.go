@@ -25,11 +25,12 @@ import (
 // fetchTimeout is the timeout for requesting the CA bundle from one server.
 const fetchTimeout = 15 * time.Second
 
-// errNoPin reports that trust is Pinned but nothing is pinned. There is no trust on first use (CVE-2025-67601).
+// errNoPin is returned if trust is Pinned but no checksum is set. The agent never trusts a hub on first use
+// (CVE-2025-67601).
 var errNoPin = errors.New("nothing to verify the hub's certificate with: set " + protocol.EnvCAChecksum +
 	" to the checksum of the hub's CA, or " + protocol.EnvTrust + " to System for a hub with a certificate of a public CA")
 
-// Manifest is the hub configuration that the member's operator has set.
+// Manifest is the hub configuration in the manifest that the member's operator has applied.
 type Manifest struct {
 	Mode      v1.Trust
 	Servers   []string
@@ -47,7 +48,7 @@ func (m Manifest) fingerprint() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Proxy chooses the proxy for a request. An example is http.ProxyFromEnvironment.
+// Proxy returns the URL of the proxy for a request, as http.ProxyFromEnvironment does.
 type Proxy func(*http.Request) (*url.URL, error)
 
 // Endpoint specifies where to connect, through which proxy, and which certificates to accept.
@@ -65,7 +66,8 @@ func (e Endpoint) tls() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: e.Roots}
 }
 
-// client returns a client for single requests. It follows no redirects, because its requests are only for the hub.
+// client returns a client for single requests. The client follows no redirects, because the requests must reach only
+// the hub.
 func (e Endpoint) client(timeout time.Duration) *http.Client {
 	return newClient(e.Proxy, e.tls(), timeout)
 }
@@ -91,8 +93,8 @@ func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.
 // bundleSource fetches the CA bundle from a server whose certificate has not been verified yet.
 type bundleSource func(ctx context.Context, server string) ([]byte, error)
 
-// fetchBundle fetches PathCACerts from a server without verifying the server. The request contains no secrets, and the
-// caller keeps only certificates whose checksums are pinned.
+// fetchBundle returns a bundleSource that requests protocol.PathCACerts without verifying the server. The request
+// contains no secrets, and the caller keeps only certificates whose checksums are pinned.
 func fetchBundle(proxy Proxy) bundleSource {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -131,9 +133,9 @@ func get(ctx context.Context, client *http.Client, target string) ([]byte, error
 	return body, nil
 }
 
-// resolve returns where to connect. It uses three sources: the manifest with its CA bundle, which may be empty; the
-// settings in force, or nil; and, for a manifest without a CA bundle, the bundle that fetch returns. From that bundle,
-// it keeps only certificates that the manifest's checksums pin.
+// resolve returns the endpoint to connect to. The parameter bundle is the manifest's CA bundle, which may be empty.
+// The parameter settings contains the settings in force, or is nil. If the manifest has no CA bundle, resolve
+// fetches one, and keeps only the certificates that the manifest's checksums pin.
 func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.Settings, fetch bundleSource) (Endpoint,
 	error) {
 	hub := Endpoint{Servers: m.Servers}

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Keys in the Secret.
+// Keys of the Secret that stores the identity.
 const (
 	keyPrivate    = "key.pem"
 	keyCluster    = "cluster"
@@ -34,14 +34,14 @@ const (
 	keyAfter      = "settings-after"
 )
 
-// errBadKey reports that the Secret holds no usable key. It never contains data from the Secret.
+// errBadKey is returned if the Secret contains no usable key. It never contains data from the Secret.
 var errBadKey = errors.New("no usable private key: delete the Secret and apply the manifest of a new join token")
 
 // identity is the agent's key, Cluster and settings.
 type identity struct {
 	// Key is the agent's private key.
 	Key ed25519.PrivateKey
-	// Cluster is the Cluster as which the agent has joined. It is zero until the agent has joined.
+	// Cluster is the Cluster that the agent has joined as. It is zero until the agent has joined.
 	Cluster protocol.ClusterRef
 	// Audience is the audience of connect tokens.
 	Audience string
@@ -54,7 +54,7 @@ type identity struct {
 	After string
 }
 
-// Joined is true if the agent has joined as a Cluster.
+// Joined reports whether the agent has joined as a Cluster.
 func (i *identity) Joined() bool { return i.Cluster.UID != "" }
 
 // inForce returns the announced settings if they are in force under this manifest, or nil.
@@ -65,7 +65,7 @@ func (i *identity) inForce(m Manifest) *protocol.Settings {
 	return i.Settings
 }
 
-// same reports whether two identities are the same, with the same settings.
+// same reports whether two identities are the same, including their settings.
 func (i *identity) same(other *identity) bool {
 	digest := func(s *protocol.Settings) string {
 		if s == nil {
@@ -77,7 +77,7 @@ func (i *identity) same(other *identity) bool {
 		digest(i.Settings) == digest(other.Settings) && i.After == other.After
 }
 
-// tokenDigest identifies a join token without revealing it.
+// tokenDigest returns a digest that identifies a join token without revealing the token.
 func tokenDigest(token string) string {
 	if token == "" {
 		return ""
@@ -86,7 +86,6 @@ func tokenDigest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// newKey generates a key.
 func newKey() (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -95,7 +94,7 @@ func newKey() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// decode reads the data of the Secret.
+// decode returns the identity in the data of a Secret.
 func decode(data map[string][]byte) (*identity, error) {
 	key, err := decodeKey(data[keyPrivate])
 	if err != nil {
@@ -117,7 +116,7 @@ func decode(data map[string][]byte) (*identity, error) {
 	return id, nil
 }
 
-// encode returns the data of the Secret.
+// encode returns the data of a Secret for an identity.
 func encode(id *identity) (map[string][]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(id.Key)
 	if err != nil {

@@ -20,13 +20,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// requestTimeout is the timeout of one attempt with one server.
+// requestTimeout is the timeout for one attempt with one server.
 const requestTimeout = 20 * time.Second
 
-// maxMessage is the maximum number of bytes that are kept of a message from the hub.
+// maxMessage is the maximum size of a message from the hub, in bytes. Longer messages are truncated.
 const maxMessage = 512
 
-// refusedError is the hub's refusal to let the agent join. It never contains the token.
+// refusedError is the hub's refusal to let the agent join. It never contains the join token.
 type refusedError struct {
 	// StatusCode is the code of the hub's response, 4xx.
 	StatusCode int
@@ -61,8 +61,9 @@ type JoinInput struct {
 	CurrentKey ed25519.PrivateKey
 }
 
-// Join sends the request to the servers of the hub in turn until one responds. It returns a *refusedError if the hub
-// refuses. The token is sent only over connections whose certificate was verified with hub.Roots.
+// Join sends a join request to the hub's servers, one after another, until a server responds. It returns a
+// *refusedError if the hub refuses the request. The token is sent only over connections whose certificate was
+// verified with hub.Roots.
 func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterResponse, error) {
 	public, ok := in.Key.Public().(ed25519.PublicKey)
 	if !ok {
@@ -122,8 +123,8 @@ func register(ctx context.Context, client *http.Client, server, token string, bo
 	return none, fmt.Errorf("%s answered %s: check that %s is the hub's URL", server, resp.Status, protocol.EnvServer)
 }
 
-// refusal reports whether a status refuses this token. Other statuses indicate a problem with the hub or with the
-// connection to it.
+// refusal reports whether a status means that the hub refuses the token. Other statuses indicate a problem with the
+// hub or with the connection to the hub.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusGone, http.StatusTooManyRequests:

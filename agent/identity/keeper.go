@@ -22,15 +22,15 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// rewatch is how long to wait before another attempt to watch the registration Secret.
+// rewatch is the delay before the next attempt to watch the registration Secret.
 const rewatch = 5 * time.Second
 
-// noTokenError reports that the agent has not joined and has no join token.
+// noTokenError is returned if the agent has not joined and has no join token.
 type noTokenError struct {
 	Namespace string
 }
 
-// Error says what to do.
+// Error returns a message that explains what the user must do.
 func (e *noTokenError) Error() string {
 	return fmt.Sprintf("Secret %s/%s holds no join token: apply the manifest from the hub", e.Namespace,
 		protocol.RegistrationSecret)
@@ -56,7 +56,7 @@ type Options struct {
 	Log   logr.Logger
 }
 
-// Keeper is a link.Identity.
+// Keeper maintains the agent's identity. It provides Target and Changed for a link.Link.
 type Keeper struct {
 	options Options
 	store   *store
@@ -70,10 +70,10 @@ type Keeper struct {
 	// or nil. The value is replaced, but never modified.
 	proven  *identity
 	digest  string // the digest of the settings in force
-	images  string // registry of the settings in force
+	images  string // registry in the settings in force
 	tried   string // digest of the join token that was most recently tried
 	later   string // digest of a join token that may work once the agent no longer belongs to its current Cluster
-	key     string // keyOf the key of the last target
+	key     string // result of keyOf for the key of the last target
 	leaving bool   // set while the agent is being uninstalled
 }
 
@@ -85,8 +85,7 @@ func New(o Options) *Keeper {
 	return &Keeper{options: o, store: &store{o.Secrets}, process: instance()}
 }
 
-// Instance returns the name of this process. The hub sees it in connect tokens, and other replicas see it in the
-// leader's Lease.
+// Instance returns the name of this process. The name appears in connect tokens and in the leader's Lease.
 func (k *Keeper) Instance() string { return k.process }
 
 // instance returns a name for this process that lets the hub distinguish the tunnels of replicas. It contains the name
@@ -100,8 +99,8 @@ func instance() string {
 }
 
 // Target returns where to connect and with which identity. It joins first if the agent has not joined yet, or if the
-// hub refused it and there is a new join token. It reads all data again, so new roots and servers apply to the next
-// connection.
+// hub has refused the agent and there is a new join token. Target reads all data again each time, so new roots and
+// servers apply to the next connection.
 func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -134,7 +133,7 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	return k.target(id, hub), nil
 }
 
-// joinedTarget returns where to connect under the identity of the agent's replicas. It writes nothing.
+// joinedTarget returns the target for the identity that the agent's replicas share. It writes nothing.
 func (k *Keeper) joinedTarget(ctx context.Context, bundle []byte) (*link.Target, error) {
 	id, err := k.store.get(ctx)
 	if err != nil {
@@ -171,8 +170,8 @@ func (k *Keeper) resolve(ctx context.Context, id *identity, bundle []byte) (Endp
 	return hub, err
 }
 
-// join joins the agent, whose identity is id, as the Cluster that a join token belongs to. The key may differ from the
-// current one.
+// join joins the hub as the Cluster that the join token belongs to. The parameter id is the agent's current
+// identity. The given key may differ from the key in that identity.
 func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed25519.PrivateKey, token string) (*identity,
 	error) {
 	if token == "" {
@@ -228,7 +227,8 @@ func (k *Keeper) target(id *identity, hub Endpoint) *link.Target {
 	}
 }
 
-// Settings is the http.Handler of protocol.PathSettings. It calls changed after it has stored settings.
+// Settings returns the http.Handler for protocol.PathSettings. The handler calls changed after it has stored
+// settings.
 func (k *Keeper) Settings(changed func()) http.Handler {
 	store := func(ctx context.Context, s protocol.Settings) error {
 		err := k.announce(ctx, s)
@@ -270,7 +270,7 @@ func (k *Keeper) Digest() string {
 	return k.digest
 }
 
-// Registry returns the registry of the settings in force. See protocol.WithRegistry.
+// Registry returns the registry in the settings in force. See protocol.WithRegistry.
 func (k *Keeper) Registry() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -286,7 +286,7 @@ func (k *Keeper) setInForce(s *protocol.Settings) {
 	}
 }
 
-// explain adds the cause of a refusal, if the agent can determine it.
+// explain adds the cause of a refusal to err if the agent can determine the cause.
 func (k *Keeper) explain(ctx context.Context, hub Endpoint, url string, err error) error {
 	refused := (*tunnel.HandshakeError)(nil)
 	if !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {

@@ -14,15 +14,15 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// settingsHandler is the http.Handler of protocol.PathSettings.
+// settingsHandler is the http.Handler for protocol.PathSettings.
 type settingsHandler struct {
 	// store stores settings permanently, for later connections.
 	store func(ctx context.Context, s protocol.Settings) error
 	log   logr.Logger
 }
 
-// ServeHTTP responds to PUT with 204 when the settings are stored, and with 400 if they cannot be used. Storing the
-// same settings again changes nothing.
+// ServeHTTP responds to PUT with 204 when the settings are stored, and with 400 if the settings are invalid. Storing
+// the same settings again changes nothing.
 func (h *settingsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, ok := protocol.ReadPut(w, r, "settings", protocol.MaxBody)
 	if !ok {
@@ -47,7 +47,8 @@ func (h *settingsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// validateSettings returns an error if settings cannot be used. An agent that stored them could not connect again.
+// validateSettings returns an error if settings are invalid. An agent that stored invalid settings could not connect
+// again.
 func validateSettings(s protocol.Settings) error {
 	if len(s.Servers) == 0 {
 		return errors.New("no servers")

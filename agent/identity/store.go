@@ -19,10 +19,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// conflicts limits how often an update is attempted while other replicas write at the same time.
+// conflicts limits the retries of an update that conflicts with writes of other replicas.
 var conflicts = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1, Jitter: 1}
 
-// errReplaced reports that the key in the Secret is no longer the key that the caller knew.
+// errReplaced is returned if the key in the Secret is not the key that the caller expects.
 var errReplaced = errors.New("the agent's key was replaced meanwhile")
 
 // store reads and writes the identity. All methods may be called concurrently, even by several replicas.
@@ -30,8 +30,8 @@ type store struct {
 	secrets Secrets
 }
 
-// Secrets reads and writes the Secrets with a Keeper's identity and join token. These are Secrets in the agent's
-// namespace, or files on a host. Errors have the types that an API server returns.
+// Secrets provides access to the Secrets that hold a Keeper's identity and join token. In a cluster, these are
+// Secrets in the agent's namespace. On a host, they are files. Errors have the types that an API server returns.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
@@ -49,7 +49,7 @@ func (s *store) ensure(ctx context.Context) (*identity, error) {
 	return stored(secret, err)
 }
 
-// get returns the identity, and an error if there is none.
+// get returns the identity, or an error if there is none.
 func (s *store) get(ctx context.Context) (*identity, error) {
 	return stored(s.secrets.Get(ctx, protocol.IdentitySecret))
 }
@@ -93,7 +93,7 @@ func secretOf(data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// joined stores that the agent with this key has joined as a Cluster. It returns errReplaced if the key has been
+// joined stores the Cluster that the agent with this key has joined as. It returns errReplaced if the key has been
 // replaced in the meantime.
 func (s *store) joined(ctx context.Context, joined *identity) error {
 	return s.update(ctx, func(stored *identity) error {
@@ -124,7 +124,8 @@ func (s *store) put(ctx context.Context, id *identity) error {
 	return nil
 }
 
-// setSettings stores settings that the hub announced, and the manifest under which it announced them.
+// setSettings stores the settings that the hub announced, and the fingerprint of the manifest that was in force at
+// the time.
 func (s *store) setSettings(ctx context.Context, settings protocol.Settings, after string) error {
 	return s.update(ctx, func(stored *identity) error {
 		stored.Settings, stored.After = &settings, after

@@ -22,7 +22,7 @@ const fieldManager = "drover-agent"
 // Deployment reads and changes one Deployment. It wraps the API server's errors.
 type Deployment struct{ object }
 
-// Deployment returns the Deployment with a name in a namespace. Its pods carry the name in the label
+// Deployment returns the Deployment with the given namespace and name. Its pods carry the name in the label
 // app.kubernetes.io/name.
 func (c *Client) Deployment(namespace, name string) *Deployment {
 	return &Deployment{c.object("Deployment", "apps", "deployments", namespace, name)}
@@ -54,7 +54,8 @@ func (d *Deployment) Annotate(ctx context.Context, key, value string) error {
 	return d.wrap("annotate", req.Do(ctx).Error())
 }
 
-// Watch follows the Deployment. Its current state comes first. The caller stops the watch.
+// Watch watches the Deployment. The first event contains the current state of the Deployment. The caller must stop
+// the watch.
 func (d *Deployment) Watch(ctx context.Context) (watch.Interface, error) {
 	options := metav1.ListOptions{Watch: true,
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", d.name).String()}
@@ -74,7 +75,7 @@ func (d *Deployment) Pods(ctx context.Context) ([]corev1.Pod, error) {
 // DaemonSet applies and deletes one DaemonSet. It wraps the API server's errors.
 type DaemonSet struct{ object }
 
-// DaemonSet returns the DaemonSet with a name in a namespace.
+// DaemonSet returns the DaemonSet with the given namespace and name.
 func (c *Client) DaemonSet(namespace, name string) *DaemonSet {
 	return &DaemonSet{c.object("DaemonSet", "apps", "daemonsets", namespace, name)}
 }

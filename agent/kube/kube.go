@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube contains a client for the member's own API server that knows only a few types.
+// Package kube contains a client for the member's API server that supports only the types that the agent needs.
 package kube
 
 import (
@@ -27,7 +27,7 @@ import (
 
 // Client sends requests to the member's API server as the agent itself, never as a user.
 type Client struct {
-	// REST speaks protobuf with the core group at v1.
+	// REST is a client for version v1 of the core group. It uses protobuf.
 	REST rest.Interface
 }
 
@@ -42,12 +42,12 @@ func Config(path, userAgent string) (*rest.Config, error) {
 	if cfg.Proxy == nil { // a kubeconfig may name a proxy
 		cfg.Proxy = direct
 	}
-	cfg.QPS = -1 // the agent itself sends few requests; the API server limits the others
+	cfg.QPS = -1 // no limit: the agent itself sends few requests, and the API server limits the others
 	return cfg, nil
 }
 
-// direct sends a request without a proxy. The proxies in the environment are only for connections to the hub. Such a
-// proxy would see the agent's token, and could pose as the API server.
+// direct is a proxy function that selects no proxy. The proxies in the environment are only for connections to the
+// hub. A proxy on the way to the API server would see the agent's token, and could pose as the API server.
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 func loadConfig(path string) (*rest.Config, error) {
@@ -72,7 +72,6 @@ func New(cfg *rest.Config) (*Client, error) {
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register core types: %w", err)
 	}
-	// the agent's own Deployment
 	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.Deployment{}, &appsv1.DaemonSet{})
 	scheme.AddKnownTypes(batchv1.SchemeGroupVersion, &batchv1.Job{}, &batchv1.JobList{})
 	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{})
@@ -114,7 +113,7 @@ type object struct {
 	kind, collection, namespace, name string
 }
 
-// object returns an object of a group in version v1.
+// object returns an object in version v1 of an API group.
 func (c *Client) object(kind, group, resource, namespace, name string) object {
 	return object{c.REST, kind, "/apis/" + group + "/v1/namespaces/" + namespace + "/" + resource, namespace, name}
 }

@@ -17,7 +17,7 @@ import (
 // Lease reads, writes and deletes one Lease. It wraps the API server's errors.
 type Lease struct{ object }
 
-// Lease returns the Lease with a name in a namespace.
+// Lease returns the Lease with the given namespace and name.
 func (c *Client) Lease(namespace, name string) *Lease {
 	return &Lease{c.object("Lease", "coordination.k8s.io", "leases", namespace, name)}
 }

@@ -16,20 +16,21 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// metadataJSON requests only the metadata, because the content of an object is not needed, and may be large or secret.
+// metadataJSON is the Accept header for requests that read only an object's metadata. The content of the object is
+// not needed, and may be large or secret.
 const metadataJSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // readTimeout is the timeout for reading one object.
 const readTimeout = 15 * time.Second
 
-// Objects accesses objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Its errors come from
+// Objects accesses objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Errors come from
 // the API server and name the object.
 type Objects struct{ client rest.Interface }
 
 // Objects returns access to the objects in the member.
 func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
 
-// Apply applies an object with server-side apply under a field manager. It takes over fields from other managers.
+// Apply applies an object with server-side apply. It takes over fields that other field managers own.
 func (o *Objects) Apply(
 	ctx context.Context, path, manager string, object []byte,
 ) (*metav1.PartialObjectMetadata, error) {
@@ -37,8 +38,8 @@ func (o *Objects) Apply(
 		Param("fieldManager", manager).Param("force", "true").Body(object).Do(ctx))
 }
 
-// ApplyWhole is like Apply, but takes fields from other managers only by force. It also returns the whole stored object
-// as JSON.
+// ApplyWhole is like Apply, but takes over fields from other field managers only if force is true. It also returns
+// the whole stored object as JSON.
 func (o *Objects) ApplyWhole(
 	ctx context.Context, path, manager string, force bool, object []byte,
 ) (*metav1.PartialObjectMetadata, []byte, error) {
@@ -73,7 +74,7 @@ func metadata(result rest.Result) (*metav1.PartialObjectMetadata, error) {
 	return meta, nil
 }
 
-// Whole reads an object into out, which is a pointer to the type of its JSON.
+// Whole reads a whole object from JSON into out, which must be a pointer.
 func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -88,7 +89,7 @@ func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	return nil
 }
 
-// Delete deletes the object with the given UID, unless it has changed since the given version.
+// Delete deletes the object with the given UID, unless its resource version has changed.
 func (o *Objects) Delete(ctx context.Context, path string, uid types.UID, version string) error {
 	return o.client.Delete().AbsPath(path).Body(&metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},

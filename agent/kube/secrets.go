@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Secrets reads and writes the Secrets of one namespace. It wraps the API server's errors.
+// Secrets reads and writes the Secrets in one namespace. It wraps the API server's errors.
 type Secrets struct {
 	client    *Client
 	namespace string
@@ -44,7 +44,7 @@ func (s *Secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Se
 	return out, s.wrap("update", secret.Name, err)
 }
 
-// List lists the Secrets of a type.
+// List returns the Secrets of the given type.
 func (s *Secrets) List(ctx context.Context, kind corev1.SecretType) ([]corev1.Secret, error) {
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", string(kind)).String()}
 	out := &corev1.SecretList{}
@@ -59,7 +59,8 @@ func (s *Secrets) Delete(ctx context.Context, name string) error {
 		s.client.REST.Delete().Namespace(s.namespace).Resource("secrets").Name(name).Do(ctx).Error())
 }
 
-// Watch follows a single Secret. Its current state comes first. The caller stops the watch.
+// Watch watches a single Secret. The first event contains the current state of the Secret. The caller must stop the
+// watch.
 func (s *Secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	options := metav1.ListOptions{Watch: true, FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 	w, err := s.client.REST.Get().Namespace(s.namespace).Resource("secrets").

@@ -3,11 +3,11 @@
 
 // Package leader elects one of the agent's replicas with a Lease, for the tasks that only one replica may carry out.
 //
-// It works in the same way as leader election in client-go. That package is not used, because it links the clientset
-// for every Kubernetes API group, which takes more memory than the rest of the agent. A replica takes a Lease that its
-// holder has not renewed for the Lease's duration. The replica measures this time with its own clock, starting when it
-// saw the last change, so the replicas' clocks do not have to agree. A leader that cannot renew the Lease stops before
-// another replica starts.
+// The election works as in client-go. This package does not use client-go's implementation, which links the
+// clientset for every Kubernetes API group and takes more memory than the rest of the agent. A replica takes a Lease
+// that its holder has not renewed for the Lease's duration. The replica measures this time with its own clock,
+// starting when it saw the last change, so the replicas' clocks do not have to agree. A leader that cannot renew the
+// Lease stops before another replica starts.
 package leader
 
 import (
@@ -26,21 +26,22 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotLeading is returned for tasks that only the leader carries out.
+// ErrNotLeading is returned by a replica that is not the leader for tasks that only the leader carries out.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
-// Periods of the election. A leader writes twelve times a minute, whereas client-go's usual periods cause thirty
-// writes. A leader that is killed is replaced within 19 s, and a leader that stops gracefully is replaced within 2 s.
+// Intervals and timeouts of the election. The leader writes the Lease twelve times a minute. With client-go's
+// defaults, there would be thirty writes. A leader that is killed is replaced within 19 s, and a leader that stops
+// gracefully is replaced within 2 s.
 const (
 	duration      = 15 * time.Second // how long a Lease lasts without a renewal
 	renewInterval = 5 * time.Second
-	renewDeadline = 10 * time.Second // a leader stops if it could not renew the Lease for this time
-	askInterval   = 30 * time.Second // how often a leader without a Lease tries to get it
-	lookInterval  = 2 * time.Second  // how often other replicas check the Lease, and how soon a leader tries again
+	renewDeadline = 10 * time.Second // a leader stops if it has not renewed the Lease for this long
+	askInterval   = 30 * time.Second // how often a leader without a Lease tries to get one
+	lookInterval  = 2 * time.Second  // how often other replicas check the Lease, and how soon a failed renewal is retried
 	callTimeout   = 4 * time.Second
 )
 
-// Leases reads and writes one Lease. Its errors work with k8s.io/apimachinery/pkg/api/errors.
+// Leases reads and writes one Lease. Errors can be checked with k8s.io/apimachinery/pkg/api/errors.
 type Leases interface {
 	Get(ctx context.Context) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error)
@@ -51,8 +52,9 @@ type Leases interface {
 // Options configure an Election.
 type Options struct {
 	Leases Leases
-	// Name names this process among the replicas. Another process, such as the next container in the same pod, may use
-	// the same name only after this process has ended. With the same name, it can become the leader again immediately.
+	// Name identifies this process among the replicas. A later process, such as the next container in the same pod,
+	// may use the same name. It can then become the leader again immediately. Two running processes must not have the
+	// same name.
 	Name string
 	// Lead is called when this replica becomes the leader. It must return soon after its context ends. No other replica
 	// becomes the leader before Lead has returned.
@@ -63,20 +65,20 @@ type Options struct {
 	// Look is the interval at which the replica checks the Lease while another replica is the leader. It defaults to 2
 	// s.
 	Look time.Duration
-	// Restored is called when the Lease is older than before. This means that the cluster's etcd was restored from a
-	// backup. Therefore nothing that was read before is valid, and this replica is no longer the leader. Restored may
-	// be nil.
+	// Restored is called when the Lease has an older version than before, because the cluster's etcd was restored
+	// from a backup. Data that was read before the restore is no longer valid, and this replica is no longer the
+	// leader. Restored may be nil.
 	Restored func()
-	// NeedsLease prevents the replica from becoming the leader if Leases are forbidden.
+	// NeedsLease prevents the replica from becoming the leader if the API server forbids access to Leases.
 	NeedsLease bool
 	Log        logr.Logger
 }
 
-// Election makes this replica the leader whenever there is no leader.
+// Election takes part in the leader election on behalf of one replica.
 type Election struct {
 	options Options
 	seen    seen
-	newest  uint64 // the most recent version of the Lease that was seen
+	newest  uint64 // the newest version of the Lease that this replica has seen
 }
 
 // seen is the Lease that another replica wrote, and the time when this replica first saw it.
@@ -95,9 +97,10 @@ func New(o Options) *Election {
 
 // Run takes part in the election until ctx ends, and then releases the Lease.
 //
-// Where Leases are forbidden, the replica leads without a Lease, and tries to get it again from time to time. The
-// manifest of an older Drover version, which has only one replica, does not allow Leases. An API server that has just
-// started briefly forbids everything, so a replica that has seen the Lease before waits for it.
+// If access to Leases is forbidden, the replica leads without a Lease and periodically tries to get one. This is the
+// case with the manifest of an older Drover version, which has only one replica. An API server that has just started
+// also forbids all requests briefly. A replica that has seen the Lease before therefore waits until it can read the
+// Lease again.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
@@ -144,14 +147,14 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease, err
 }
 
-// errRestored reports that the Lease went back to an earlier version.
+// errRestored is returned if the Lease has gone back to an earlier version.
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
-// observe records the version of a Lease that was read or written. The version increases with each write to the Lease
-// and with nothing else. A lower version therefore comes from a backup, no matter how much has been written to etcd
-// since, and even if the restore moved etcd's revisions forward. The replica that was the leader notices this at its
-// next write. The others notice it before they take the Lease, because they must first see it unchanged for its
-// duration.
+// observe records the version of a Lease that was read or written, and returns errRestored if the version is lower
+// than before. The version changes only when the Lease is written, and then increases. A lower version therefore
+// comes from a backup, even if much has been written to etcd since the restore, or if the restore has increased
+// etcd's revisions. The replica that was the leader detects the restore at its next write. The other replicas detect
+// it before they take the Lease, because they take it only after they have seen it unchanged for its duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {
@@ -165,7 +168,7 @@ func (e *Election) observe(lease *coordinationv1.Lease) error {
 	return errRestored
 }
 
-// free reports whether the Lease can be taken. It records the Lease.
+// free records the Lease and reports whether it can be taken.
 func (e *Election) free(lease *coordinationv1.Lease, now time.Time) bool {
 	holder := lease.Spec.HolderIdentity
 	if holder == nil || *holder == "" || *holder == e.options.Name {
@@ -222,7 +225,7 @@ func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	e.options.Log.Info("no longer leading", "error", err.Error())
 }
 
-// awaitRight tries until it can take the Lease. It returns nil when another replica has the Lease or ctx ends.
+// awaitRight retries until it can take the Lease. It returns nil if another replica has the Lease or ctx ends.
 func (e *Election) awaitRight(ctx context.Context) *coordinationv1.Lease {
 	for {
 		if pause(ctx, askInterval); ctx.Err() != nil {
@@ -258,10 +261,11 @@ func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coo
 	}
 }
 
-// errTaken reports that another replica has taken the Lease.
+// errTaken is returned if another replica has taken the Lease.
 var errTaken = errors.New("another replica has taken the lease")
 
-// update renews the Lease once. A conflict may come from the replica's own write if its response was lost.
+// update renews the Lease once. The cause of a conflict may be an earlier write by this replica whose response was
+// lost.
 func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	deadline time.Time) (*coordinationv1.Lease, error) {
 	if limit := now.Add(callTimeout); limit.Before(deadline) {

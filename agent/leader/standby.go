@@ -15,18 +15,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Periods of node agents. Of five hundred node agents, one reads two objects every 5 s, and each of the others reads
-// one object every 30 s. Together, these are a third as many requests as their kubelets send to renew the Leases of
-// nodes.
+// Intervals at which node agents send requests. In a cluster with five hundred nodes, the elected node agent reads
+// two objects every 5 s, and each of the others reads one object every 30 s. Together, they send a third as many
+// requests as the kubelets send to renew the Leases of the nodes.
 const (
 	watchInterval = 5 * time.Second  // how often the elected node agent checks for the agent's replicas
 	electInterval = 30 * time.Second // how often the other node agents check whether one of them is elected
-	// absentFor is how long there must be no sign of a replica before a node agent serves. A replica that is being
-	// replaced is back sooner.
+	// absentFor is how long all replicas must be absent before a node agent serves. Replacing a replica takes less
+	// time.
 	absentFor     = 20 * time.Second
-	backFor       = 10 * time.Second // how long there must be signs of a replica before the node agent stops
-	connectWithin = time.Minute      // a node agent that serves but has had no tunnel for this time lets another one try
-	passOver      = 2 * time.Minute  // how long that node agent then stays out of the election
+	backFor       = 10 * time.Second // how long a replica must be back before the node agent stops serving
+	connectWithin = time.Minute      // a node agent that serves but has had no tunnel for this long lets another one try
+	passOver      = 2 * time.Minute  // how long the node agent then stays out of the election
 	electJitter   = 0.2
 )
 
@@ -38,8 +38,9 @@ type StandbyOptions struct {
 	// Leases elects one of the node agents. Name is the name of this node agent.
 	Leases Leases
 	Name   string
-	// Serve serves the hub until its context ends, and returns when requests in progress have ended. The next call may
-	// start before that. Connected reports whether the hub can reach the member through the latest call.
+	// Serve serves the hub until its context ends, and returns when requests in progress have ended. Serve may be
+	// called again before an earlier call has returned. Connected reports whether the hub can reach the member
+	// through the tunnel of the latest call.
 	Serve     func(ctx context.Context)
 	Connected func() bool
 	Log       logr.Logger
@@ -71,8 +72,8 @@ func (s *Standby) Run(ctx context.Context) {
 	}
 }
 
-// watch serves whenever a node agent is needed, until ctx ends or the hub cannot be reached from here. It reports
-// whether ctx ended.
+// watch serves whenever a node agent is needed, until ctx ends or this node agent cannot reach the hub. It reports
+// whether ctx has ended.
 func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 	for p := (presence{}); ctx.Err() == nil; pause(ctx, watchInterval) {
 		if p = s.look(ctx, p); !p.needed(false, time.Now()) {
@@ -90,8 +91,8 @@ func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 }
 
 // serve serves until a replica of the agent is back, the hub has not been reached for connectWithin, or ctx ends. It
-// reports whether the hub was reached. It does not wait for requests in progress, because a replica that has come back
-// may disappear again before they end.
+// reports whether the hub was reached. It does not wait for requests in progress, because a replica that has come
+// back may disappear again before these requests end.
 func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup) (after presence, reached bool) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -109,7 +110,8 @@ func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup
 	return p, true
 }
 
-// look returns the presence after another check. If the API server does not respond, the presence does not change.
+// look checks for the agent's replicas and returns the updated presence. If the API server does not respond, the
+// presence does not change.
 func (s *Standby) look(ctx context.Context, p presence) presence {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -132,16 +134,16 @@ func (s *Standby) look(ctx context.Context, p presence) presence {
 
 // presence is a node agent's knowledge about the agent's replicas.
 type presence struct {
-	version string    // version of their Lease
+	version string    // version of the replicas' Lease
 	changed time.Time // when the version last changed
-	there   bool      // whether the last check found a sign of them
+	there   bool      // whether the last check found a sign of the replicas
 	since   time.Time // since when the checks have had the same result
 }
 
-// after returns the presence after a check of the Lease and the Deployment of the agent's replicas. Each of them is nil
-// if it does not exist. A leading replica renews the Lease, and a replica that is connected to the hub is ready. A
-// replica may be the leader without being connected, for example if it cannot resolve the hub's name. If no controller
-// writes the status of the Deployment, only the Lease counts.
+// after returns the presence after a check of the Lease and the Deployment of the agent's replicas. Both parameters
+// may be nil, which means that the object does not exist. A leading replica renews the Lease, and a replica that is
+// connected to the hub is ready. A replica may be the leader without being connected, for example if it cannot
+// resolve the hub's name. If no controller writes the status of the Deployment, only the Lease counts.
 func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now time.Time) presence {
 	there := false
 	if lease != nil {

@@ -15,25 +15,25 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Times to wait before another attempt. All of them are randomized, so agents that lost the hub at the same time do not
-// return at the same time.
+// Waits before the next attempt. They are randomized so that agents that lost the hub at the same time do not all
+// reconnect at the same time.
 const (
 	firstWait   = 500 * time.Millisecond // the upper bound after each of the first two failures; then it doubles
 	longestWait = protocol.LongestWait
 	healthy     = time.Minute // after a tunnel that was open for this time, the next failure counts as the first
 
-	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // after a refusal, a user must act, or a new token ends the wait
+	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // wait after a refusal; a new token ends the wait
 
-	// A hub turns away agents that would wait longer than 6 s for their handshake. An attempt within the usual half a
-	// second would usually fail too. With these waits, 9,000 agents that lost their tunnels at the same time reconnect
-	// within 23 s and 9,000 failed attempts. This is as fast as two cores can admit them. Without these waits,
-	// reconnecting takes 40 s and 30,000 failed attempts. The waits grow less than after other failures, because the
-	// hub is reachable. Otherwise agents that failed often while the hub was starting would reconnect much later than
-	// the others.
+	// A hub turns away agents whose handshake would have to wait longer than 6 s. If these agents retried after the
+	// usual half a second, most of them would be turned away again. With the waits below, 9,000 agents that lost
+	// their tunnels at the same time reconnect within 23 s, after 9,000 failed attempts in total. This is as fast as
+	// two cores can admit them. With the usual waits, it takes 40 s and 30,000 failed attempts. The waits below grow
+	// less than the waits after other failures, because the hub is reachable. Otherwise agents that failed often
+	// while the hub was starting would reconnect much later than the others.
 	turnedAwayFrom, turnedAwayTo, turnedAwayLongest = 4 * time.Second, 10 * time.Second, 16 * time.Second
 )
 
-// Rejection is an error that cannot be solved by retrying soon.
+// Rejection is an error that an early retry cannot resolve.
 type Rejection interface {
 	error
 	// Refused returns the minimum time to wait, or 0 for the usual time.
@@ -44,8 +44,8 @@ type Rejection interface {
 type backoff struct {
 	jitter func(n time.Duration) time.Duration
 	first  time.Duration // the upper bound of the first waits
-	// limit is the upper bound of the next wait. It does not use the jitter of wait.Backoff. That jitter would only
-	// lengthen waits, so that no agent would return early.
+	// limit is the upper bound of the next wait. The jitter of wait.Backoff is not used, because it can only lengthen
+	// waits.
 	limit wait.Backoff
 }
 
@@ -53,9 +53,9 @@ func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration)
 	return backoff{jitter, first, firstLimit(first)}
 }
 
-// firstLimit returns a limit that starts below "first", so that two waits have the upper bound "first". A hub that
-// restarts is unreachable for less than a second. Among many agents, some fail twice, and a longer wait before the
-// third attempt would determine when the last of them is back.
+// firstLimit returns a limit that starts at half of first, so that the first two waits both have the upper bound
+// first. A hub that restarts is unreachable for less than a second. Some agents nevertheless fail twice in this
+// time. If they waited longer before their third attempt, they would be the last to reconnect.
 func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// branch is one open tunnel of a Link, which briefly has several tunnels while it moves. It serves the hub's requests
-// that come through the tunnel.
+// branch is one open tunnel of a Link. While it moves, a Link briefly has several branches. A branch serves the
+// requests that the hub sends through the tunnel.
 type branch struct {
 	handler http.Handler
 	server  string
@@ -23,13 +23,13 @@ type branch struct {
 
 	used  chan struct{} // closed by the first request, which shows that the hub uses the tunnel
 	first sync.Once
-	asked chan struct{} // a message means that the hub wants the agent to move; has room for one
-	keep  atomic.Int64  // nanoseconds for which the hub may use the tunnel after the agent has left it
+	asked chan struct{} // signals that the hub wants the agent to move; has room for one message
+	keep  atomic.Int64  // how long, in nanoseconds, the hub may use the tunnel after the agent has left it
 
 	left  context.Context // ends when the agent leaves the tunnel
 	leave context.CancelFunc
 
-	ended chan struct{} // closed when the tunnel ends; err has been set by then
+	ended chan struct{} // closed when the tunnel has ended, after err was set
 	err   error
 }
 
@@ -43,11 +43,11 @@ func newBranch(handler http.Handler, server string) *branch {
 	return b
 }
 
-// open returns how long the tunnel has been open. It is never 0.
+// open returns how long the tunnel has been open. The result is never 0.
 func (b *branch) open() time.Duration { return max(time.Since(b.started), 1) }
 
-// ServeHTTP implements http.Handler. A request to protocol.PathReport ends when the agent leaves the tunnel, which
-// tells the hub. Other requests continue.
+// ServeHTTP implements http.Handler. When the agent leaves the tunnel, requests to protocol.PathReport end, which
+// tells the hub that the agent has left. Other requests continue.
 func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.first.Do(func() { close(b.used) })
 	switch r.URL.Path {
@@ -85,9 +85,9 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serve serves requests until the hub closes the tunnel. It returns earlier in two cases: if the agent has left the
-// tunnel and the hub's grace period for using it is over, or if stopping has been done for longer than stop.
-// Until then, the agent does not close the tunnel, because the hub may still send requests.
+// serve serves requests until the hub closes the tunnel. Until then, the agent does not close the tunnel, because
+// the hub may still send requests. There are two exceptions: serve also returns if the agent has left the tunnel and
+// the hub has had enough time to use it, or if more than the duration stop has passed since stopping ended.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()
@@ -106,7 +106,8 @@ func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duratio
 	close(b.ended)
 }
 
-// overstayed waits until a tunnel that the agent has left ends or its time is up. It reports whether the time is up.
+// overstayed waits until a tunnel that the agent has left has ended, or until the hub's time for using it is up. It
+// reports whether that time is up.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	select {
 	case <-served:

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link keeps a tunnel to the hub open, and moves to a new tunnel without a gap when the hub requests this.
+// Package link keeps a tunnel to the hub open, and moves to a new tunnel without interruption when the hub requests
+// this.
 package link
 
 import (
@@ -31,7 +32,7 @@ type Serve func(ctx context.Context, h http.Handler) error
 type Target struct {
 	// Servers are the hub's base URLs in the order in which to try them.
 	Servers []string
-	// Dial opens a tunnel at a wss URL. A refusal is a *tunnel.HandshakeError.
+	// Dial opens a tunnel to a wss URL. If the hub refuses the tunnel, the error is a *tunnel.HandshakeError.
 	Dial func(ctx context.Context, url string, header http.Header) (Serve, error)
 	// Token returns a new connect token for one attempt.
 	Token func() (string, error)
@@ -43,8 +44,8 @@ type Options struct {
 	// previous attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is a
 	// Rejection, the link waits for a long time. Target and Changed are called from one goroutine at a time.
 	Target func(ctx context.Context, last error) (*Target, error)
-	// Changed returns when ctx ends, or when there is a join token that has not been tried yet, so another attempt does
-	// not have to wait.
+	// Changed returns when there is a join token that has not been tried yet, so that the next attempt does not have
+	// to wait. It also returns when ctx ends.
 	Changed func(ctx context.Context)
 	// Told receives the reason whenever an attempt to open a tunnel has failed, and "" whenever a tunnel is open. It must
 	// not block. It may be nil.
@@ -75,7 +76,7 @@ type state struct {
 	mu       sync.Mutex // guards the fields below
 	open     int        // tunnels that the agent has not left
 	stopping bool
-	due      time.Time // when there must be progress, while the link is not connected
+	due      time.Time // latest time for the next sign of progress while the link is not connected
 }
 
 // New returns a Link.
@@ -114,7 +115,7 @@ func (l *Link) Alive() bool {
 // passed.
 func (l *Link) Run(ctx context.Context) {
 	defer l.tunnels.Wait()
-	defer l.stop() // before the wait
+	defer l.stop() // runs before the wait
 	var last error
 	for ctx.Err() == nil {
 		l.progress(0)
@@ -148,7 +149,7 @@ func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	return b.open(), b.err
 }
 
-// logFailure logs why there is no tunnel. If the hub gave a reason, it logs that reason.
+// logFailure logs why there is no tunnel. If the hub gave a reason, logFailure logs that reason.
 func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) &&
@@ -221,7 +222,7 @@ func dial(ctx context.Context, target *Target, server string) (Serve, error) {
 	return conn, nil
 }
 
-// sleep waits. After a refusal, a new join token ends the wait early.
+// sleep waits for the given time. After a refusal, a new join token ends the wait early.
 func (l *Link) sleep(ctx context.Context, wait time.Duration, refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -240,7 +241,7 @@ func (l *Link) opened(n int) {
 	l.state.due = time.Now().Add(aliveFor)
 }
 
-// stop makes the agent unready permanently.
+// stop marks the link as stopping, so that the agent is no longer ready.
 func (l *Link) stop() {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -11,13 +11,14 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Timing of moves to another tunnel.
+// These constants control moves to another tunnel.
 const (
 	// lifetime is how long a link uses one tunnel before it moves to another one by itself, plus or minus a quarter.
 	// This spreads agents over the hub's replicas again after a replica was unavailable, and replaces tunnels before
 	// they reach the age at which an intermediary might cut them.
 	lifetime = 4 * time.Hour
-	// keepOwn is how long the hub may use the old tunnel after such a move, mainly for shells.
+	// keepOwn is how long the hub may use the old tunnel after a move that the link has started by itself. The hub
+	// mainly needs this time for open shells.
 	keepOwn = time.Hour
 	// takeover is how long the hub may take to start using a new tunnel. After that time, the tunnel counts as used,
 	// even if the hub has not requested a report through it.
@@ -27,7 +28,7 @@ const (
 	settle = time.Second
 )
 
-// errSurpassed reports that a new tunnel ended before the agent had left the old tunnel.
+// errSurpassed is returned if a new tunnel ended before the agent had left the old tunnel.
 var errSurpassed = errors.New("the new tunnel ended at once")
 
 // keep keeps a tunnel and its replacements open. It returns the last of them when that tunnel or ctx has ended.

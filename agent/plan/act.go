@@ -29,8 +29,8 @@ const maxConflicts = 8
 // maxCause is the maximum size of a cause in a status, in bytes.
 const maxCause = 256
 
-// maxElsewhere is the maximum number of Plans in other namespaces whose status says that they do not run. Writing more
-// such statuses would slow down each pass.
+// maxElsewhere is the maximum number of Plans in other namespaces for which the agent writes a status. The status
+// says that the Plan does not run. Writing more of these statuses would slow down each pass.
 const maxElsewhere = 64
 
 // resolve returns the Plans with their versions and hashes.
@@ -137,15 +137,15 @@ func (l *leadership) releaseOrphans(ctx context.Context, plans map[string]string
 	return l.releases.after(l.options.Now())
 }
 
-// repetition counts how often the last step was taken in a row.
+// repetition counts how many times in a row the same step has been taken.
 type repetition struct {
 	verb  rollout.Verb
 	node  string
 	times int
 }
 
-// exhausted returns an error if a step was taken too many times in a row. In that case, the API server accepts the step
-// without changing anything.
+// exhausted returns an error if the step has been taken too many times in a row. This happens if the API server
+// accepts the step without changing anything.
 func (s *repetition) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
 		return nil
@@ -163,7 +163,7 @@ func (s *repetition) record(step rollout.Step) (another bool) {
 	return another
 }
 
-// advance takes the steps of a Plan until the Plan waits.
+// advance takes the steps of a Plan until the Plan has to wait.
 func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
 	c := l.planState(r.plan.UID)
 	if l.options.Now().Before(c.steps.until) {
@@ -184,7 +184,7 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 		switch {
 		case err == nil:
 			if conflicts = 0; c.taken.record(*d.Step) {
-				// the previous step may have changed nothing, if this is the same step again
+				// If the step is the same as the previous step, the previous step may have changed nothing.
 				c.steps = backoff{}
 			}
 			continue
@@ -246,8 +246,8 @@ func (l *leadership) writeNode(ctx context.Context, plan string, step rollout.St
 	return l.sawNode(n, node, err)
 }
 
-// sawNode stores the API server's response about a Node. If the Node no longer exists, it drops the Node, which is not
-// an error.
+// sawNode stores the API server's response to a request for a Node. If the Node no longer exists, sawNode removes it
+// from the store and returns no error.
 func (l *leadership) sawNode(n knownNode, node *corev1.Node, err error) error {
 	if apierrors.IsNotFound(err) {
 		l.nodes.Drop(watch.Name{Name: n.Name}, func(now knownNode) bool { return now.version == n.version })
@@ -259,7 +259,7 @@ func (l *leadership) sawNode(n knownNode, node *corev1.Node, err error) error {
 	return err
 }
 
-// nodePatch returns a merge patch for a Node that applies only to the given version.
+// nodePatch returns a merge patch for a Node that applies only to the given version of the Node.
 func nodePatch(plan, version string, step rollout.Step) ([]byte, error) {
 	var claim any
 	if step.Claim != nil {

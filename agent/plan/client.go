@@ -32,7 +32,7 @@ const (
 	pathEvents     = pathNamespaces + "/" + v1.PlansNamespace + "/events"
 	pathJobs       = "/apis/batch/v1/namespaces/" + v1.PlansNamespace + "/jobs"
 
-	// fieldManager is the field manager of this package's writes.
+	// fieldManager is the field manager for this package's writes.
 	fieldManager = protocol.PlanManager
 	// pageSize is the maximum number of objects in a page of a list.
 	pageSize = 500
@@ -45,12 +45,12 @@ const (
 // apiClient calls the member's API server. It returns the API server's errors, which name the object.
 type apiClient struct{ rest rest.Interface }
 
-// planPath returns the API path of a Plan.
 func planPath(namespace, name string) string {
 	return "/apis/" + v1.Group + "/v1/namespaces/" + namespace + "/plans/" + name
 }
 
-// patchNode changes a Node with a merge patch, which contains the version that the decision was based on.
+// patchNode changes a Node with a merge patch. The patch contains the version of the Node that the change is based
+// on.
 func (m apiClient) patchNode(ctx context.Context, name string, patch []byte) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	return node,
@@ -80,7 +80,6 @@ func (m apiClient) deleteJob(ctx context.Context, name string, uid types.UID) er
 	})
 }
 
-// remove deletes the object at a path.
 func (m apiClient) remove(ctx context.Context, path string, options metav1.DeleteOptions) error {
 	return m.rest.Delete().AbsPath(path).Body(&options).Do(ctx).Error()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Volumes of each pod of a plan.
+// Names of the volumes in each pod of a plan.
 const (
 	volumeHost = "host-root"
 	volumeInfo = "pod-info"
@@ -71,7 +71,8 @@ func environment(w work, more []corev1.EnvVar) []corev1.EnvVar {
 	)
 }
 
-// tagged returns the image with the version as its tag, unless it has a tag or digest. A registry may have a port.
+// tagged returns the image with the version as its tag, unless the image already has a tag or digest. A colon before
+// the last slash separates a registry from its port, not an image from its tag.
 func tagged(image, version string) string {
 	if strings.ContainsAny(image[strings.LastIndex(image, "/")+1:], ":@") {
 		return image

@@ -3,7 +3,8 @@
 
 // Package plan runs the Plans of the member, node by node, and reports their progress.
 //
-// Only the leader runs Plans. It watches the member, and stores the responses to its own writes immediately. From the
-// known state, the planner decides on one step. The Runner takes that step. This is repeated until all Plans are
-// waiting. All state is on the nodes and Jobs, so another Runner can continue if this one stops at any point.
+// Only the leader runs Plans. It watches the member, and stores the responses to its own writes immediately. Based
+// on this data, the planner chooses the next step, and the Runner takes it. This repeats until all Plans are
+// waiting. All persistent state is on the nodes and Jobs, so another Runner can continue if this one stops at any
+// point.
 package plan

@@ -31,7 +31,7 @@ func newDrains(o Options, ended func()) *drains {
 	return &drains{options: o, ended: ended, all: map[string]*draining{}}
 }
 
-// start starts a drain, and cancels any other drain of the node. The wait group running waits for the drain.
+// start starts a drain, and cancels any other drain of the node. The drain is added to the wait group running.
 func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drain) {
 	ctx, cancel := context.WithCancel(ctx)
 	one := &draining{drain: wanted, cancel: cancel}
@@ -53,7 +53,7 @@ func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drai
 	})
 }
 
-// follow cancels drains that no claim needs anymore, and returns the state of the others.
+// follow cancels drains that no claim needs anymore, and returns the state of the remaining drains.
 func (d *drains) follow(nodes []rollout.Node) map[string]rollout.Drain {
 	wanted := map[string]bool{}
 	d.mu.Lock()

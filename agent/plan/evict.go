@@ -38,7 +38,7 @@ const (
 	labelName = "app.kubernetes.io/name"
 )
 
-// drain is the drain of a node for one attempt.
+// drain identifies one attempt to drain a node for a plan.
 type drain struct {
 	node, plan, hash string
 	attempt          int32
@@ -56,8 +56,8 @@ type drainer struct {
 	version string // resource version of the known pods
 }
 
-// Drain drains a node in the same way as a plan. The error says what blocks the drain. The drain is canceled when ctx
-// ends.
+// Drain drains a node in the same way as a Plan does. The error says what blocks the drain. The drain is canceled
+// when ctx ends.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
 	return (&drainer{node: node, spec: spec, member: apiClient{o.Client}, objects: o.Objects,
 		home: o.Namespace}).run(ctx)
@@ -92,7 +92,8 @@ func (d *drainer) run(ctx context.Context) error {
 	return nil
 }
 
-// begin finds the pods to evict. It retries while the API server is unreachable, because the upgrade may restart it.
+// begin finds the pods to evict. It retries while the API server is unreachable, because the upgrade may restart the
+// API server.
 func (d *drainer) begin(ctx context.Context, timeout time.Duration) error {
 	for {
 		err := d.findPods(ctx)
@@ -117,7 +118,7 @@ func lasting(err error) bool {
 	return refused || errors.As(err, new(obstacle))
 }
 
-// timeoutError returns an error that names the pods that remained at the timeout.
+// timeoutError returns an error that names the pods that were left when the drain timed out.
 func (d *drainer) timeoutError(timeout time.Duration) error {
 	var left []string
 	for _, l := range d.pending {
@@ -166,7 +167,7 @@ func (d *drainer) selector() (string, error) {
 	return selector.String(), nil
 }
 
-// findPods finds the pods to evict. While any pod blocks the drain, it returns an error, and nothing is evicted.
+// findPods finds the pods to evict. If any pod blocks the drain, findPods returns an error and nothing is evicted.
 func (d *drainer) findPods(ctx context.Context) error {
 	selector, err := d.selector()
 	if err != nil {
@@ -211,7 +212,7 @@ func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinde
 	if !finished && owner != nil && owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" {
 		err := d.daemonSet(ctx, p.Namespace, owner.Name)
 		switch {
-		case apierrors.IsNotFound(err) && d.spec.Force: // then it is evicted like a pod of any other controller
+		case apierrors.IsNotFound(err) && d.spec.Force: // the pod is evicted like the pod of any other controller
 		case apierrors.IsNotFound(err):
 			return false, "pods whose DaemonSet no longer exists (set force)", nil
 		case err != nil:

@@ -23,8 +23,8 @@ import (
 const (
 	// refusedAgain is how long to wait before another attempt to evict a pod that a PodDisruptionBudget protects.
 	refusedAgain = 5 * time.Second
-	// maxEvictions is the maximum number of evictions in flight. As a result, an eviction that is slow, for example
-	// because of a webhook, delays only a few others.
+	// maxEvictions is the maximum number of concurrent evictions. Because evictions run in parallel, a slow eviction,
+	// for example because of a webhook, delays only a few others.
 	maxEvictions = 8
 	// maxRefusal is the maximum size of the reason why a pod was not evicted, in bytes.
 	maxRefusal = 120
@@ -35,7 +35,7 @@ type leavingPod struct {
 	namespace, name string
 	evicted         bool      // the API server has accepted the eviction
 	again           time.Time // when to try again
-	terminates      time.Time // when its grace period is over; zero unless it is being deleted
+	terminates      time.Time // end of the pod's grace period; zero unless the pod is being deleted
 	refusal         string
 }
 
@@ -50,7 +50,7 @@ func terminatesAt(p *corev1.Pod) time.Time {
 }
 
 // abandoned reports whether a pod has been terminating for so long that the drain no longer waits for it. As in
-// kubectl, only whole seconds count.
+// kubectl, the time is counted in whole seconds.
 func (d *drainer) abandoned(at time.Time) bool {
 	limit := d.spec.SkipWaitForDeleteTimeout
 	return limit > 0 && !at.IsZero() && int32(time.Since(at).Seconds()) > limit
@@ -62,7 +62,8 @@ func (d *drainer) waits() bool {
 	return len(d.pending) > 0
 }
 
-// due returns when the next pod must be evicted again or counts as abandoned, or the zero time if it never will.
+// due returns the next time at which a pod must be evicted again or counts as abandoned, or the zero time if there
+// is none.
 func (d *drainer) due() time.Time {
 	next := &deadline{}
 	for _, l := range d.pending {
@@ -128,7 +129,7 @@ func (d *drainer) evict(ctx context.Context, uid types.UID, l *leavingPod) error
 	}).Do(ctx).Error()
 }
 
-// await waits until all pods are gone or a pod is due. If the watch fails, it lists the pods.
+// await waits until all pods are gone or a pod is due. If the watch fails, await lists the pods instead.
 func (d *drainer) await(ctx context.Context) error {
 	if d.follow(ctx) || !pause(ctx, lookAfter) {
 		return nil

@@ -26,11 +26,12 @@ import (
 )
 
 const (
-	// accountName is the name of the ServiceAccount of plans' pods, and of its roles and bindings.
+	// accountName is the name of the ServiceAccount for the pods of plans, and of the roles and bindings of this
+	// account.
 	accountName = protocol.PlanAccount
 
-	// annotationSchema on the CustomResourceDefinition of Plans is the schemaMark of the version that the agent last
-	// applied.
+	// annotationSchema is an annotation on the CustomResourceDefinition of Plans. Its value is the schemaMark of the
+	// version that the agent last applied.
 	annotationSchema = "plans." + v1.Group + "/schema"
 
 	pathSpace   = pathNamespaces + "/" + v1.PlansNamespace
@@ -46,8 +47,9 @@ const (
 // labels returns the labels of the objects that the agent installs.
 func labels() map[string]string { return map[string]string{v1.LabelManagedBy: v1.ManagedBy} }
 
-// install applies the Plan kind and the namespace for Plans, and checks that Plans can be read. The account for their
-// pods is created only before the first Job, because most members have no Plans.
+// install applies the CustomResourceDefinition of Plans and the namespace for Plans, and checks that the agent can
+// read Plans. The account for the pods of plans is created only before the first Job, because most members have no
+// Plans.
 func (l *leadership) install(ctx context.Context) error {
 	if err := l.checkRemoval(ctx); err != nil {
 		return err
@@ -92,9 +94,10 @@ func (l *leadership) apply(ctx context.Context, o objectAt) (*metav1.PartialObje
 	return applied, err
 }
 
-// installSchema applies the CustomResourceDefinition, unless it is up to date or does not belong to the agent. If the
-// hub is its own member, the CustomResourceDefinition belongs to the hub. It is applied only if necessary, because it
-// is so large that when an agent starts, the API server spends more time on it than on anything else.
+// installSchema applies the CustomResourceDefinition of Plans, unless it is up to date or does not belong to the
+// agent. If the hub is its own member, the CustomResourceDefinition belongs to the hub. The CustomResourceDefinition
+// is so large that applying it would take more of the API server's time than anything else that an agent does when
+// it starts.
 func (l *leadership) installSchema(ctx context.Context) error {
 	there, err := l.options.Objects.Meta(ctx, pathCRD)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -128,8 +131,8 @@ func (l *leadership) installSchema(ctx context.Context) error {
 		fieldManager).Body(patch).Do(ctx).Error()
 }
 
-// schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. The API server changes
-// the generation with each change to the spec.
+// schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. It contains the
+// generation, which the API server increases with each change to the spec, and a digest of the applied version.
 func schemaMark(meta *metav1.ObjectMeta) string {
 	return fmt.Sprintf("%d-%x", meta.Generation, sha256.Sum256(config.Plans))
 }
@@ -148,8 +151,8 @@ func space() objectAt {
 		&corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: meta}}
 }
 
-// account returns the account for the pods of plans. The account can read Plans and Nodes, for images that wait for
-// other plans.
+// account returns the account for the pods of plans, with its roles and bindings. The account can read Plans and
+// Nodes, because some images wait for other plans.
 func account() []objectAt {
 	const group = rbacv1.GroupName + "/v1"
 	read := []string{"get", "list", "watch"}
@@ -189,7 +192,7 @@ type leaveResult struct {
 	err       error
 }
 
-// retire tells the goroutine of the leadership to leave the member.
+// retire asks the leadership's goroutine to leave the member, and returns the result.
 func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, retireTimeout)
 	defer cancel()
@@ -209,8 +212,8 @@ func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	}
 }
 
-// leave releases all nodes and removes the objects that install created, unless there is a Plan that does not come from
-// a set. Afterward, no Plans run.
+// leave releases all nodes and removes the objects that install created, unless there is a Plan that does not come
+// from a set. Afterward, this leader runs no Plans.
 func (l *leadership) leave(ctx context.Context) leaveResult {
 	l.leaving = true
 	if !l.watching && !l.watch(ctx) {

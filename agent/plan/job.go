@@ -67,8 +67,8 @@ func (w work) jobName() string {
 	return safeName(verb, w.plan.Name, "on", w.job.Node, "with", w.job.Hash)
 }
 
-// safeName joins words with "-". It truncates the result to 63 characters, ending in a digest of the full text. It
-// replaces dots with "-", because a name that is truncated after a dot would be invalid.
+// safeName joins words with "-". It also replaces dots with "-", because a name that is truncated after a dot would
+// be invalid. The result has at most 63 characters and ends in a digest of the full text.
 func safeName(words ...string) string {
 	whole := strings.Join(words, "-")
 	shown := strings.ReplaceAll(whole, ".", "-")
@@ -98,8 +98,8 @@ func labelValue(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// newJob returns the Job of a step. It is the Job that system-upgrade-controller creates for the same plan, but without
-// drain and prepare as init containers and without retries, because the planner handles these.
+// newJob returns the Job for a step. It is like the Job that system-upgrade-controller creates for the same plan,
+// but has no init containers for drain and prepare and no retries, because the planner handles these.
 func newJob(w work) *batchv1.Job {
 	one, none := int32(1), int32(0)
 	labels := map[string]string{
@@ -124,7 +124,7 @@ func newJob(w work) *batchv1.Job {
 		},
 		Spec: batchv1.JobSpec{
 			Completions: &one, Parallelism: &one, BackoffLimit: &none,
-			// a disruption is not a failure of the image, so the Job creates another pod
+			// A disruption is not a failure of the image. The Job therefore creates another pod.
 			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 				Action: batchv1.PodFailurePolicyActionIgnore,
 				OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{

@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// leadership is the state of a replica while it is the leader. Except for the publisher and the drains, all of it
-// belongs to the goroutine that runs it.
+// leadership is the state of a replica while it is the leader. Except for the publisher and the drains, it is
+// accessed only by the goroutine that runs it.
 type leadership struct {
 	options   Options
 	member    apiClient
@@ -30,7 +30,7 @@ type leadership struct {
 	drains    *drains
 	logs      *logs
 	channels  *release.Poller
-	wake      chan struct{} // a message means that something may have changed
+	wake      chan struct{} // signals that something may have changed
 	retired   chan retirement
 
 	stores
@@ -44,8 +44,8 @@ type leadership struct {
 
 // state is this leader's record of its writes.
 type state struct {
-	refused    map[refusedJob]string // messages of Jobs that the API server refused
-	releases   backoff               // the backoff for releases of nodes whose Plan is gone
+	refused    map[refusedJob]string // messages with which the API server refused Jobs
+	releases   backoff               // backoff for releasing nodes whose Plan is gone
 	planStates map[string]*planState // by the UID of the Plan
 	account    bool                  // whether the account for the pods of plans has been applied
 }
@@ -128,7 +128,7 @@ func (l *leadership) run(ctx context.Context) {
 	if !known(ctx, l.plans.Known()) || !known(ctx, l.space.Known()) {
 		return
 	}
-	l.running.Go(func() { _ = l.channels.Start(ctx) }) // its error is always nil
+	l.running.Go(func() { _ = l.channels.Start(ctx) }) // the error is always nil
 	left := false
 	if !l.persist(ctx, "look for nodes at work", func(ctx context.Context) (err error) {
 		left, err = l.member.claimed(ctx, hasClaim)
@@ -160,10 +160,10 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 	}
 }
 
-// pauseAfter waits after an error. It returns false if ctx ends first. A request to leave that arrives during the wait
-// is answered. If the API server forbids the requests that plans need, for example because the agent's rights come from
-// an older manifest, or if the agent is being removed, the answer is that nothing remains. Otherwise the answer is the
-// error, which may be temporary.
+// pauseAfter waits after an error. It returns false if ctx ends first. If a request to leave arrives during the
+// wait, pauseAfter answers it. Usually, the answer is the error, which may be temporary. The answer is that nothing
+// remains if the agent is being removed, or if the API server forbids the requests that plans need, for example
+// because the agent's rights come from an older manifest.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -227,7 +227,7 @@ func (l *leadership) watch(ctx context.Context) bool {
 	l.follow(ctx, l.jobs, watch.Collection{Path: pathJobs})
 	l.follow(ctx, l.secrets, watch.Collection{Path: pathSecrets})
 	l.follow(ctx, l.waits.pods, watch.Collection{Path: pathPods, Labels: labelController + "=" + controllerName})
-	// No step needs events, and the rights from an older manifest do not include reading them.
+	// Events are optional, because no step needs them and an older manifest does not grant the right to read them.
 	l.follow(ctx, l.waits.events, watch.Collection{
 		Path: pathEvents, Fields: "type=" + corev1.EventTypeWarning, Optional: true,
 	})

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// logTimeout is the timeout for reading a log, because the node's kubelet may be unreachable.
+	// logTimeout is the timeout for reading a log. It is needed because the node's kubelet may be unreachable.
 	logTimeout = 5 * time.Second
 	// maxLog is the maximum number of bytes that are kept of a log. It is the same as in the schema.
 	maxLog = 1024
@@ -41,8 +41,8 @@ func newLogs(m apiClient, ended func()) *logs {
 	return &logs{member: m, ended: ended, all: map[string]*lines{}}
 }
 
-// of returns the log of a Job, and reports whether the read has finished. The first call for a UID starts the read. The
-// wait group running waits for the read.
+// of returns the log of a Job, and reports whether the log has been read. The first call for a UID starts to read
+// the log in the background, and adds this work to the wait group running.
 func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string) (text string, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

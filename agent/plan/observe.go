@@ -56,9 +56,9 @@ func readNode(o *corev1.Node) (knownNode, bool) {
 	return n, true
 }
 
-// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet can also write
-// claims. readClaim rejects values that the schema of the status does not allow, because one such value would make the
-// status of the whole Plan invalid.
+// readClaim decodes a claim, and reports whether Drover may have written it. The node's own kubelet can write
+// claims, too. readClaim therefore rejects values that the schema of the status does not allow, because one such
+// value would make the status of the whole Plan invalid.
 func readClaim(text string) (c rollout.Claim, ours bool) {
 	if err := untrusted.JSON([]byte(text), &c, untrusted.Small()); err != nil || c.UID == "" || !protocol.Dated(c.Since) ||
 		c.Done != nil && !protocol.Dated(*c.Done) {
@@ -76,7 +76,7 @@ func readClaim(text string) (c rollout.Claim, ours bool) {
 // maxReason is the maximum size of the reason for a failure, in bytes.
 const maxReason = 64
 
-// claimOf returns the plan of a claim annotation, and whether the annotation is a claim.
+// claimOf returns the name of the plan in the key of a claim annotation, and whether the key belongs to a claim.
 func claimOf(annotation string) (plan string, is bool) {
 	return strings.CutPrefix(annotation, v1.LabelPlanPrefix+"/")
 }
@@ -109,7 +109,8 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 		switch c.Type {
 		case batchv1.JobComplete:
 			j.State, j.Finished = rollout.Succeeded, c.LastTransitionTime.Time
-		// JobFailureTarget counts as soon as it is set, because a pod never ends if its kubelet is gone.
+		// JobFailureTarget counts as a failure. JobFailed follows only after the pods have ended, and a pod whose
+		// kubelet is gone never ends.
 		case batchv1.JobFailed, batchv1.JobFailureTarget:
 			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
 			j.Reason, j.Message = jobFailure(j.Kind, c)
@@ -127,8 +128,8 @@ func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message s
 	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
 }
 
-// readPlan drops unused fields. Of Plans in other namespaces it keeps almost nothing, because users can make these
-// Plans as large as the API server allows.
+// readPlan removes the fields that are not used. It keeps almost nothing of Plans in other namespaces, because users
+// can make these Plans as large as the API server allows.
 func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	o.ManagedFields = nil
 	if o.Namespace == v1.PlansNamespace {
@@ -141,7 +142,7 @@ func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	o.Spec = v1.PlanSpec{PlanTarget: v1.PlanTarget{ClusterName: o.Spec.ClusterName,
 		ClusterSelector: o.Spec.ClusterSelector}, PlanRelease: v1.PlanRelease{Version: o.Spec.Version}}
 	if o.Spec.ClusterSelector != nil {
-		o.Spec.ClusterSelector = &metav1.LabelSelector{} // only its presence matters
+		o.Spec.ClusterSelector = &metav1.LabelSelector{} // only the presence of a selector matters
 	}
 	o.Status = v1.PlanStatus{ObservedGeneration: o.Status.ObservedGeneration, Conditions: o.Status.Conditions,
 		LatestVersion: protocol.Cut(o.Status.LatestVersion, maxCause)}
@@ -152,7 +153,7 @@ func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	return o, true
 }
 
-// readSecret keeps only the digest of a Secret, and nothing of its content.
+// readSecret keeps the digest of a Secret, but none of its content.
 func readSecret(o *corev1.Secret) (knownSecret, bool) {
 	digest, err := rollout.SecretDigest(o)
 	return knownSecret{name: o.Name, digest: digest}, err == nil
@@ -168,8 +169,8 @@ type adminHold struct {
 	leaving bool
 }
 
-// readVeto reads the Namespace of plans. An invalid window holds all plans, because its author intended to restrict
-// them.
+// readVeto reads the administrator's settings from the namespace for plans. An invalid maintenance window holds all
+// plans, because the administrator intended to restrict them.
 func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	if o.DeletionTimestamp != nil {
 		return adminHold{leaving: true,
@@ -210,14 +211,15 @@ type resolved struct {
 	problem *problem
 }
 
-// problem is the reason why a Plan cannot run. If stalled is set, a user must act.
+// problem is the reason why a Plan cannot run. If stalled is true, a user must resolve the problem.
 type problem struct {
 	reason, message string
 	stalled         bool
 }
 
-// versionOf returns the version of a Plan, or "" if none is known. found is the last result from its channel. The
-// status contains the last version from the channel. A new leader uses this version while the channel is unavailable.
+// versionOf returns the version of a Plan, or "" if none is known. The parameter found is the last result from the
+// Plan's channel. While the channel is unavailable, a new leader uses the version in the Plan's status, which also
+// comes from the channel.
 func versionOf(o *v1.Plan, found release.Result) string {
 	version := cmp.Or(o.Spec.Version, found.Version)
 	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)
@@ -227,7 +229,7 @@ func versionOf(o *v1.Plan, found release.Result) string {
 	return version
 }
 
-// resolve returns a Plan with its version and hash. found is the last result from its channel.
+// resolve returns a Plan with its version and hash. The parameter found is the last result from the Plan's channel.
 func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
 	r := resolved{object: o}
 	version := versionOf(o, found)

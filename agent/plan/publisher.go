@@ -12,7 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// keyHold is the key of the hold. It sorts before the keys of Plans, which are their names.
+// keyHold is the key under which the hold is published. It sorts before the keys of Plans, which are the names of
+// the Plans.
 const keyHold = ""
 
 // publisher publishes the status of the hub's Plans to the hub.
@@ -23,8 +24,8 @@ func (p publisher) hold(reason string) {
 	p.Put(keyHold, &protocol.Line{Plan: &protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}}})
 }
 
-// holdFor publishes the reason why no Plan can run yet. If the agent's rights come from an older manifest, this lasts
-// until the current manifest is applied.
+// holdFor publishes the reason why no Plan can run yet. If the agent's rights come from an older manifest, no Plan
+// can run until the current manifest is applied.
 func (p publisher) holdFor(what string, err error) {
 	message := fmt.Sprintf("the agent cannot %s: %v", what, err)
 	if _, refused := refusedFor(err); refused && apierrors.IsForbidden(err) {
@@ -40,8 +41,8 @@ func (p publisher) publish(state protocol.PlanState) {
 	p.Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: &state}})
 }
 
-// keep removes all Plans except the given ones. It must be called when exactly these Plans have been published. From
-// then on, readers receive the Plans.
+// keep removes all published Plans except the given ones, and then lets readers receive the Plans. It must be called
+// after all of the given Plans have been published.
 func (p publisher) keep(names map[string]bool) {
 	kept := 0
 	for _, key := range p.Keys() {

@@ -9,10 +9,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// onPlansError is called with errors from reading Plans. If the API server does not know the kind, there are two
-// possible reasons. A user has removed the kind, and the Plans in the store may be gone. Or the API server has just
-// started, and will know the kind soon. Because of the second possibility, the nodes of these Plans are not released
-// yet.
+// onPlansError is called with each error from reading Plans. If the API server does not know the kind, there are two
+// possible reasons. Either a user has removed the kind, and the Plans in the store may be gone, or the API server
+// has just started and will serve the kind soon. Because of the second possibility, the nodes of these Plans are not
+// released yet.
 func (l *leadership) onPlansError(err error) {
 	if apierrors.IsNotFound(err) {
 		l.kindMissing.Store(true)
@@ -30,8 +30,9 @@ func (l *leadership) needsInstall() bool {
 	return len(spaces) == 0 || l.kindMissing.Swap(false)
 }
 
-// keepAccount creates the account for the pods of plans if it does not exist. Without the account, no pods are created,
-// and a Job waits until its deadline. A new leader applies the account once, because it may come from an older agent.
+// keepAccount creates the account for the pods of plans if it does not exist. Without the account, no pods are
+// created, and a Job waits until its deadline. A new leader applies the account once, because an existing account
+// may come from an older agent.
 func (l *leadership) keepAccount(ctx context.Context) error {
 	if l.account {
 		_, err := l.options.Objects.Meta(ctx, pathAccount)

@@ -36,7 +36,7 @@ type Options struct {
 	// Await blocks until a leader may start. It returns false if ctx ends first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool
-	// Now is the clock. It defaults to time.Now.
+	// Now returns the current time. It defaults to time.Now.
 	Now func() time.Time
 	Log logr.Logger
 }
@@ -47,7 +47,7 @@ type Runner struct {
 	leadership atomic.Pointer[leadership] // nil while another replica is the leader
 }
 
-// New returns a Runner. Lead starts it.
+// New returns a Runner, which Lead starts.
 func New(o Options) *Runner {
 	if o.Registry == nil {
 		o.Registry = func() string { return "" }
@@ -64,7 +64,7 @@ func New(o Options) *Runner {
 	return &Runner{options: o}
 }
 
-// Lead runs Plans until ctx ends. Drains end when ctx ends. Jobs continue, and the next leader tracks them.
+// Lead runs Plans until ctx ends. Drains are then canceled. Jobs continue, and the next leader tracks them.
 func (r *Runner) Lead(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

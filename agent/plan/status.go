@@ -41,7 +41,8 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 			hubs[r.object.Name] = true
 		}
 		progress, err := rollout.ProgressOf(m, r.plan, now)
-		// The planner reports the error as a reason to wait. A Plan in another namespace has no nodes.
+		// The error is ignored, because the planner reports it as a reason to wait. A Plan in another namespace has
+		// no nodes, and therefore no progress.
 		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace {
 			progress = rollout.Progress{}
 		}
@@ -60,7 +61,7 @@ func ofHub(o *v1.Plan) bool {
 	return o.Namespace == v1.PlansNamespace && o.Annotations[v1.AnnotationRevision] != ""
 }
 
-// publishOne writes a status that has changed, either now or when its limiter allows it.
+// publishOne writes the status of a Plan if it has changed, as soon as the limiter allows the write.
 func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus, next *deadline) {
 	keepTransitions(&status, o.Status.Conditions, l.options.Now())
 	if same(status, o.Status) {

@@ -23,7 +23,8 @@ type knownPod struct {
 	why       string // why the pod is pending; empty if its status does not say
 }
 
-// readPod keeps the pods of Jobs that have not ended.
+// readPod returns false for pods that must not be stored: pods that belong to no Job, and pods that have ended or are
+// being deleted.
 func readPod(o *corev1.Pod) (knownPod, bool) {
 	owner := metav1.GetControllerOf(o)
 	ended := o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed
@@ -51,7 +52,7 @@ func readPod(o *corev1.Pod) (knownPod, bool) {
 
 // knownEvent is a warning about a Job or a pod.
 type knownEvent struct {
-	about, reason, message string // the UID of the object
+	about, reason, message string // about is the UID of the object
 	at                     time.Time
 }
 
@@ -61,7 +62,7 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 		about: string(o.InvolvedObject.UID), reason: o.Reason, at: o.LastTimestamp.Time,
 		message: protocol.Cut(strings.TrimPrefix(o.Message, "Error creating: "), maxCause),
 	}
-	if e.at.IsZero() { // set if the event was written through events.k8s.io
+	if e.at.IsZero() { // an event that was written through events.k8s.io contains only EventTime
 		e.at = o.EventTime.Time
 	}
 	if o.Series != nil {
@@ -80,8 +81,8 @@ type waits struct {
 	why    map[string]string // by the UID of the Job
 }
 
-// explain records why the pods of Jobs have not started. If a pod is gone, the last reason is kept, because when a Job
-// reaches its deadline, its pod is deleted first.
+// explain records why the pods of Jobs have not started. If a pod is gone, the last reason is kept. When a Job
+// exceeds its deadline, Kubernetes deletes the Job's pod before it marks the Job as failed.
 func (w *waits) explain(jobs []knownJob) {
 	pods := map[string]knownPod{}
 	for _, p := range w.pods.Values() {
@@ -107,8 +108,8 @@ func (w *waits) explain(jobs []knownJob) {
 	}
 }
 
-// whyPending returns the reason why a pod has not started. This is the reason in its status, or else the last warning
-// about it.
+// whyPending returns the reason why a pod has not started. The reason comes from the pod's status or, if the status
+// contains none, from the last warning about the pod.
 func (w *waits) whyPending(p knownPod) string {
 	if p.why != "" {
 		return notStarted + p.why
@@ -132,7 +133,7 @@ func (w *waits) warning(what, uid string, over func(knownEvent) bool) string {
 	return protocol.Cut(what+last.message, maxCause)
 }
 
-// withWaiting adds to a Job the reason why its pod has not started, or had not started before the Job failed.
+// withWaiting returns a Job with the reason why its pod has not started, or had not started when the Job failed.
 func (w *waits) withWaiting(j knownJob) rollout.Job {
 	why := w.why[j.uid]
 	if j.State == rollout.Running {

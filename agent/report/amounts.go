@@ -86,14 +86,15 @@ func (a *amounts) add(b amounts, sign int64) {
 	}
 }
 
-// Byte units, and the thresholds at which each next larger unit is used.
+// Byte units, and the amounts from which the next larger unit is used.
 const (
 	mebi     = 1 << 20
 	gibi     = 1 << 30
 	gibiFrom = 10 * gibi
 )
 
-// Rounding of CPUs. For ten or more CPUs, the last digits would only show that some pod was added or removed.
+// CPU amounts of at least coarseCPUFrom are rounded down to multiples of coarseCPU. The last digits would change
+// whenever a pod is added or removed.
 const (
 	coarseCPUFrom = 10_000 // in milli-CPUs
 	coarseCPU     = 100    // in milli-CPUs

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// distributionPlain is the distribution reported for a cluster that shows no signs of a specific distribution.
+// distributionPlain is the distribution that is reported for a cluster without signs of a specific distribution.
 const distributionPlain = "kubernetes"
 
 // versionDistribution returns the distribution according to the API server's version, such as "v1.36.3+k3s1", or "" if

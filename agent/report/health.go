@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Intervals of API server health probes.
+// Intervals between health probes of the API server.
 const (
 	probeInterval = 10 * time.Second
 	probeAgain    = time.Second // after a first failure, which does not count yet
@@ -25,8 +25,8 @@ const (
 // maxMessage is the maximum size of a health message, in bytes.
 const maxMessage = 512
 
-// healthState turns the results of probes into a health state that does not flap. After a success, a failure is probed
-// again before it counts.
+// healthState turns the results of probes into a health state that does not flap. The first failure after a success
+// counts only if the next probe fails, too.
 type healthState struct {
 	health    protocol.Health
 	known     bool
@@ -58,7 +58,7 @@ func (v *healthState) observe(problem string, now time.Time) (again time.Duratio
 func interpret(ctx context.Context, code int, body []byte, err error) string {
 	switch {
 	case code == http.StatusOK, code == http.StatusForbidden:
-		// the API server is serving; the agent is just not permitted to see more
+		// A 403 response means that the API server is serving, but does not permit the agent to see more.
 		return ""
 	case code == http.StatusUnauthorized:
 		return "the API server does not accept the agent's credentials"
@@ -75,7 +75,7 @@ func interpret(ctx context.Context, code int, body []byte, err error) string {
 	return protocol.Cut("the API server cannot be reached: "+cause(err), maxMessage)
 }
 
-// failingChecks returns the names that /readyz marks with [-].
+// failingChecks returns the names of the checks that /readyz marks with [-].
 func failingChecks(body []byte) string {
 	var names []string
 	for line := range strings.Lines(string(body)) {

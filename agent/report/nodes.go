@@ -9,7 +9,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// nodeNumbers are the stored numbers of a node.
+// nodeNumbers holds the values that a nodeTally needs from a node.
 type nodeNumbers struct {
 	ready        bool
 	distribution string // one of the constants, or empty
@@ -42,7 +42,7 @@ func (t *nodeTally) add(n nodeNumbers, sign int64) {
 	t.distributions[n.distribution] += sign
 }
 
-// nodes returns the numbers of nodes for the report, and the distribution that most nodes have.
+// nodes returns the report's section about nodes, and the most common distribution of the nodes.
 func (t *nodeTally) nodes() (protocol.Nodes, string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,10 +8,11 @@ import (
 	"k8s.io/component-helpers/resource"
 )
 
-// unfinished selects the pods whose requests count. A pod that has finished leaves the watch.
+// unfinished is the field selector for the pods whose resource requests count. A pod that has finished no longer
+// matches, so the watch reports it as deleted.
 const unfinished = "status.phase!=Succeeded,status.phase!=Failed"
 
-// podTally sums the requests of pods.
+// podTally sums the resource requests of pods.
 type podTally struct {
 	tally[*corev1.Pod, amounts]
 	requested amounts // guarded by tally.mu
@@ -24,7 +25,7 @@ func newPodTally(seen func()) *podTally {
 	return t
 }
 
-// strings returns the requests of all pods, as quantities.
+// strings returns the resource requests of all pods as quantities.
 func (t *podTally) strings() map[string]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -32,7 +33,7 @@ func (t *podTally) strings() map[string]string {
 }
 
 func readPod(pod *corev1.Pod) amounts {
-	// These are the requests that the scheduler counts.
+	// PodRequests returns the same requests that the scheduler counts.
 	requested := amountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}), maxOfPod)
 	requested.pods = 1
 	return requested

@@ -60,10 +60,10 @@ func (p *probe) readyz(ctx context.Context) string {
 	return interpret(ctx, code, body, err)
 }
 
-// maxChecks is the maximum number of bytes that are read of a /readyz response.
+// maxChecks is the maximum number of bytes that are read from a /readyz response.
 const maxChecks = 64 << 10
 
-// get sends a request and reads the response without client-go. If a failure response contains plain text, as from
+// get sends a request and reads the response without client-go. When a failure response contains plain text, as from
 // /readyz, client-go returns neither the code nor the body.
 func (p *probe) get(ctx context.Context, path string) (code int, body []byte, err error) {
 	client := &http.Client{}

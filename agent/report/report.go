@@ -22,11 +22,11 @@ import (
 type Options struct {
 	// Client sends requests to the API server. It decodes core types.
 	Client rest.Interface
-	// Stream publishes the report. It ends with the Reporter.
+	// Stream publishes the report. The Reporter ends the stream when it stops.
 	Stream *stream.Stream
 	// AgentVersion and ClusterUID are part of each report.
 	AgentVersion, ClusterUID string
-	// Restored is also part of each report.
+	// Restored is the time when a restore of the cluster was last detected. It is part of each report, too.
 	Restored time.Time
 	// SettingsDigest returns the digest of the hub's settings in force, or "" if there are none. Call Reporter.Touch when
 	// it changes.
@@ -34,9 +34,9 @@ type Options struct {
 	// Deployment returns the report's section about the Deployment, or nil if there is none. It is called while this
 	// replica is the leader. Call Reporter.Touch when the result changes.
 	Deployment func() *protocol.Deployment
-	// Left returns protocol.Report.Left. It is called like Deployment.
+	// Left returns protocol.Report.Left. The rules for Deployment apply to Left, too.
 	Left func() []string
-	// Unclaimed returns protocol.Report.Unclaimed. It is called like Deployment.
+	// Unclaimed returns protocol.Report.Unclaimed. The rules for Deployment apply to Unclaimed, too.
 	Unclaimed func() []string
 	// DirectAuthority returns protocol.Report.DirectAuthority. It is called on each replica. Call Reporter.Touch when the
 	// result changes. It may be nil.
@@ -53,24 +53,25 @@ type Reporter struct {
 	options Options
 	nodes   *nodeTally
 	pods    *podTally
-	soon    chan struct{} // something changed that must be reported immediately
-	later   chan struct{} // something changed that can wait a minute
+	soon    chan struct{} // signals a change that must be reported immediately
+	later   chan struct{} // signals a change that can wait a minute
 	facts   facts
 	topic   *stream.Topic
 
-	// guards latest, and is held while latest is published; functions that are called meanwhile must not call Touch
+	// publishing guards latest, and is held while latest is published. Functions that are called during publication
+	// must not call Touch.
 	publishing sync.Mutex
-	latest     *protocol.Report // without the fields that are added when it is published; nil before the first report
+	latest     *protocol.Report // without the fields that are added during publication; nil before the first report
 }
 
-// facts are the known facts other than the tallies.
+// facts contains the known facts other than the tallies.
 type facts struct {
 	mu           sync.Mutex // guards the fields below
 	health       healthState
 	version      string
 	versionTried bool
 	role         role
-	nodes        resourceState // of the current leadership, like pods
+	nodes        resourceState // nodes and pods are valid for the current leadership
 	pods         resourceState
 }
 
@@ -112,7 +113,7 @@ func New(o Options) *Reporter {
 		later: make(chan struct{}, 1)}
 	r.nodes = newNodeTally(func() { r.learn(&r.facts.nodes, nil); signal(r.soon); r.options.NodesChanged() })
 	r.pods = newPodTally(r.podsChanged)
-	o.Stream.Opened = r.Touch // the settings change between joining and connecting
+	o.Stream.Opened = r.Touch // the settings may change between joining and connecting
 	return r
 }
 
@@ -126,7 +127,8 @@ func (r *Reporter) podsChanged() {
 	signal(r.later)
 }
 
-// Run reports until ctx ends, and then ends the stream. Every replica reports health and version. Lead adds the rest.
+// Run reports until ctx ends, and then ends the stream. Every replica reports the API server's health and version.
+// Lead adds the other data.
 func (r *Reporter) Run(ctx context.Context) {
 	defer r.options.Stream.End()
 	var running sync.WaitGroup
@@ -136,7 +138,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	r.publish(ctx)
 }
 
-// Lead watches nodes and pods until ctx ends, because the leader reports them.
+// Lead watches nodes and pods until ctx ends, so that the leader can report them.
 func (r *Reporter) Lead(ctx context.Context) {
 	r.begin()
 	defer r.Follow()
@@ -164,7 +166,7 @@ func (r *Reporter) begin() {
 	signal(r.soon)
 }
 
-// Follow records that another replica is the leader, and drops the data on nodes and pods.
+// Follow records that another replica is the leader, and drops the data about nodes and pods.
 func (r *Reporter) Follow() {
 	r.facts.mu.Lock()
 	before := r.facts.role
@@ -236,8 +238,9 @@ func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 	return first
 }
 
-// readiness reports whether everything that a first report needs is known, or known to be missing, and whether pods are
-// known too. If the API server is not healthy, it may take a long time until the leader is known.
+// readiness reports whether enough is known for a first report, and whether pods are known. Data that cannot be read
+// counts as known. If the API server is not healthy, it is not necessary to know the leader, because that may take a
+// long time.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -281,7 +284,8 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)
 		if f.nodes.synced || f.nodes.failed {
-			// some distributions are visible only on nodes, so the distribution is unknown until nodes have been read
+			// Some distributions are visible only on nodes, so the distribution is unknown until nodes have been
+			// read.
 			report.Distribution = cmp.Or(report.Distribution, distribution, distributionPlain)
 		}
 	}

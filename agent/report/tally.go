@@ -9,7 +9,7 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 )
 
-// tally keeps a few numbers for each object and their sum, but never the object.
+// tally stores a few numbers for each object and the sums of these numbers, but not the objects themselves.
 type tally[O watch.Object, N any] struct {
 	*watch.Store[O, N]
 	count func(n N, sign int64) // adds to the sum; called under mu

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Stream is the http.Handler of protocol.PathReport. It can have any number of readers. A slow reader gets only the
-// latest state of each key.
+// Stream is the http.Handler for protocol.PathReport. It can have any number of readers. A slow reader receives only
+// the latest state of each key.
 type Stream struct {
 	// Opened is called before a reader gets its first line. It may be nil.
 	Opened func()
@@ -66,7 +66,8 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	control, encoder := http.NewResponseController(w), json.NewEncoder(w)
-	// escaping can turn one byte into six, and a line longer than protocol.MaxLine ends the tunnel
+	// HTML escaping is off, because it can turn one byte into six. A line longer than protocol.MaxLine would end the
+	// tunnel.
 	encoder.SetEscapeHTML(false)
 	for {
 		lines, changed := s.unsent(to)
@@ -111,7 +112,7 @@ type received struct {
 	synced   bool
 }
 
-// flushed records the topics that the reader has received completely.
+// flushed marks topics as read if the reader has received them completely.
 func (r reader) flushed() {
 	for topic, has := range r {
 		if has.synced {

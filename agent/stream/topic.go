@@ -12,7 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Topic is one subject of a Stream. It holds the latest line for each key. Readers get no lines before Sync.
+// Topic is one subject of a Stream. It holds the latest line for each key. Readers receive no lines before Sync is
+// called.
 type Topic struct {
 	stream  *Stream
 	subject string
@@ -21,7 +22,7 @@ type Topic struct {
 
 	// Stream.mu guards the fields below.
 	synced  bool
-	round   int    // number of calls of Reset
+	round   int    // number of calls to Reset
 	version uint64 // version of the latest entry
 	entries map[string]entry
 }
@@ -47,7 +48,7 @@ func (t *Topic) Put(key string, line *protocol.Line) bool {
 	return true
 }
 
-// Get returns the line of a key, or nil if there is none. The caller must not change it.
+// Get returns the line of a key, or nil if there is none. The caller must not change the line.
 func (t *Topic) Get(key string) *protocol.Line {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()

@@ -3,8 +3,8 @@
 
 // Package watch keeps the agent's data about objects in the member up to date.
 //
-// It consists of a client-go reflector and a store. The store holds only the few fields that are used, not the objects.
-// An informer would hold the objects twice, and would not contain the agent's own writes until their events arrive.
+// A client-go reflector fills a store that holds only the few fields that are used, not whole objects. An informer
+// would hold each object twice, and would not contain the agent's own writes until their events arrive.
 // docs/design/0015-how-the-agent-applies.md explains the reasons.
 package watch
 
@@ -24,7 +24,8 @@ import (
 // pageSize is the maximum number of objects in a page of a list if the API server cannot stream lists as a watch.
 const pageSize = 500
 
-// For objects of any kind, only the metadata is read, because their content may be large or secret.
+// Accept headers for requests that read only the metadata of objects. The content of the objects may be large or
+// secret.
 const (
 	metadataEvents = runtime.ContentTypeProtobuf +
 		";as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -32,15 +33,16 @@ const (
 		";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
-// Collection is a part of the member's API.
+// Collection describes objects in the member's API that can be listed and watched together.
 type Collection struct {
-	// Client decodes the objects.
+	// Client sends the requests and decodes the objects.
 	Client rest.Interface
 	// Path is the API path, such as "/api/v1/nodes".
 	Path string
 	// Labels and Fields are selectors. Empty selectors match all objects.
 	Labels, Fields string
-	// Optional objects count as known if the API server does not serve their kind or forbids reading them.
+	// Optional makes the collection count as known even if the API server does not serve the kind or forbids reading
+	// the objects.
 	Optional bool
 	// OnError is called for each failed request, which is then retried. It may be nil.
 	OnError func(error)
@@ -66,9 +68,9 @@ type follower[O Object, T any] struct {
 	store *Store[O, T]
 }
 
-// list reads a page and keeps only the stored fields of each object, so the whole list is never in memory. It replaces
-// version 0 with the newest version, because a cache may lack the agent's last writes, and API servers that respond
-// from their cache ignore the page size.
+// list reads a page and keeps only the stored fields of each object, so the whole list is never in memory. It
+// requests the newest version instead of version 0, which API servers answer from their cache. The cache may lack
+// the agent's last writes, and responses from the cache ignore the page size.
 func (f follower[O, T]) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""

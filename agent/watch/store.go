@@ -39,8 +39,9 @@ type Options[O Object, T any] struct {
 	Seen func()
 }
 
-// Store holds a value for each object of a collection. It is a cache.TransformingStore. It also stores the agent's own
-// writes: the API server's response to a write counts until the watch has reached its version.
+// Store holds a value for each object of a collection. It is a cache.TransformingStore. It also stores the agent's
+// own writes. The API server's response to a write takes precedence until the watch has reached the version in the
+// response.
 type Store[O Object, T any] struct {
 	options Options[O, T]
 	known   chan struct{}
@@ -70,8 +71,8 @@ func (s *Store[O, T]) Known() <-chan struct{} { return s.known }
 
 func (s *Store[O, T]) setKnown() { s.once.Do(func() { close(s.known) }) }
 
-// Stale reports whether the API server most recently said that it does not serve the kind. Either the objects are gone,
-// or the API server has just started.
+// Stale reports whether, according to its last response, the API server does not serve the kind. Either the objects
+// are gone, or the API server has just started.
 func (s *Store[O, T]) Stale() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +124,8 @@ func compare(a, b Name) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// Wrote stores the API server's response to a write, unless the watch has reached its version.
+// Wrote stores the API server's response to a write, unless the watch has already reached the version in the
+// response.
 func (s *Store[O, T]) Wrote(obj O) {
 	e := s.entry(obj)
 	s.mu.Lock()
@@ -145,8 +147,8 @@ func (s *Store[O, T]) Alter(name Name, change func(*T)) {
 	}
 }
 
-// Drop removes an object that was found to be deleted. It keeps the entry if the watch has since shown another object
-// with the same name.
+// Drop removes an object that turned out to be deleted, if gone returns true for the stored value. Otherwise the
+// watch has already delivered another object with the same name.
 func (s *Store[O, T]) Drop(name Name, gone func(T) bool) {
 	s.mu.Lock()
 	var before *T
@@ -240,8 +242,8 @@ func (s *Store[O, T]) Update(obj any) error {
 	return nil
 }
 
-// Delete removes an object that was deleted, or that the collection's selectors no longer match, unless it was created
-// again.
+// Delete removes an object that was deleted, or that the collection's selectors no longer match, unless the object
+// has been created again.
 func (s *Store[O, T]) Delete(obj any) error {
 	e, err := s.entryOf(obj)
 	if err != nil {
@@ -259,11 +261,11 @@ func (s *Store[O, T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace stores all objects of a list. Objects that were written later than the list are kept. A list is never older
-// than an earlier event. Therefore, if the list's version is lower, the API server was restored from a backup, and only
-// the list counts. Otherwise a role with more rights in the backup would be mistaken for the role that was applied. A
-// restore may also move versions forward. In that case, a restored object is recognized because it is older than
-// before.
+// Replace stores all objects of a list. It keeps objects that were written after the list was read. A list is
+// normally never older than an earlier event. If the list's version is lower, the API server was restored from a
+// backup, and only the list counts. Otherwise a restored role with more rights would be mistaken for the role that
+// the agent applied. A restore may also increase resource versions. In that case, a restored object is recognized
+// because its own version is lower than before.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {

@@ -33,7 +33,7 @@ import (
 )
 
 const (
-	fileStored     = "plan.json"  // this name is older than the Plan kind; it is kept because agents of other versions read the file
+	fileStored     = "plan.json"  // older than the Plan kind; agents of other versions also read this file
 	fileCheckpoint = "checkpoint" // the latest checkpoint from the hub; it is kept when the instructions are removed
 	folderJournal  = "journal"
 
