@@ -33,7 +33,7 @@ func run(ctx context.Context, kubeconfig string, read environ, work func(context
 	}
 	config := zap.NewProductionConfig()
 	config.Sampling, config.DisableStacktrace = nil, true
-	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder // the same as in the manager
+	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder // the same format as in the manager
 	if env.Debug {
 		config.Level.SetLevel(zap.DebugLevel)
 	}

@@ -43,7 +43,7 @@ func added(managed []metav1.ManagedFieldsEntry) string {
 func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
 	var fields map[string]any
 	if f.FieldsV1 != nil {
-		_ = json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) // the API server always stores valid JSON here
+		_ = json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) // the API server stores only valid JSON in managed fields
 	}
 	return fields
 }

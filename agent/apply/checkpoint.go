@@ -92,7 +92,7 @@ func (l *leadership) loadHistory(ctx context.Context) error {
 
 func (l *leadership) saveCheckpoint(ctx context.Context) {
 	value := l.hub.get()
-	if value == "" { // everything has been removed in the meantime
+	if value == "" { // all sets and the checkpoint have been removed in the meantime
 		return
 	}
 	stored, err := l.store.write(ctx, secretOf(checkpointSecret, map[string][]byte{keyCheckpoint: []byte(value)}),

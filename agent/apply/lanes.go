@@ -41,7 +41,7 @@ func (r ref) place() string {
 	return r.String()
 }
 
-// hangingError is returned for a write to a place that hangs.
+// hangingError is returned for a write to a hanging place.
 type hangingError struct{ place string }
 
 func (e *hangingError) Error() string {

@@ -15,7 +15,7 @@ type localSet struct {
 	id    string
 	label string
 
-	wanted   set.Set     // without its JSON, which only the store holds
+	wanted   set.Set     // without its JSON, which is only in the store
 	content  set.Content // with the labels of the set
 	kept     kept
 	deleting bool

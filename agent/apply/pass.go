@@ -96,7 +96,7 @@ type pass struct {
 	set    *localSet
 	now    time.Time
 	wanted map[ref]bool
-	again  time.Duration // time until the next pass; 0 for none
+	again  time.Duration // time until the next pass; 0 if no pass is scheduled
 
 	mu       sync.Mutex // guards again and the fields below while objects are applied
 	problems map[ref]protocol.SetObject
@@ -151,7 +151,7 @@ func (p *pass) save(ctx context.Context) bool {
 // keep applies the objects of the set and removes objects that are no longer in it.
 func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	ordered, err := p.expand(ctx, state)
-	if err != nil { // if the set could not be expanded, nothing is removed
+	if err != nil { // nothing may be removed, because the set could not be expanded
 		p.problem(ref{kind: "set", name: p.set.id}, protocol.SetFailed, err.Error())
 		return
 	}

@@ -48,7 +48,7 @@ func (p *pass) summarize(state *protocol.SetState) {
 	p.summarizeLocked(state)
 }
 
-// summarizeLocked does the work of summarize. The caller must hold mu. Objects that are being written count as
+// summarizeLocked is like summarize, but the caller must hold mu. Objects that are still being written count as
 // problems.
 func (p *pass) summarizeLocked(state *protocol.SetState) {
 	all := make([]protocol.SetObject, 0, len(p.problems))

@@ -31,8 +31,8 @@ func (p *pass) prune(ctx context.Context) {
 	})
 }
 
-// failedUnlessGone records err as the reason why an object could not be removed. It records nothing if err is nil,
-// which also means that the object is gone, or if ctx has ended.
+// failedUnlessGone records err as the reason why an object could not be removed. It records nothing if ctx has
+// ended. If the object is already gone, err is nil.
 func (p *pass) failedUnlessGone(ctx context.Context, r ref, err error) {
 	if err != nil && ctx.Err() == nil {
 		phase, message := explain(r, err)

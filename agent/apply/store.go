@@ -169,7 +169,7 @@ func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	}
 	for name := range byName {
 		if strings.HasPrefix(name, "set-") && !used[name] && len(broken) == 0 {
-			_ = s.secrets.Delete(ctx, name) // left by a write that was interrupted
+			_ = s.secrets.Delete(ctx, name) // remains from an interrupted write
 		}
 	}
 	return all, broken, nil

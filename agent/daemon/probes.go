@@ -14,7 +14,7 @@ import (
 
 const (
 	exchangeTimeout = 5 * time.Second // timeout for one probe or one request to change the log level
-	shutdownTimeout = time.Second     // for requests in progress when the agent stops
+	shutdownTimeout = time.Second     // timeout for requests that are in progress when the agent stops
 )
 
 // probes serves /healthz according to alive, /readyz according to ready, and /metrics.

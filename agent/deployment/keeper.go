@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	retryAfter     = 5 * time.Second // after a failed request; doubles up to maxRetry
+	retryAfter     = 5 * time.Second // delay after a failed request; doubles up to maxRetry
 	maxRetry       = 5 * time.Minute
 	unmanagedAfter = time.Minute // how often to check again while there is no Deployment that the agent may change
 	rewatchAfter   = 5 * time.Second

@@ -96,7 +96,7 @@ type daemonSetKeeper struct {
 	// wanted returns the DaemonSet that should accompany a Deployment, or nil if there should be none.
 	wanted func(*appsv1.Deployment) *appsv1.DaemonSet
 	client *kube.DaemonSet
-	lease  *kube.Lease // the Lease that its pods use to elect a leader; nil if they elect none
+	lease  *kube.Lease // Lease that the DaemonSet's pods use to elect a leader; nil if they elect none
 	// nowhere is the problem to report if the DaemonSet matches no nodes, or "" if that is not a problem.
 	nowhere string
 
@@ -148,7 +148,7 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
 		return 0, err // retried immediately
 	case err != nil:
-		if !errors.Is(err, context.Canceled) { // otherwise this replica is no longer the leader
+		if !errors.Is(err, context.Canceled) { // otherwise this replica has only stopped being the leader
 			n.problem = protocol.Cut(err.Error(), maxMessage)
 		}
 		return 0, err

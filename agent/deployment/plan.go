@@ -169,7 +169,7 @@ func snapshot(d *appsv1.Deployment) []byte {
 	}}
 	kept.Annotations = setAnnotations(nil, d)
 	raw, err := json.Marshal(kept)
-	if err != nil { // the input was decoded from JSON or protobuf
+	if err != nil { // cannot fail, because the Deployment was decoded from JSON or protobuf
 		panic(err)
 	}
 	return raw

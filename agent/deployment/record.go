@@ -91,7 +91,7 @@ func (r record) refused(message string) record {
 // store reads and writes the record.
 type store struct{ secrets *kube.Secrets }
 
-// read returns the record and the Secret that stores the record. Without such a Secret, both results are zero.
+// read returns the record and the Secret that stores the record. If there is no Secret, both results are zero.
 func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
 	secret, err := s.secrets.Get(ctx, protocol.DeploymentSecret)
 	if apierrors.IsNotFound(err) {
@@ -101,7 +101,7 @@ func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
 		return record{}, nil, err
 	}
 	d := secret.Data
-	started, _ := time.Parse(time.RFC3339, string(d[keyStarted])) // a missing time counts as long ago
+	started, _ := time.Parse(time.RFC3339, string(d[keyStarted])) // a missing time means that the change started long ago
 	return record{
 		Phase: phase(d[keyPhase]), Digest: string(d[keyDigest]), Wanted: d[keyWanted], From: string(d[keyFrom]),
 		Previous: d[keyPrevious], Started: started, Message: string(d[keyMessage]),

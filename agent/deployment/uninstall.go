@@ -37,8 +37,8 @@ type UninstallOptions struct {
 	Client rest.Interface
 	// Namespace is the namespace of the agent.
 	Namespace string
-	// Sets removes the delivered objects, and returns the objects that it could not remove. It is nil if nothing is
-	// delivered.
+	// Sets removes the delivered objects, and returns the objects that it could not remove. It may be nil if the
+	// agent delivers no objects.
 	Sets func(context.Context) ([]string, error)
 	Log  logr.Logger
 }
@@ -95,7 +95,7 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	result.Bound()
 	body, err := json.Marshal(result)
-	if err != nil { // the result holds only strings
+	if err != nil { // cannot fail, because the result contains only strings
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -182,9 +182,10 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	return remaining
 }
 
-// anchor returns the object that becomes the owner of the others. This is the namespace if it is the agent's default
-// namespace. An operator who chose another namespace may use it for other purposes. In that case, or if the
-// namespace is gone, the anchor is the agent's ClusterRoleBinding.
+// anchor returns the object that becomes the owner of the others. If the agent runs in its default namespace, the
+// anchor is that namespace. Otherwise the anchor is the agent's ClusterRoleBinding, because an operator who chose
+// another namespace may use that namespace for other purposes. The anchor is also the ClusterRoleBinding if the
+// namespace is gone.
 func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error) {
 	if h.namespace == protocol.AgentNamespace {
 		ns := &corev1.Namespace{}

@@ -25,7 +25,7 @@ const (
 // beyond a limit, because connections that wait would delay other clients, too.
 type connections struct {
 	net.Listener
-	all, ofClient int           // limits
+	all, ofClient int           // maximum number of connections, in total and from one client
 	within        time.Duration // provenWithin, or 0 for no limit
 	metrics       *metrics
 
@@ -119,7 +119,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// connectionKey is the key of the connection in the contexts of its requests.
+// connectionKey is the context key for the connection of a request.
 type connectionKey struct{}
 
 // withConnection is used as http.Server.ConnContext.

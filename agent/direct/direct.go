@@ -37,7 +37,7 @@ const (
 	// again is the delay before the endpoint watches a Secret again, or tries again to listen on a port that was in
 	// use.
 	again = 2 * time.Second
-	// reviewEvery is the interval at which open requests are reviewed and the certificate is checked.
+	// reviewEvery is the interval at which requests in progress are reviewed and the certificate is checked.
 	reviewEvery = 15 * time.Second
 	// given is how long a certificate from a user's Secret is used before the Secret is read again.
 	given = time.Minute
@@ -78,7 +78,7 @@ type Endpoint struct {
 	complaints rate.Sometimes
 	soon       *time.Timer              // timer for the next check; used only by Run
 	reviewing  chan struct{}            // has an element for each review in progress
-	looks      chan struct{}            // signals that Run must check the access and the certificate again
+	looks      chan struct{}            // signals that Run must check again whether to serve, and with which certificate
 	address    atomic.Pointer[net.Addr] // the address on which the endpoint is listening; nil while it is not listening
 }
 
@@ -225,7 +225,7 @@ func (e *Endpoint) host(a *access) string {
 	if !e.options.APIServer {
 		return a.Host
 	}
-	host, _, _ := net.SplitHostPort(e.options.Listen) // IsLoopback has checked the address
+	host, _, _ := net.SplitHostPort(e.options.Listen) // cannot fail, because IsLoopback has accepted the address
 	return host
 }
 
@@ -260,7 +260,7 @@ func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 	}
 	bounded := &connections{Listener: listener, all: maxConnections, ofClient: maxClient, within: provenWithin,
 		metrics: &e.metrics}
-	if e.options.APIServer { // no request is a stream, and all clients are on this machine
+	if e.options.APIServer { // there are no streams, and all clients are on this machine
 		bounded.all, bounded.ofClient, bounded.within = maxClient, maxClient, 0
 		server.Handler, server.ReadTimeout, server.WriteTimeout = e.reviews(), headerTimeout, headerTimeout
 	}

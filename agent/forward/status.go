@@ -22,7 +22,7 @@ func WriteStatus(w http.ResponseWriter, code int, message string) {
 		Reason:   apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false).ErrStatus.Reason,
 		Message:  message,
 	})
-	if err != nil { // the Status contains only strings and a number
+	if err != nil { // cannot fail, because a Status contains only strings and a number
 		http.Error(w, message, code)
 		return
 	}

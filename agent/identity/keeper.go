@@ -62,7 +62,7 @@ type Keeper struct {
 	store   *store
 	process string // names this process to the hub
 
-	identityMu sync.Mutex // held while the identity is read or changed, so only one call joins at a time
+	identityMu sync.Mutex // held while the identity is read or changed, so that only one call joins at a time
 	joined     *identity  // identity that the agent last joined or connected with, or nil. identityMu guards it.
 
 	mu sync.Mutex // guards the fields below

@@ -39,8 +39,8 @@ type Secrets interface {
 	Watch(ctx context.Context, name string) (watch.Interface, error)
 }
 
-// ensure returns the identity, and creates one with a new key if there is none. If several replicas do this at the same
-// time, one of them creates the key, and all of them get that key.
+// ensure returns the identity, and creates one with a new key if there is none. If several replicas call ensure at
+// the same time, one of them creates the key, and all of them return that key.
 func (s *store) ensure(ctx context.Context) (*identity, error) {
 	secret, err := s.secrets.Get(ctx, protocol.IdentitySecret)
 	if apierrors.IsNotFound(err) {

@@ -39,10 +39,10 @@ func Config(path, userAgent string) (*rest.Config, error) {
 		return nil, err
 	}
 	cfg.UserAgent = userAgent
-	if cfg.Proxy == nil { // a kubeconfig may name a proxy
+	if cfg.Proxy == nil { // a kubeconfig may specify a proxy
 		cfg.Proxy = direct
 	}
-	cfg.QPS = -1 // no limit: the agent itself sends few requests, and the API server limits the others
+	cfg.QPS = -1 // no limit, because the agent itself sends few requests and the API server limits users' requests
 	return cfg, nil
 }
 
@@ -65,8 +65,8 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New returns a client. Its scheme contains the core types, and from other groups only the types that the agent uses. A
-// scheme with all Kubernetes groups would use more memory than the rest of the agent.
+// New returns a client. The client's scheme contains all core types and, from other groups, only the types that the
+// agent uses. A scheme with all Kubernetes groups would use more memory than the rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {

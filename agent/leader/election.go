@@ -204,7 +204,7 @@ func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
 	if lease != nil {
-		_ = e.observe(lease) // the replica's own write
+		_ = e.observe(lease) // this replica has just written the Lease
 	}
 	var running sync.WaitGroup
 	running.Go(func() { e.options.Lead(leading) })
@@ -249,7 +249,7 @@ func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coo
 		next, err := e.update(ctx, lease, asked, renewed.Add(renewDeadline))
 		switch {
 		case err == nil:
-			_ = e.observe(next) // the replica's own write
+			_ = e.observe(next) // this replica has just written the Lease
 			lease, renewed, wait = next, asked, renewInterval
 		case apierrors.IsNotFound(err), errors.Is(err, errTaken), errors.Is(err, errRestored):
 			return lease, err
@@ -293,7 +293,7 @@ func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	return e.options.Leases.Update(ctx, want)
 }
 
-// release releases the Lease, so that no replica has to wait until it expires.
+// release releases the Lease, so that no replica has to wait for the Lease to expire.
 func (e *Election) release(lease *coordinationv1.Lease) {
 	if lease == nil {
 		return

@@ -18,9 +18,9 @@ import (
 // Waits before the next attempt. They are randomized so that agents that lost the hub at the same time do not all
 // reconnect at the same time.
 const (
-	firstWait   = 500 * time.Millisecond // the upper bound after each of the first two failures; then it doubles
+	firstWait   = 500 * time.Millisecond // upper bound of the wait after each of the first two failures; doubles after that
 	longestWait = protocol.LongestWait
-	healthy     = time.Minute // after a tunnel that was open for this time, the next failure counts as the first
+	healthy     = time.Minute // after a tunnel has been open for this long, the next failure counts as the first
 
 	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // wait after a refusal; a new token ends the wait
 
@@ -43,7 +43,7 @@ type Rejection interface {
 // backoff decides how long to wait. It is not safe for concurrent use.
 type backoff struct {
 	jitter func(n time.Duration) time.Duration
-	first  time.Duration // the upper bound of the first waits
+	first  time.Duration // upper bound of the first two waits
 	// limit is the upper bound of the next wait. The jitter of wait.Backoff is not used, because it can only lengthen
 	// waits.
 	limit wait.Backoff

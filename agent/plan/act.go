@@ -44,7 +44,7 @@ func (l *leadership) resolve(next *deadline) []resolved {
 	for _, o := range l.plans.Values() {
 		elsewhere := o.Namespace != v1.PlansNamespace
 		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
-			continue // a Plan on the hub, if the hub is its own member
+			continue // this Plan belongs to the hub, which is its own member
 		}
 		if o.DeletionTimestamp != nil {
 			continue
@@ -150,7 +150,7 @@ func (s *repetition) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
 		return nil
 	}
-	s.times-- // one more attempt after the backoff
+	s.times-- // allow one more attempt after the backoff
 	return errors.New("the step was accepted but changed nothing: look for a webhook that reverts it")
 }
 

@@ -103,7 +103,7 @@ func (m apiClient) log(ctx context.Context, pod string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = stream.Close() }() // the log has been read or could not be read
+	defer func() { _ = stream.Close() }() // an error does not matter after the log has been read
 	text, err := io.ReadAll(io.LimitReader(stream, logBytes))
 	return string(text), err
 }

@@ -29,7 +29,7 @@ import (
 // the agent and the pods of plans.
 
 const (
-	defaultDrainTimeout = 15 * time.Minute // the same as in the schema
+	defaultDrainTimeout = 15 * time.Minute // the default in the schema of Plans
 	// lookAfter is how long to wait before pods are listed again after a failed watch.
 	lookAfter = time.Second
 	// named is the maximum number of pods that an error names.

@@ -33,7 +33,7 @@ const (
 // leavingPod is a pod to evict.
 type leavingPod struct {
 	namespace, name string
-	evicted         bool      // the API server has accepted the eviction
+	evicted         bool      // whether the API server has accepted the eviction
 	again           time.Time // when to try again
 	terminates      time.Time // end of the pod's grace period; zero unless the pod is being deleted
 	refusal         string
@@ -96,7 +96,7 @@ func (d *drainer) evictDue(ctx context.Context) error {
 	}
 	asking.Wait()
 	close(refused)
-	return <-refused // nil if there is no error
+	return <-refused // nil if no eviction failed permanently
 }
 
 // tryEvict evicts a pod. It returns an error only if a retry cannot succeed.

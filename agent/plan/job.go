@@ -142,7 +142,7 @@ func newJob(w work) *batchv1.Job {
 	return job
 }
 
-// defaultDeadline is the deadline of a Job in seconds. It is the same as in the schema.
+// defaultDeadline is the default deadline of a Job, in seconds. The schema of Plans contains the same default.
 const defaultDeadline = 900
 
 func podSpec(w work) corev1.PodSpec {

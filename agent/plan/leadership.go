@@ -37,7 +37,7 @@ type leadership struct {
 	state
 	waits    waits
 	running  sync.WaitGroup
-	snapshot *rollout.Member // for the planner; nil after a step
+	snapshot *rollout.Member // member for the planner; nil after each step, so that it is read again
 	watching bool            // whether nodes, Jobs and Secrets are watched
 	leaving  bool            // whether the agent is leaving the member and runs no Plans
 }

@@ -25,7 +25,7 @@ const (
 // limiter limits the rate of writes of one status. Its zero value is ready to use.
 type limiter struct {
 	last  time.Time // time of the last write
-	spent time.Time // when the burst is fully available again, at one write per interval
+	spent time.Time // when the whole burst is available again
 }
 
 // due returns the time when the next write is allowed. An urgent write may use the burst.

@@ -18,7 +18,7 @@ import (
 const (
 	// logTimeout is the timeout for reading a log. It is needed because the node's kubelet may be unreachable.
 	logTimeout = 5 * time.Second
-	// maxLog is the maximum number of bytes that are kept of a log. It is the same as in the schema.
+	// maxLog is the maximum number of bytes of a log that are kept. The schema of Plans contains the same limit.
 	maxLog = 1024
 )
 

@@ -17,10 +17,10 @@ import (
 
 // knownPod holds the fields of a Job's pod that explain why the Job is waiting.
 type knownPod struct {
-	uid, job  string // job is the UID of its Job
+	uid, job  string // uid is the UID of the pod, and job is the UID of the pod's Job
 	pending   bool   // whether none of its containers has run
 	scheduled bool
-	why       string // why the pod is pending; empty if its status does not say
+	why       string // why the pod is pending; empty if the pod's status contains no reason
 }
 
 // readPod returns false for pods that must not be stored: pods that belong to no Job, and pods that have ended or are
@@ -78,7 +78,7 @@ const notStarted, notMade = "its pod has not started: ", "its pod was not create
 type waits struct {
 	pods   *watch.Store[*corev1.Pod, knownPod]
 	events *watch.Store[*corev1.Event, knownEvent]
-	why    map[string]string // by the UID of the Job
+	why    map[string]string // reasons, by the UID of the Job
 }
 
 // explain records why the pods of Jobs have not started. If a pod is gone, the last reason is kept. When a Job

@@ -18,7 +18,7 @@ import (
 // Intervals between health probes of the API server.
 const (
 	probeInterval = 10 * time.Second
-	probeAgain    = time.Second // after a first failure, which does not count yet
+	probeAgain    = time.Second // interval after a first failure, which does not count yet
 	probeTimeout  = 5 * time.Second
 )
 

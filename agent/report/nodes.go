@@ -12,7 +12,7 @@ import (
 // nodeNumbers holds the values that a nodeTally needs from a node.
 type nodeNumbers struct {
 	ready        bool
-	distribution string // one of the constants, or empty
+	distribution string // one of a few constants, or empty
 	capacity     amounts
 	allocatable  amounts
 }

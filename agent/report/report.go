@@ -239,8 +239,8 @@ func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 }
 
 // readiness reports whether enough is known for a first report, and whether pods are known. Data that cannot be read
-// counts as known. If the API server is not healthy, it is not necessary to know the leader, because that may take a
-// long time.
+// counts as known. If the API server is unhealthy, readiness does not require that the leader is known, because the
+// election may take a long time.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()

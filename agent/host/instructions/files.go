@@ -30,7 +30,8 @@ func modeOf(file protocol.HostFile) fs.FileMode {
 	return fs.FileMode(mode & 0o777)
 }
 
-// writeFile writes a file from instructions below root. It does not touch a file that is already up to date.
+// writeFile writes a file of the instructions to its path below root. It does not touch a file that is already up to
+// date.
 func writeFile(root string, file protocol.HostFile) error {
 	path := filepath.Join(root, file.Path)
 	if file.Absent {
@@ -47,7 +48,7 @@ func writeFile(root string, file protocol.HostFile) error {
 	}
 	err := replaceFile(path, file.Content, func(out *os.File) error {
 		if os.Geteuid() != 0 && file.UID == 0 && file.GID == 0 {
-			return out.Chmod(modeOf(file)) // if the agent is not root, as in tests, it owns its files
+			return out.Chmod(modeOf(file)) // an agent that does not run as root, as in tests, already owns its files
 		}
 		return errors.Join(out.Chown(file.UID, file.GID), out.Chmod(modeOf(file)))
 	})

@@ -88,7 +88,7 @@ func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction
 	go func() { ended <- supervisor.Wait() }()
 	select {
 	case <-ctx.Done():
-		return nil // the supervisor continues, and writes the result
+		return nil // the supervisor continues and will write the result
 	case err := <-ended:
 		r.options.step("supervisor ended")
 		return err

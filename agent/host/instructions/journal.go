@@ -50,10 +50,10 @@ type Result struct {
 type state int
 
 const (
-	unknown     state = iota // it has never started
-	running                  // its supervisor is running
-	interrupted              // it has started, but is not running and has no result
-	ended                    // it has a result
+	unknown     state = iota // the instruction has never started
+	running                  // the instruction's supervisor is running
+	interrupted              // the instruction has started, but is not running and has no result
+	ended                    // the instruction has a result
 )
 
 // journal records which one-time instructions have started on this host, and how they ended.

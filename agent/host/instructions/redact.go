@@ -30,9 +30,9 @@ const (
 	reportedBytes = 2 << 10
 )
 
-// secretsOf returns the strings that must not appear in reports about instructions: the values of their variables,
-// named secrets in their commands, words in files that not all users can read, both plain and encoded, and proxy
-// passwords. The longest secrets come first, so that a longer secret is replaced before a secret that is part of it.
+// secretsOf returns the strings that must not appear in reports about instructions: the values of variables, named
+// secrets in commands, words in files that not all users can read, and proxy passwords, both plain and encoded.
+// Longer strings come first, so that a secret is replaced before another secret that is part of it.
 func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
@@ -79,8 +79,8 @@ func add(secrets []string, secret string, shortest int) []string {
 	return append(secrets, encoded(secret)...)
 }
 
-// encoded returns, for each possible position of text in encoded data, the part of its base64 encoding that does not
-// depend on the surrounding data.
+// encoded returns the base64 encodings of a text for every possible alignment within encoded data. Each encoding
+// contains only the characters that do not depend on the surrounding data.
 func encoded(text string) []string {
 	var forms []string
 	for before := range 3 {

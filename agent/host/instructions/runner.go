@@ -61,8 +61,8 @@ type Options struct {
 	Changed func()
 	Log     logr.Logger
 
-	step  func(name string) // called between steps, where tests end the process
-	retry time.Duration     // replaces fileRetry
+	step  func(name string) // called between steps; tests use it to end the process
+	retry time.Duration     // overrides fileRetry
 }
 
 // Runner carries out the instructions of a host.
@@ -273,7 +273,7 @@ func (r *Runner) follow(ctx context.Context, o *order) {
 	defer running.Wait()
 	defer end()
 	r.stopStarts(o)
-	for o != nil && r.journal.busy(o.next()) { // a former instruction has outlived its agent
+	for o != nil && r.journal.busy(o.next()) { // an instruction that an earlier agent started is still running
 		if !r.await(ctx, o, lockPoll) {
 			return
 		}

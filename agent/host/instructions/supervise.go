@@ -58,7 +58,7 @@ func Supervise(ctx context.Context, entry string) error {
 		return errors.New("supervise: the instruction in the journal cannot be read")
 	}
 	if err := begin(entry, instruction.Digest()); errors.Is(err, fs.ErrExist) {
-		return nil // the instruction has started before, and is not repeated
+		return nil // the instruction has already started and must not run again
 	} else if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}

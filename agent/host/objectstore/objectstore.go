@@ -183,7 +183,7 @@ func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, st
 		idle.Reset(stall)
 		return len(p), nil
 	})
-	got, err := io.Copy(io.MultiWriter(to, sum, alive), io.LimitReader(object, info.Size+1)) // the extra byte shows that the object is too long
+	got, err := io.Copy(io.MultiWriter(to, sum, alive), io.LimitReader(object, info.Size+1)) // an extra byte is an error
 	if err != nil {
 		return explained(cmp.Or(context.Cause(ctx), err))
 	}
