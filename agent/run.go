@@ -22,7 +22,7 @@ import (
 // flushTimeout is the maximum time for sending the last spans when the agent stops.
 const flushTimeout = 2 * time.Second
 
-// environ reads settings.
+// environ is a function that reads the agent's settings.
 type environ func(lookup func(string) (string, bool)) (daemon.Environ, error)
 
 // run runs the agent, or another part of the binary, with the settings from the environment.

@@ -19,8 +19,8 @@ const rbacGroup = "rbac.authorization.k8s.io"
 // or "" if there is no such field. Admission in the member can change an object without leaving a trace in its
 // managed fields.
 //
-// It ignores additional labels and annotations, the status, and the API server's defaults. The path contains neither
-// list indexes nor keys of a Secret's data.
+// alteredField ignores additional labels and annotations, the status, and the API server's defaults. The path
+// contains neither list indexes nor keys of a Secret's data.
 func alteredField(kind string, body, answer []byte) (string, error) {
 	var sent, stored map[string]any
 	if err := json.Unmarshal(body, &sent); err != nil {

@@ -33,7 +33,7 @@ type Options struct {
 	Topic *stream.Topic
 	// ReadOnly makes the Applier refuse all sets and write nothing.
 	ReadOnly bool
-	// LeftChanged is called when Applier.Left or Applier.Unclaimed has changed. It may be nil.
+	// LeftChanged is called when the result of Applier.Left or Applier.Unclaimed has changed. It may be nil.
 	LeftChanged func()
 	// Await blocks until a leader may start. It returns false if ctx ends first. If it is nil, a leader may start
 	// immediately.
@@ -106,7 +106,7 @@ func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	return l.removeAll(ctx), nil
 }
 
-// ServeHTTP serves the paths below protocol.PathSets.
+// ServeHTTP serves requests to the paths below protocol.PathSets.
 func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l := a.leadership.Load()
 	if l == nil {

@@ -145,7 +145,7 @@ func (l *leadership) work() {
 
 // collection describes which objects of a kind to watch. The collection is optional, because the agent cannot have
 // applied objects of a kind that the API server does not serve or that the agent is not allowed to read. All
-// Namespaces are watched, because a Namespace that has left a project no longer has a label.
+// Namespaces are watched, because a Namespace that has left a project no longer carries a label.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
 		Log: l.options.Log}
@@ -180,7 +180,6 @@ func (l *leadership) load(ctx context.Context) bool {
 	}
 }
 
-// adopt takes over a stored set.
 func (l *leadership) adopt(one saved) {
 	id := one.set.ID
 	s := l.set(id)

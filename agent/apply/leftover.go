@@ -51,8 +51,8 @@ func (l *leadership) offerLeft() {
 	}
 }
 
-// taken reports whether another set has the same label. If so, the hub has sent the real set, and the substitute
-// must not touch the set's objects.
+// taken is called for a set with a substitute ID. It reports whether the hub has sent the real set, which has the
+// same label. If so, the objects belong to the real set.
 func (l *leadership) taken(s *localSet) bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

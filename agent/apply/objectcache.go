@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// fieldManager is the field manager that applies sets.
+// fieldManager is the name of the field manager with which the agent applies sets.
 const fieldManager = protocol.FieldManager
 
 // object is the cached state of an object in the member.
@@ -76,7 +76,6 @@ func markOf(f *metav1.ManagedFieldsEntry) uint64 {
 	return binary.BigEndian.Uint64(hash.Sum(nil)) | 1
 }
 
-// objectStore holds the objects of one kind.
 type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 
 // objectCache caches objects in the member: objects with a set's label, namespaces of projects, and objects that the
@@ -159,7 +158,6 @@ func (c objectCache) members(project string) []set.Namespace {
 	return all
 }
 
-// deleting reports whether a namespace is being deleted.
 func (c objectCache) deleting(name string) bool {
 	o, _ := c.get(ref{kind: kindNamespace, name: name})
 	return o.deleting

@@ -118,7 +118,6 @@ func (p *pass) later(wait time.Duration) {
 	}
 }
 
-// problem records a problem with an object.
 func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -338,7 +337,6 @@ func (p *pass) held() map[string]corev1.ResourceList {
 	return p.set.quotas.held
 }
 
-// recordQuota records the quota that was applied in a namespace.
 func (p *pass) recordQuota(it item) {
 	if it.hard == nil || p.set.quotas == nil {
 		return
@@ -352,7 +350,6 @@ func (p *pass) allWell(items []item) bool {
 	return !slices.ContainsFunc(items, func(it item) bool { return p.failed(it.ref) })
 }
 
-// applyAll applies the items in parallel.
 func (p *pass) applyAll(ctx context.Context, items []item) {
 	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
 }

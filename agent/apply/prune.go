@@ -40,7 +40,6 @@ func (p *pass) failedUnlessGone(ctx context.Context, r ref, err error) {
 	}
 }
 
-// removeObjects removes all objects of the set from the member.
 func (p *pass) removeObjects(ctx context.Context) {
 	p.wanted = map[ref]bool{}
 	p.set.quotas = nil

@@ -16,7 +16,6 @@ func (p publisher) publish(state protocol.SetState) bool {
 	return p.Put(state.ID, &protocol.Line{Set: &protocol.SetEvent{State: &state}})
 }
 
-// state returns the last published state of a set.
 func (p publisher) state(id string) protocol.SetState {
 	if line := p.Get(id); line != nil {
 		return *line.Set.State

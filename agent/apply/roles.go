@@ -29,7 +29,6 @@ func newRoleSets() roleSets {
 	return roleSets{bring: map[string]map[string]bool{}, bind: map[string]map[string]bool{}}
 }
 
-// follow updates the index for a set.
 func (r roleSets) follow(s *localSet) {
 	bring, bind := rolesOf(s)
 	for at, names := range map[*map[string]map[string]bool][]string{&r.bring: bring, &r.bind: bind} {

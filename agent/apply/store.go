@@ -48,14 +48,14 @@ func partName(id, digest string, part int) string {
 	return fmt.Sprintf("set-%d-%s.%s", part, digest[:min(12, len(digest))], set.Label(id))
 }
 
-// kept is the store's record of a stored set.
+// kept describes how a set is stored.
 type kept struct {
 	first   *corev1.Secret // the first part, without its data
 	parts   []string       // names of the other parts
 	unsaved *set.Set       // the set to store next; nil if the stored version is up to date
 }
 
-// save stores a set, replacing the former version.
+// save stores a set and replaces the previous version.
 func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, error) {
 	raw, err := pack(wanted.JSON())
 	if err != nil {
@@ -94,7 +94,8 @@ func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// write creates or replaces a Secret. The parameter before is the former version, or nil if no former version is known.
+// write creates or replaces a Secret. The parameter before is the previous version, or nil if no previous version is
+// known.
 func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev1.Secret, error) {
 	var after *corev1.Secret
 	var err error

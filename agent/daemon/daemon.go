@@ -99,8 +99,8 @@ func Run(ctx context.Context, o Options) error {
 	return <-probing
 }
 
-// restorePause is how long the agent pauses after its cluster was restored. During the pause, the other replicas
-// notice that the Lease comes from a backup, because they read the Lease every 2 s.
+// restorePause is how long the agent pauses after its cluster has been restored. During the pause, the other
+// replicas notice that the Lease comes from a backup, because they read the Lease every 2 s.
 const restorePause = 5 * time.Second
 
 // runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because the data that the

@@ -111,7 +111,7 @@ func (d *duties) lead(ctx context.Context) {
 	}
 }
 
-// reportFirst is the longest time for which work on sets and plans is delayed until the hub has read a report.
+// reportFirst is the maximum time that work on sets and plans waits for the hub to read a report.
 const reportFirst = 5 * time.Second
 
 // awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. When

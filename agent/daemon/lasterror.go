@@ -130,8 +130,8 @@ var (
 	sourceAddress = regexp.MustCompile(`\S+:\d+->`)
 )
 
-// Presentable prepares an error for display to users. The result is a single line without credentials. It is the
-// same each time the same problem occurs.
+// Presentable prepares an error for display to users. The result is a single line without credentials. The same
+// problem always results in the same text.
 func Presentable(text string) string {
 	text = credentials.ReplaceAllStringFunc(text, func(found string) string {
 		if strings.HasPrefix(found, "://") {

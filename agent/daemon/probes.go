@@ -36,7 +36,6 @@ func answer(check func() bool, otherwise string) http.HandlerFunc {
 	}
 }
 
-// serveProbes serves the kubelet's probes until ctx ends.
 func serveProbes(ctx context.Context, listener net.Listener, h http.Handler) error {
 	if err := serve(ctx, listener, h); err != nil {
 		return fmt.Errorf("serve probes: %w", err)

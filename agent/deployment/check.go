@@ -185,7 +185,7 @@ func copyHubFields(to, from *corev1.PodSpec) {
 	}
 }
 
-// own returns the agent's Deployment as it is in the manifest, without the fields that the hub controls.
+// own returns the agent's Deployment as defined in the manifest, without the fields that the hub controls.
 func own(namespace string) *appsv1.Deployment {
 	surge, unavailable := intstr.FromInt32(1), intstr.FromInt32(0)
 	return &appsv1.Deployment{
@@ -285,7 +285,6 @@ func mapDifference(a, b map[string]any) (string, bool) {
 	return "", false
 }
 
-// digestOf returns a Deployment's digest annotation, or "" if there is none.
 func digestOf(d *appsv1.Deployment) string {
 	return d.Spec.Template.Annotations[v1.AnnotationAgentDigest]
 }

@@ -285,7 +285,6 @@ func (k *Keeper) change(ctx context.Context, o observed, raw []byte) error {
 	return k.options.Deployment.Patch(ctx, patch)
 }
 
-// setReport stores the report about the Deployment.
 func (k *Keeper) setReport(report *protocol.Deployment) {
 	k.mu.Lock()
 	same := reflect.DeepEqual(k.report, report)

@@ -103,7 +103,7 @@ type daemonSetKeeper struct {
 	kept
 }
 
-// kept is the leader's record of a DaemonSet.
+// kept is the state of a DaemonSet that the leader keeps in memory.
 type kept struct {
 	removed bool      // neither the DaemonSet nor the Lease of its pods exists
 	ending  time.Time // when pods of a deleted DaemonSet will have stopped

@@ -41,7 +41,7 @@ const (
 	scale              // scale to step.replicas
 )
 
-// step is the next action, or a wait.
+// step is the next action. If there is nothing to do, the action is to wait.
 type step struct {
 	act      act
 	record   record
@@ -189,7 +189,6 @@ func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]s
 	return out
 }
 
-// report returns the report to the hub.
 func report(o observed) *protocol.Deployment {
 	r := o.record
 	out := &protocol.Deployment{Digest: digestOf(o.live), RolledOut: rolledOut(o.live)}
@@ -232,7 +231,6 @@ func whyNotReady(pods []corev1.Pod, digest string) string {
 	return unconnected
 }
 
-// operation is an operation of a JSON patch.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -261,7 +259,6 @@ func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
 	})
 }
 
-// scalePatch returns a patch that changes only the number of replicas.
 func (o observed) scalePatch(replicas int32) ([]byte, error) {
 	return json.Marshal([]operation{
 		{Op: "add", Path: "/metadata/resourceVersion", Value: o.live.ResourceVersion},

@@ -68,7 +68,6 @@ type record struct {
 	Message string
 }
 
-// previousDigest returns the digest of Previous.
 func (r record) previousDigest() string {
 	d := appsv1.Deployment{}
 	if json.Unmarshal(r.Previous, &d) != nil {
@@ -88,7 +87,6 @@ func (r record) refused(message string) record {
 	return r
 }
 
-// store reads and writes the record.
 type store struct{ secrets *kube.Secrets }
 
 // read returns the record and the Secret that stores the record. If there is no Secret, both results are zero.
@@ -143,7 +141,7 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 const maxConflicts = 10
 
 // want stores a Deployment that the hub has sent. The new change replaces a change that is in progress. If the new
-// change fails, the Deployment from before the replaced change is restored.
+// change fails, the Deployment from before both changes is restored.
 func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 	for range maxConflicts {
 		r, secret, err := s.read(ctx)

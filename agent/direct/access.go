@@ -26,7 +26,7 @@ const (
 	maxAccess = 1 << 20
 	// maxVerified is the maximum number of verified tokens that are remembered.
 	maxVerified = 1024
-	// maxGroups is the maximum number of groups that a user can have. Each group becomes a header of forwarded
+	// maxGroups is the maximum number of groups that a user can have. Each group becomes a header in forwarded
 	// requests. Tokens stay within this limit, because the issuer puts at most 6 KiB of groups into a token, and the
 	// shortest group takes up six bytes.
 	maxGroups = 1024

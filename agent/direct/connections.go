@@ -122,7 +122,7 @@ func (c *connection) Close() error {
 // connectionKey is the context key for the connection of a request.
 type connectionKey struct{}
 
-// withConnection is used as http.Server.ConnContext.
+// withConnection is the http.Server.ConnContext function. It stores the connection in the context of its requests.
 func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secure.NetConn()

@@ -61,7 +61,7 @@ type Options struct {
 	Listen string
 	// Kubernetes serves protocol.PathKubernetes. It forwards each request as the user named in the request's headers.
 	Kubernetes http.Handler
-	// Changed is called when Authority has changed.
+	// Changed is called when the result of Endpoint.Authority has changed.
 	Changed func()
 	Now     func() time.Time
 	Log     logr.Logger
@@ -229,7 +229,6 @@ func (e *Endpoint) host(a *access) string {
 	return host
 }
 
-// serve listens until ctx ends.
 func (e *Endpoint) serve(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", e.options.Listen)

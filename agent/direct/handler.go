@@ -21,14 +21,14 @@ import (
 const (
 	// maxOpen is the maximum number of requests in progress, and maxOpenUser is the maximum number for one user.
 	maxOpen, maxOpenUser = 512, 128
-	// maxBody is the maximum size of a request body, in bytes. API servers accept 3 MiB.
+	// maxBody is the maximum size of a request body, in bytes. It exceeds the 3 MiB that API servers accept.
 	maxBody = 64 << 20
 )
 
 const impersonateUser = "Impersonate-User"
 
 // bearerProtocol is the prefix of a WebSocket subprotocol that contains a token. API servers accept tokens in this
-// form.
+// form, too.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 // open tracks the requests in progress. Its zero value is ready to use.

@@ -133,7 +133,7 @@ func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	answer(w, out)
 }
 
-// readReview decodes a TokenReview of either API version. The two versions have the same fields. The errors contain
+// readReview decodes a TokenReview in either API version. The two versions have the same fields. The errors contain
 // no data from the review.
 func readReview(body io.Reader) (*authenticationv1.TokenReview, error) {
 	raw, err := io.ReadAll(body)

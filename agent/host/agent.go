@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host implements the agent on a machine.
+// Package host implements the agent that runs directly on a machine.
 //
 // The agent joins the hub as a Host, keeps a tunnel to it, accepts instructions and reports their progress.
 package host
@@ -167,7 +167,6 @@ func (a *agent) report(ctx context.Context) {
 	}
 }
 
-// handler serves the hub's requests.
 func (a *agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(protocol.PathReport, a.stream)

@@ -23,11 +23,11 @@ import (
 
 // Environment variables of the agent.
 const (
-	// EnvConfigDir is the directory with the agent's configuration, and EnvRancherConfigDir is the corresponding
-	// variable for Rancher's system agent.
+	// EnvConfigDir is the variable for the directory with the agent's configuration. EnvRancherConfigDir is the
+	// corresponding variable of Rancher's system agent.
 	EnvConfigDir        = "DROVER_AGENT_CONFIG_DIR"
 	EnvRancherConfigDir = "RANCHER_SYSTEM_AGENT_CONFIG_DIR"
-	// DefaultConfigDir is the default directory.
+	// DefaultConfigDir is the directory with the agent's configuration if neither variable is set.
 	DefaultConfigDir = "/var/lib/drover/host-agent/etc"
 )
 
@@ -55,7 +55,7 @@ type Config struct {
 	Taints []string `json:"taints,omitempty"`
 }
 
-// Roles that a machine can offer.
+// Roles that a machine can have.
 var roles = []string{"etcd", "control-plane", "worker"}
 
 var (
@@ -124,7 +124,6 @@ func Join(dir string, config Config, token string) error {
 	return err
 }
 
-// readConfig reads the configuration that Join wrote.
 func readConfig(dir string) (Config, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, fileConfig))
 	if err != nil {

@@ -65,10 +65,10 @@ func memory() int64 {
 	return 0
 }
 
-// addresses returns the addresses at which others may reach the machine, with IPv4 addresses first. In each family, the
-// address from which the machine connects to others comes first. Bridges for containers and virtual machines are left
-// out, because they have the same address on every machine. A bridge is included if the default route uses it, or if
-// there is no other interface.
+// addresses returns the addresses at which other machines can reach this machine, with IPv4 addresses first. In each
+// family, the source address of outgoing connections comes first. Bridges for containers and virtual machines are
+// left out, because they have the same address on every machine. A bridge is included if the default route uses it,
+// or if there is no other interface.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -90,7 +90,6 @@ func addresses() []string {
 	return order(found, source("udp4", "192.0.2.1:9"), source("udp6", "[2001:db8::1]:9"))
 }
 
-// address is an address of an interface.
 type address struct {
 	ip     net.IP
 	bridge bool
@@ -119,8 +118,8 @@ func order(found []address, sources ...net.IP) []string {
 	return texts
 }
 
-// source returns the address from which this machine would connect to another machine, or nil if it could not connect.
-// No packets are sent.
+// source returns the address from which this machine would connect to another machine, or nil if it could not
+// connect. It sends no packets.
 func source(network, to string) net.IP {
 	conn, err := (&net.Dialer{}).DialContext(context.Background(), network, to)
 	if err != nil {

@@ -291,7 +291,7 @@ func isElsewhere(err error) bool {
 	return errors.As(err, &refused) && refused.Refusal.Reason == v1.ReasonAlreadyImported
 }
 
-// keyOf returns an identifier of a key that does not reveal the key.
+// keyOf returns an identifier for a key. The identifier does not reveal the key.
 func keyOf(key ed25519.PrivateKey) string {
 	public, _ := key.Public().(ed25519.PublicKey) // the public half of an Ed25519 key has this type
 	return string(public)

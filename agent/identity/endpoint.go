@@ -37,7 +37,7 @@ type Manifest struct {
 	Checksums []string
 }
 
-// fingerprint identifies a manifest. The order of checksums does not matter.
+// fingerprint returns a string that identifies a manifest, regardless of the order of the checksums.
 func (m Manifest) fingerprint() string {
 	m.Checksums = slices.Sorted(slices.Values(m.Checksums))
 	raw, err := json.Marshal(m)
@@ -61,7 +61,6 @@ type Endpoint struct {
 	Proxy Proxy
 }
 
-// tls returns the TLS configuration for a connection to the hub.
 func (e Endpoint) tls() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: e.Roots}
 }

@@ -5,9 +5,9 @@
 //
 // It manages the agent's key, joins the hub, and decides which hub the agent connects to and trusts.
 //
-// The key, the Cluster and the hub's settings are in one Secret that all replicas share. The hub's announced settings
-// stay in force as long as the manifest does not change. When a user applies a manifest with other servers or
-// checksums, that manifest takes precedence.
+// The key, the Cluster and the hub's settings are in one Secret that all replicas share. The settings that the hub
+// has announced stay in force as long as the manifest does not change. When a user applies a manifest with other
+// servers or checksums, that manifest takes precedence.
 package identity
 
 import (

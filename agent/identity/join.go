@@ -28,11 +28,11 @@ const maxMessage = 512
 
 // refusedError is the hub's refusal to let the agent join. It never contains the join token.
 type refusedError struct {
-	// StatusCode is the code of the hub's response, 4xx.
+	// StatusCode is the 4xx status code of the hub's response.
 	StatusCode int
 	// RetryAfter is how long the hub asks the agent to wait, or 0 if the hub does not specify this.
 	RetryAfter time.Duration
-	// Refusal is the hub's reason, with advice.
+	// Refusal contains the hub's reason and advice for the user.
 	Refusal protocol.Refusal
 }
 

@@ -263,7 +263,7 @@ func (k *Keeper) prove(id *identity) {
 	k.proven = id
 }
 
-// Digest returns the digest of the settings in force, or "" if none were announced under this manifest.
+// Digest returns the digest of the settings in force, or "" if the hub has announced none under this manifest.
 func (k *Keeper) Digest() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -105,7 +105,6 @@ func (s *store) joined(ctx context.Context, joined *identity) error {
 	})
 }
 
-// put replaces the stored identity.
 func (s *store) put(ctx context.Context, id *identity) error {
 	err := s.update(ctx, func(stored *identity) error {
 		*stored = *id

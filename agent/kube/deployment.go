@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// fieldManager is the field manager of the agent's own objects.
+// fieldManager is the name of the field manager with which the agent writes its own objects.
 const fieldManager = "drover-agent"
 
 // Deployment reads and changes one Deployment. It wraps the API server's errors.
@@ -80,7 +80,7 @@ func (c *Client) DaemonSet(namespace, name string) *DaemonSet {
 	return &DaemonSet{c.object("DaemonSet", "apps", "daemonsets", namespace, name)}
 }
 
-// Apply applies the DaemonSet, as JSON, with server-side apply, and returns the stored object.
+// Apply applies the DaemonSet, which must be encoded as JSON, with server-side apply. It returns the stored object.
 func (d *DaemonSet) Apply(ctx context.Context, object []byte) (*appsv1.DaemonSet, error) {
 	out := &appsv1.DaemonSet{}
 	req := d.at(d.rest.Patch(types.ApplyPatchType)).Param("fieldManager", fieldManager).Param("force",

@@ -107,7 +107,6 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	return string(ns.UID), nil
 }
 
-// object is a single object in the member's API.
 type object struct {
 	rest                              rest.Interface
 	kind, collection, namespace, name string

@@ -81,7 +81,8 @@ type Election struct {
 	newest  uint64 // the newest version of the Lease that this replica has seen
 }
 
-// seen is the Lease that another replica wrote, and the time when this replica first saw it.
+// seen records the version of a Lease that another replica wrote, and the time when this replica first saw that
+// version.
 type seen struct {
 	version string
 	at      time.Time

@@ -35,7 +35,7 @@ type StandbyOptions struct {
 	// Leader reads the Lease of the agent's replicas. Deployment reads their Deployment.
 	Leader     func(ctx context.Context) (*coordinationv1.Lease, error)
 	Deployment func(ctx context.Context) (*appsv1.Deployment, error)
-	// Leases elects one of the node agents. Name is the name of this node agent.
+	// Leases accesses the Lease with which the node agents elect one of them. Name is the name of this node agent.
 	Leases Leases
 	Name   string
 	// Serve serves the hub until its context ends, and returns when requests in progress have ended. Serve may be
@@ -162,7 +162,8 @@ func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now t
 	return p
 }
 
-// needed reports whether a node agent must serve. serving indicates whether it is already serving.
+// needed reports whether a node agent must serve. The parameter serving is true if the node agent is already
+// serving.
 func (p presence) needed(serving bool, now time.Time) bool {
 	switch {
 	case p.since.IsZero():

@@ -18,7 +18,7 @@ import (
 // Waits before the next attempt. They are randomized so that agents that lost the hub at the same time do not all
 // reconnect at the same time.
 const (
-	firstWait   = 500 * time.Millisecond // upper bound of the wait after each of the first two failures; doubles after that
+	firstWait   = 500 * time.Millisecond // upper bound of the first two waits; doubles after that
 	longestWait = protocol.LongestWait
 	healthy     = time.Minute // after a tunnel has been open for this long, the next failure counts as the first
 
@@ -60,8 +60,8 @@ func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }
 
-// next returns how long to wait after an attempt that ended with err. opened is how long the tunnel was open, or 0 if
-// it never opened.
+// next returns how long to wait after an attempt that ended with err. The parameter opened is how long the tunnel
+// was open, or 0 if it never opened.
 func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	if opened >= healthy {
 		b.limit = firstLimit(b.first)

@@ -85,9 +85,9 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serve serves requests until the hub closes the tunnel. Until then, the agent does not close the tunnel, because
-// the hub may still send requests. There are two exceptions: serve also returns if the agent has left the tunnel and
-// the hub has had enough time to use it, or if more than the duration stop has passed since stopping ended.
+// serve serves requests until the hub closes the tunnel. After the agent has left the tunnel, the hub may use it for the
+// time in b.keep. Once the context stopping has ended, the remaining time is limited to the duration stop. If the tunnel
+// is still open after this time, the agent closes it.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()
@@ -106,8 +106,8 @@ func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duratio
 	close(b.ended)
 }
 
-// overstayed waits until a tunnel that the agent has left has ended, or until the hub's time for using it is up. It
-// reports whether that time is up.
+// overstayed waits until a tunnel that the agent has left has been closed, or until the hub must no longer use it. It
+// returns true in the second case.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	select {
 	case <-served:

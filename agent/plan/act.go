@@ -203,14 +203,13 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 	return c.obstacle
 }
 
-// logRetry logs that a step failed and is retried.
 func (l *leadership) logRetry(ctx context.Context, step rollout.Step, err error) {
 	if ctx.Err() == nil {
 		l.options.Log.Error(err, "a step failed; retrying", "step", step.Verb, "node", step.Node)
 	}
 }
 
-// act takes a step and stores the result. After a conflict it reads the object again.
+// act takes a step and stores the result. After a conflict, it reads the object again.
 func (l *leadership) act(ctx context.Context, plan string, r *resolved, step rollout.Step) error {
 	l.options.Log.V(1).Info("step", "plan", plan, "step", step.Verb, "node", step.Node)
 	l.snapshot = nil
@@ -308,7 +307,7 @@ func (l *leadership) createJob(ctx context.Context, r *resolved, step rollout.St
 	return nil
 }
 
-// ofPlan reports whether the Job belongs to the given plan and node, including earlier attempts.
+// ofPlan reports whether the Job belongs to the given plan and node, regardless of the attempt.
 func ofPlan(job *batchv1.Job, wanted rollout.Job) bool {
 	known, _ := readJob(job)
 	return known.Plan == wanted.Plan && known.Node == wanted.Node

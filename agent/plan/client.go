@@ -36,7 +36,7 @@ const (
 	fieldManager = protocol.PlanManager
 	// pageSize is the maximum number of objects in a page of a list.
 	pageSize = 500
-	// logLines and logBytes limit the part of a log that is read. A status contains less than that.
+	// logLines and logBytes limit the part of a log that is read. A status contains an even smaller part.
 	logLines, logBytes = 10, 4096
 
 	jsonType = runtime.ContentTypeJSON
@@ -90,7 +90,7 @@ func (m apiClient) pods(ctx context.Context, path string, options metav1.ListOpt
 	return pods, m.rest.Get().AbsPath(path).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pods)
 }
 
-// watchPods watches the pods in all namespaces that match the selectors. The caller stops the watch.
+// watchPods watches the pods in all namespaces that match the selectors. The caller must stop the watch.
 func (m apiClient) watchPods(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	return m.rest.Get().AbsPath(pathAllPods).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)

@@ -20,7 +20,6 @@ const (
 	volumeInfo = "pod-info"
 )
 
-// newContainer returns the container of a Job.
 func newContainer(w work, spec v1.PlanContainer) corev1.Container {
 	name, security := "upgrade", spec.SecurityContext
 	if w.prepare() {

@@ -45,7 +45,7 @@ type drain struct {
 	spec             v1.Drain
 }
 
-// drainer empties one node.
+// drainer drains one node.
 type drainer struct {
 	node    string
 	spec    v1.Drain
@@ -135,7 +135,6 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// list lists the pods on the node that match a label selector.
 func (d *drainer) list(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	options := metav1.ListOptions{FieldSelector: d.ofNode(), LabelSelector: selector, Limit: pageSize}
 	var all []corev1.Pod
@@ -152,7 +151,6 @@ func (d *drainer) list(ctx context.Context, selector string) ([]corev1.Pod, erro
 	}
 }
 
-// ofNode returns the field selector for the node's pods.
 func (d *drainer) ofNode() string { return "spec.nodeName=" + d.node }
 
 // selector returns the label selector for the pods to evict.

@@ -44,7 +44,6 @@ const (
 	pathNodeFor = pathRBAC + "/clusterrolebindings/" + accountName
 )
 
-// labels returns the labels of the objects that the agent installs.
 func labels() map[string]string { return map[string]string{v1.LabelManagedBy: v1.ManagedBy} }
 
 // install applies the CustomResourceDefinition of Plans and the namespace for Plans, and checks that the agent can
@@ -84,7 +83,6 @@ func (l *leadership) checkRemoval(ctx context.Context) error {
 	return nil
 }
 
-// apply applies an object and returns its metadata.
 func (l *leadership) apply(ctx context.Context, o objectAt) (*metav1.PartialObjectMetadata, error) {
 	raw, err := json.Marshal(o.object)
 	if err != nil {
@@ -181,7 +179,7 @@ func account() []objectAt {
 	}
 }
 
-// retireTimeout is the maximum time for releasing the nodes.
+// retireTimeout is the timeout for releasing the nodes.
 const retireTimeout = 20 * time.Second
 
 // retirement is a request to leave the member.

@@ -42,7 +42,7 @@ type leadership struct {
 	leaving  bool            // whether the agent is leaving the member and runs no Plans
 }
 
-// state is this leader's record of its writes.
+// state contains the results of this leader's writes.
 type state struct {
 	refused    map[refusedJob]string // messages with which the API server refused Jobs
 	releases   backoff               // backoff for releasing nodes whose Plan is gone
@@ -50,7 +50,7 @@ type state struct {
 	account    bool                  // whether the account for the pods of plans has been applied
 }
 
-// planState is this leader's record of its writes for a Plan.
+// planState contains the results of this leader's writes for one Plan.
 type planState struct {
 	limiter       limiter // limits writes of the status
 	status, steps backoff
@@ -66,7 +66,7 @@ func (b *state) planState(uid string) *planState {
 	return b.planStates[uid]
 }
 
-// stores hold the known state of the member.
+// stores contain the known state of the member.
 type stores struct {
 	plans   *watch.Store[*v1.Plan, *v1.Plan]
 	space   *watch.Store[*corev1.Namespace, adminHold]
@@ -266,7 +266,8 @@ func (l *leadership) loop(ctx context.Context) {
 	}
 }
 
-// pass takes steps until every Plan is waiting, publishes their status, and returns when the next pass is due.
+// pass takes steps until every Plan is waiting, publishes the status of the Plans, and returns when the next pass is
+// due.
 func (l *leadership) pass(ctx context.Context) time.Time {
 	next := &deadline{}
 	l.waits.explain(l.jobs.Values())

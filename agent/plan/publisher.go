@@ -36,7 +36,6 @@ func (p publisher) holdFor(what string, err error) {
 	p.keep(nil)
 }
 
-// publish publishes a state if it has changed.
 func (p publisher) publish(state protocol.PlanState) {
 	p.Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: &state}})
 }

@@ -47,7 +47,7 @@ type Runner struct {
 	leadership atomic.Pointer[leadership] // nil while another replica is the leader
 }
 
-// New returns a Runner, which Lead starts.
+// New returns a Runner. Call Lead to start it.
 func New(o Options) *Runner {
 	if o.Registry == nil {
 		o.Registry = func() string { return "" }

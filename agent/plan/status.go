@@ -99,8 +99,8 @@ func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanS
 	}
 }
 
-// addLogs adds the last lines of the logs of failed Jobs. It returns false while the logs are being read. The status
-// already contains the lines of Jobs that no longer exist.
+// addLogs adds the last log lines of failed Jobs. It returns false while the logs are being read. The status already
+// contains the lines of Jobs that no longer exist.
 func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure, jobs []knownJob) bool {
 	failed := map[string]*knownJob{}
 	for i := range jobs {
@@ -168,7 +168,6 @@ func statusOf(r resolved, p rollout.Progress, wait rollout.Wait) v1.PlanStatus {
 	return status
 }
 
-// keepTransitions sets the last transition times of the conditions.
 func keepTransitions(status *v1.PlanStatus, before []metav1.Condition, now time.Time) {
 	for i := range status.Conditions {
 		c := &status.Conditions[i]

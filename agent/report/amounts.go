@@ -72,7 +72,7 @@ func bounded(q resource.Quantity, parts, most int64) int64 {
 	return q.MilliValue()
 }
 
-// add adds b, multiplied by sign.
+// add adds b if sign is 1, and subtracts b if sign is -1.
 func (a *amounts) add(b amounts, sign int64) {
 	a.milliCPU += sign * b.milliCPU
 	a.memory += sign * b.memory
@@ -86,7 +86,7 @@ func (a *amounts) add(b amounts, sign int64) {
 	}
 }
 
-// Byte units, and the amounts from which the next larger unit is used.
+// Amounts of bytes from gibiFrom are reported in gibibytes, and smaller amounts in mebibytes.
 const (
 	mebi     = 1 << 20
 	gibi     = 1 << 30

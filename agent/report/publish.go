@@ -11,7 +11,7 @@ import (
 )
 
 // Delays before a change is reported. Changes that users wait for are sent immediately. Other changes are delayed,
-// because pods' resource requests change all the time, and each report causes a write on the hub.
+// because pods' resource requests change constantly, and each report causes a write on the hub.
 const (
 	firstWithin      = 5 * time.Second        // a first report is sent even if something is still unknown
 	podsWithin       = 250 * time.Millisecond // once the rest is known, a first report waits this long for pods
@@ -89,7 +89,6 @@ func (r *Reporter) awaitFirst(ctx context.Context) bool {
 	}
 }
 
-// set replaces the latest report and publishes it.
 func (r *Reporter) set(report protocol.Report) {
 	r.publishing.Lock()
 	defer r.publishing.Unlock()

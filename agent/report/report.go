@@ -28,15 +28,17 @@ type Options struct {
 	AgentVersion, ClusterUID string
 	// Restored is the time when a restore of the cluster was last detected. It is part of each report, too.
 	Restored time.Time
-	// SettingsDigest returns the digest of the hub's settings in force, or "" if there are none. Call Reporter.Touch when
-	// it changes.
+	// SettingsDigest returns the digest of the hub's settings in force, or "" if there are none. Call Reporter.Touch
+	// when the digest changes.
 	SettingsDigest func() string
 	// Deployment returns the report's section about the Deployment, or nil if there is none. It is called while this
 	// replica is the leader. Call Reporter.Touch when the result changes.
 	Deployment func() *protocol.Deployment
-	// Left returns protocol.Report.Left. The rules for Deployment apply to Left, too.
+	// Left returns protocol.Report.Left. It is called while this replica is the leader. Call Reporter.Touch when the
+	// result changes.
 	Left func() []string
-	// Unclaimed returns protocol.Report.Unclaimed. The rules for Deployment apply to Unclaimed, too.
+	// Unclaimed returns protocol.Report.Unclaimed. It is called while this replica is the leader. Call Reporter.Touch
+	// when the result changes.
 	Unclaimed func() []string
 	// DirectAuthority returns protocol.Report.DirectAuthority. It is called on each replica. Call Reporter.Touch when the
 	// result changes. It may be nil.
@@ -75,7 +77,7 @@ type facts struct {
 	pods         resourceState
 }
 
-// role is this replica's part in the election.
+// role is this replica's role in the election.
 type role struct {
 	known      bool
 	leads      bool
@@ -89,7 +91,7 @@ type resourceState struct {
 	failed bool // the last request failed, and the resource has never been synced
 }
 
-// New returns a Reporter. Run starts it.
+// New returns a Reporter. Call Run to start it.
 func New(o Options) *Reporter {
 	if o.Deployment == nil {
 		o.Deployment = func() *protocol.Deployment { return nil }
@@ -117,8 +119,8 @@ func New(o Options) *Reporter {
 	return r
 }
 
-// podsChanged schedules a report of pods. The report is sent soon if pods are known for the first time, and otherwise
-// later.
+// podsChanged schedules a report about pods. The report is sent soon if pods are known for the first time, and
+// otherwise later.
 func (r *Reporter) podsChanged() {
 	if _, known := r.podsKnown(); !known {
 		r.learn(&r.facts.pods, nil)
@@ -216,7 +218,7 @@ func (r *Reporter) setVersion(version string, err error) {
 	signal(r.soon)
 }
 
-// failed records that a resource could not be read. It logs this only once until the resource can be read.
+// failed records that a resource could not be read. It logs the error only once until the resource can be read.
 func (r *Reporter) failed(resource string, k *resourceState, err error) {
 	if first := r.learn(k, err); first {
 		r.options.Log.Error(err, "numbers are missing from the report until this resource can be watched", "resource",

@@ -15,7 +15,7 @@ import (
 // Stream is the http.Handler for protocol.PathReport. It can have any number of readers. A slow reader receives only
 // the latest state of each key.
 type Stream struct {
-	// Opened is called before a reader gets its first line. It may be nil.
+	// Opened is called before a reader receives its first line. It may be nil.
 	Opened func()
 
 	ended  chan struct{} // closed when there will be no more lines
@@ -34,7 +34,7 @@ func New() *Stream {
 	return s
 }
 
-// Topic returns the part of the stream for one of the subjects in package protocol.
+// Topic returns the topic for a subject, which must be one of the subjects in package protocol.
 func (s *Stream) Topic(subject string) *Topic { return s.topics[subject] }
 
 // End ends the stream for all readers.

@@ -27,7 +27,7 @@ type Topic struct {
 	entries map[string]entry
 }
 
-// entry is a line with the topic's version at the time of Put.
+// entry is a line, together with the version that the topic had when the line was stored.
 type entry struct {
 	line    *protocol.Line
 	version uint64
@@ -67,7 +67,7 @@ func (t *Topic) Keys() []string {
 	return keys
 }
 
-// Delete removes the line of a key, and tells readers that it is gone.
+// Delete removes the line of a key, and tells readers that the line is gone.
 func (t *Topic) Delete(key string) {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *Topic) Delete(key string) {
 	}
 }
 
-// Sync marks the topic as complete: there is a line for everything that exists now.
+// Sync marks the topic as complete. The topic must have a line for everything that exists at this time.
 func (t *Topic) Sync() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()

@@ -62,7 +62,7 @@ func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
 	reflector.RunWithContext(ctx)
 }
 
-// follower connects a collection with its store.
+// follower connects a collection to its store.
 type follower[O Object, T any] struct {
 	Collection
 	store *Store[O, T]

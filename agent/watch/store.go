@@ -216,7 +216,8 @@ func (s *Store[O, T]) seen() {
 	}
 }
 
-// Transformer makes the reflector's own store hold entries, too.
+// Transformer returns a function that converts objects to entries, so that the reflector's own store holds only
+// entries, too.
 func (s *Store[O, T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return s.entryOf(obj) }
 }

@@ -31,7 +31,7 @@ func (r *Runner) readCheckpoint() error {
 }
 
 // reach stores the checkpoint that the hub has sent with instructions. The checkpoint is stored before the
-// instructions themselves, so that a host never has instructions with an earlier checkpoint.
+// instructions, so that the stored checkpoint is never older than the instructions.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint

@@ -107,7 +107,7 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 }
 
 // stopStarts ends running instructions that start a service if the next instructions begin by stopping that service.
-// It leaves the ending to the supervisors of the running instructions.
+// It tells the supervisors of the running instructions to end them.
 func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
@@ -287,7 +287,6 @@ func lock(path string) (*os.File, error) {
 	return file, nil
 }
 
-// isLocked reports whether a process has locked a file.
 func isLocked(path string) (bool, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

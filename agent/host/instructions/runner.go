@@ -133,7 +133,7 @@ func New(o Options) (*Runner, error) {
 func (r *Runner) stored() string { return filepath.Join(r.options.State, fileStored) }
 
 // Set durably stores instructions, which are then carried out instead of the previous instructions. It does not end
-// a running instruction. Without instructions, Set removes the current instructions: their Clean instructions run,
+// a running instruction. If instructions is nil, Set removes the current instructions: their Clean instructions run,
 // their files are removed, and the journal is emptied. If the instructions come from another owner, Set also removes
 // the current instructions. It then returns ErrCleaning, without storing the new instructions, until the machine is
 // clean. The checkpoint is stored before the instructions. It is empty if the hub has sent none.

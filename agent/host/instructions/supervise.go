@@ -111,7 +111,6 @@ func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	return result
 }
 
-// environment returns the environment variables of a command.
 func environment(instruction protocol.HostInstruction) []string {
 	env := []string{
 		"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath), "HOME=" + cmp.Or(os.Getenv("HOME"), defaultHome),

@@ -34,11 +34,11 @@ const (
 	// defaultEndpoint and defaultRegion are the values for AWS. A private store accepts any region.
 	defaultEndpoint = "s3.amazonaws.com"
 	defaultRegion   = "us-east-1"
-	// partSize is the size, in bytes, of the parts in which a large file is sent. If a part fails, it is sent again.
+	// partSize is the size, in bytes, of the parts in which a large file is sent. A part that fails is sent again.
 	partSize = 16 << 20
 	// tries is the maximum number of attempts for a request.
 	tries = 5
-	// stall is how long a store may send nothing before the copy fails.
+	// stall is how long a copy may go without data from the store before it fails.
 	stall = time.Minute
 	// sumKey is the key in an object's metadata that holds the SHA-256 of the file.
 	sumKey = "Sha256"
@@ -166,8 +166,8 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// This sends a single GET. The client's own GetObject sends a HEAD request first, and an error response to HEAD
-	// contains no reason.
+	// minio.Core sends a single GET request. GetObject of the client itself would send a HEAD request first, and an
+	// error response to a HEAD request contains no reason.
 	object, info, _, err := (minio.Core{Client: store}).GetObject(ctx, o.Bucket, o.Key, minio.GetObjectOptions{})
 	if err != nil {
 		return explained(err)
