@@ -15,13 +15,13 @@ type localSet struct {
 	id    string
 	label string
 
-	wanted   set.Set     // without its JSON, which is only in the store
+	wanted   set.Set     // without the JSON, which is only in the store
 	content  set.Content // with the labels of the set
 	kept     kept
 	deleting bool
 	claimed  map[ref]bool
 	budgets  map[ref]*budget
-	quotas   *quotas // nil until they have been read
+	quotas   *quotas // nil until the quotas have been read
 }
 
 // quotas holds the current quota of each namespace.

@@ -101,8 +101,8 @@ func (l *leadership) wakeBinders(roles ...string) {
 // roleState is the state of a role that belongs to a set.
 type roleState struct {
 	brought bool                // whether a set in this member contains the role
-	there   bool                // whether the role from that set exists in the member
-	problem *protocol.SetObject // the problem with the role in that set's state; nil if there is none
+	there   bool                // whether the member contains the role from the set
+	problem *protocol.SetObject // problem with the role in the set's state; nil if there is none
 }
 
 // roleState returns the state of a role. It sends no requests, because the role is in the cache.

@@ -80,7 +80,7 @@ func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, er
 	}
 	for _, name := range before.parts {
 		if !slices.Contains(after.parts, name) {
-			_ = s.secrets.Delete(ctx, name) // if this fails, load deletes the Secret
+			_ = s.secrets.Delete(ctx, name) // load deletes the Secret if this call fails
 		}
 	}
 	return after, nil
@@ -105,7 +105,7 @@ func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev
 		secret.ResourceVersion = before.ResourceVersion
 		after, err = s.secrets.Update(ctx, secret)
 	}
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // a previous leader wrote it
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // a previous leader wrote the Secret
 		if before, err = s.secrets.Get(ctx, secret.Name); err == nil {
 			secret.ResourceVersion = before.ResourceVersion
 			after, err = s.secrets.Update(ctx, secret)

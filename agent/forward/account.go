@@ -59,7 +59,7 @@ func (h *Handler) mayImpersonate(r *http.Request, account protocol.ServiceAccoun
 			user[name] = values
 		}
 	}
-	caller := user.Get(impersonateUser) // check ensures that there is exactly one
+	caller := user.Get(impersonateUser) // check ensures that there is exactly one user
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
 	url := strings.TrimRight(h.base.String(), "/") + protocol.PathAccessReview

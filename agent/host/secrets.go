@@ -43,7 +43,8 @@ func (s *secrets) Get(_ context.Context, name string) (*corev1.Secret, error) {
 	}
 	secret := &corev1.Secret{}
 	if err := json.Unmarshal(raw, &secret.Data); err != nil {
-		return nil, fmt.Errorf("%s cannot be read: run the join command again", s.path(name)) // the cause may quote the file
+		// The cause is omitted, because it may quote the file.
+		return nil, fmt.Errorf("%s cannot be read: run the join command again", s.path(name))
 	}
 	secret.Name = name
 	return secret, nil

@@ -60,7 +60,7 @@ type Options struct {
 type Keeper struct {
 	options Options
 	store   *store
-	process string // names this process to the hub
+	process string // name of this process, for the hub
 
 	identityMu sync.Mutex // held while the identity is read or changed, so that only one call joins at a time
 	joined     *identity  // identity that the agent last joined or connected with, or nil. identityMu guards it.

@@ -37,7 +37,7 @@ type leadership struct {
 	state
 	waits    waits
 	running  sync.WaitGroup
-	snapshot *rollout.Member // member for the planner; nil after each step, so that it is read again
+	snapshot *rollout.Member // member's state for the planner; nil after each step
 	watching bool            // whether nodes, Jobs and Secrets are watched
 	leaving  bool            // whether the agent is leaving the member and runs no Plans
 }

@@ -85,7 +85,7 @@ func claimOf(annotation string) (plan string, is bool) {
 type knownJob struct {
 	rollout.Job
 	uid     string
-	overdue bool // whether the Job exceeded its deadline
+	overdue bool // whether the Job has exceeded its deadline
 }
 
 func readJob(o *batchv1.Job) (knownJob, bool) {

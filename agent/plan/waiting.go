@@ -18,7 +18,7 @@ import (
 // knownPod holds the fields of a Job's pod that explain why the Job is waiting.
 type knownPod struct {
 	uid, job  string // uid is the UID of the pod, and job is the UID of the pod's Job
-	pending   bool   // whether none of its containers has run
+	pending   bool   // whether none of the pod's containers has run
 	scheduled bool
 	why       string // why the pod is pending; empty if the pod's status contains no reason
 }

@@ -86,7 +86,8 @@ func (a *amounts) add(b amounts, sign int64) {
 	}
 }
 
-// Amounts of bytes from gibiFrom are reported in gibibytes, and smaller amounts in mebibytes.
+// Amounts of at least gibiFrom bytes are reported in gibibytes. Smaller amounts are reported in mebibytes, or in bytes
+// below one mebibyte.
 const (
 	mebi     = 1 << 20
 	gibi     = 1 << 30

@@ -13,9 +13,9 @@ import (
 // Delays before a change is reported. Changes that users wait for are sent immediately. Other changes are delayed,
 // because pods' resource requests change constantly, and each report causes a write on the hub.
 const (
-	firstWithin      = 5 * time.Second        // a first report is sent even if something is still unknown
-	podsWithin       = 250 * time.Millisecond // once the rest is known, a first report waits this long for pods
-	settle           = 200 * time.Millisecond // changes within this time become one report
+	firstWithin      = 5 * time.Second        // after this time, the first report is sent even if some data is unknown
+	podsWithin       = 250 * time.Millisecond // how long the first report waits for pods once all other data is known
+	settle           = 200 * time.Millisecond // changes within this time are combined into one report
 	requestsSettle   = 2 * time.Second
 	requestsInterval = time.Minute
 )

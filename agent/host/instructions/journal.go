@@ -23,7 +23,7 @@ import (
 
 // Files in an instruction's directory in the journal.
 const (
-	fileInstruction = "instruction.json" // the instruction to run; removed when it has ended
+	fileInstruction = "instruction.json" // the instruction to run; removed when the instruction has ended
 	fileLock        = "lock"             // locked by the supervisor while the instruction runs
 	fileBegun       = "begun"            // holds the digest; created once, before the instruction runs
 	fileResult      = "result.json"      // created once, after the instruction has ended
