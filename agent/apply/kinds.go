@@ -25,7 +25,7 @@ const (
 	kindRoleBinding        = "RoleBinding"
 )
 
-// catalogue contains the kinds of objects that the agent may apply, by name. The agent watches these kinds, and its
+// catalogue maps the name of each kind that the agent may apply to the kind. The agent watches these kinds, and its
 // ClusterRole grants access to them. The agent rejects objects of any other kind that the hub sends.
 type catalogue map[string]protocol.ObjectKind
 

@@ -156,7 +156,7 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// errRestored is the cause with which the agent's work is canceled when its cluster has been restored from a backup.
+// errRestored is the cause of cancellation when the cluster has been restored from a backup.
 var errRestored = errors.New("the cluster was restored from a backup")
 
 // run sends reports and maintains the link until ctx ends, the agent is uninstalled, or the cluster is restored. It

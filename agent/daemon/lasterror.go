@@ -19,8 +19,8 @@ import (
 
 // These constants control the annotation that contains the agent's last error.
 const (
-	// errorSettles is how long the agent waits without a tunnel before it writes the reason. Agents usually reconnect
-	// sooner than this when a hub restarts, so they write nothing.
+	// errorSettles is how long the agent waits without a tunnel before it writes the cause to the annotation. Agents
+	// usually reconnect sooner than this when a hub restarts, so they write nothing.
 	errorSettles = 10 * time.Second
 	// errorPause is the minimum time between writing two different errors.
 	errorPause = time.Minute

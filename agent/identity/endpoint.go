@@ -51,7 +51,7 @@ func (m Manifest) fingerprint() string {
 // Proxy returns the URL of the proxy for a request, as http.ProxyFromEnvironment does.
 type Proxy func(*http.Request) (*url.URL, error)
 
-// Endpoint specifies where to connect, through which proxy, and which certificates to accept.
+// Endpoint specifies where to connect, which proxy to use, and which certificates to accept.
 type Endpoint struct {
 	// Servers are the URLs of the hub in the order in which to try them.
 	Servers []string

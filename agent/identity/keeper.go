@@ -70,7 +70,7 @@ type Keeper struct {
 	// or nil. The value is replaced, but never modified.
 	proven  *identity
 	digest  string // the digest of the settings in force
-	images  string // registry in the settings in force
+	images  string // image registry from the settings in force
 	tried   string // digest of the join token that was most recently tried
 	later   string // digest of a join token that may work once the agent no longer belongs to its current Cluster
 	key     string // result of keyOf for the key of the last target

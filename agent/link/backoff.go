@@ -73,7 +73,7 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	}
 	limit := max(b.first, b.limit.Step())
 	if errors.Is(err, tunnel.ErrTurnedAway) {
-		// A patient link lets other links go first.
+		// The upper bounds are higher for a patient link, so that other links reconnect first.
 		return turnedAwayFrom +
 			b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), max(b.first, turnedAwayLongest-turnedAwayFrom)))
 	}

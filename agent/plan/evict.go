@@ -53,7 +53,7 @@ type drainer struct {
 	objects *kube.Objects
 	home    string // namespace of the agent
 	pending map[types.UID]*leavingPod
-	version string // resource version of the known pods
+	version string // resource version from which to watch pods
 }
 
 // Drain drains a node in the same way as a Plan does. The error says what blocks the drain. The drain is canceled

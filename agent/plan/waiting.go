@@ -119,7 +119,7 @@ func (w *waits) whyPending(p knownPod) string {
 	})
 }
 
-// warning returns the last warning about an object that still applies, or "" if there is none.
+// warning returns the last warning that still applies to an object, or "" if there is none.
 func (w *waits) warning(what, uid string, over func(knownEvent) bool) string {
 	var last knownEvent
 	for _, e := range w.events.Values() {

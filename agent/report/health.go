@@ -33,7 +33,7 @@ type healthState struct {
 	suspected bool
 }
 
-// observe records the problem that a probe found, or "" if there is none, and returns when to probe again.
+// observe records the problem that a probe found, or "" if there is none, and returns the time until the next probe.
 func (v *healthState) observe(problem string, now time.Time) (again time.Duration) {
 	healthy := problem == ""
 	switch {

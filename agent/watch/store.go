@@ -32,8 +32,8 @@ type Options[O Object, T any] struct {
 	Read func(O) (T, bool)
 	// Index returns the key by which Of finds an object. It may be nil.
 	Index func(T) string
-	// Changed is called with the values of an object before and after a change. A value is nil if nothing is stored. Calls
-	// for one object may overlap. It may be nil.
+	// Changed is called with the values of an object before and after a change. A value is nil if nothing is stored.
+	// Calls for the same object may overlap. Changed may be nil.
 	Changed func(name Name, before, now *T)
 	// Seen is called after each event and each list. It may be nil.
 	Seen func()

@@ -368,9 +368,9 @@ func (r *Runner) clean(ctx context.Context, o *order) bool {
 	return true
 }
 
-// forget removes the journal, then the instructions, so that the same instructions can be carried out again. It first
-// records that cleaning has finished. Otherwise, if the agent were killed in between, the next agent would find no
-// journal and clean the machine again.
+// forget removes the journal and then the instructions, so that the same instructions can be carried out again. It
+// first records that cleaning has finished. Otherwise, if the agent were killed in between, the next agent would
+// find no journal and clean the machine again.
 func (r *Runner) forget(o order) error {
 	o.Cleaned = true
 	if err := r.store(&o); err != nil {
