@@ -98,8 +98,8 @@ func instance() string {
 	return protocol.Cut(host, 64) + "/" + rand.Text()
 }
 
-// Target returns where to connect and with which identity. It joins first if the agent has not joined yet, or if the
-// hub has refused the agent and there is a new join token. Target reads all data again each time, so new roots and
+// Target returns the target for the next connection. It joins first if the agent has not joined yet, or if the hub
+// has refused the agent and there is a new join token. Target reads all data again each time, so new roots and
 // servers apply to the next connection.
 func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	k.identityMu.Lock()

@@ -28,7 +28,7 @@ const aliveFor = 5 * time.Minute
 // Serve serves the hub's requests through an open tunnel until the tunnel or ctx ends, and returns why it ended.
 type Serve func(ctx context.Context, h http.Handler) error
 
-// Target defines where to connect and with which identity.
+// Target specifies where to connect and which identity to use.
 type Target struct {
 	// Servers are the hub's base URLs in the order in which to try them.
 	Servers []string
@@ -40,9 +40,9 @@ type Target struct {
 
 // Options configure a Link.
 type Options struct {
-	// Target returns where to connect and with which identity. It joins first if necessary. last is the error of the
-	// previous attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is a
-	// Rejection, the link waits for a long time. Target and Changed are called from one goroutine at a time.
+	// Target returns the target for the next attempt. It joins first if necessary. The parameter last is the error of
+	// the previous attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is
+	// a Rejection, the link waits for a long time. Target and Changed are called from one goroutine at a time.
 	Target func(ctx context.Context, last error) (*Target, error)
 	// Changed returns when there is a join token that has not been tried yet, so that the next attempt does not have
 	// to wait. It also returns when ctx ends.
