@@ -60,7 +60,7 @@ func (s *secrets) Create(ctx context.Context, secret *corev1.Secret) (*corev1.Se
 	return s.write(secret)
 }
 
-// Update replaces a Secret. No other process writes these files.
+// Update replaces a Secret. It does not check for conflicts, because no other process writes the Secret's file.
 func (s *secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

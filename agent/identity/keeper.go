@@ -270,7 +270,7 @@ func (k *Keeper) Digest() string {
 	return k.digest
 }
 
-// Registry returns the registry in the settings in force. See protocol.WithRegistry.
+// Registry returns the image registry from the settings in force. See protocol.WithRegistry.
 func (k *Keeper) Registry() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

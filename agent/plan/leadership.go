@@ -46,7 +46,7 @@ type leadership struct {
 type state struct {
 	refused    map[refusedJob]string // messages with which the API server refused Jobs
 	releases   backoff               // backoff for releasing nodes whose Plan is gone
-	planStates map[string]*planState // by the UID of the Plan
+	planStates map[string]*planState // by the UID of a Plan
 	account    bool                  // whether the account for the pods of plans has been applied
 }
 
