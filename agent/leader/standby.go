@@ -137,7 +137,7 @@ type presence struct {
 	version string    // version of the replicas' Lease
 	changed time.Time // when the version last changed
 	there   bool      // whether the last check found a sign of the replicas
-	since   time.Time // since when the checks have had the same result
+	since   time.Time // when the result of the checks last changed
 }
 
 // after returns the presence after a check of the Lease and the Deployment of the agent's replicas. Both parameters

@@ -184,7 +184,8 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 		switch {
 		case err == nil:
 			if conflicts = 0; c.taken.record(*d.Step) {
-				// If the step is the same as the previous step, the previous step may have changed nothing.
+				// The backoff is reset only for a different step. If the step is the same again, the previous step
+				// may have changed nothing.
 				c.steps = backoff{}
 			}
 			continue
