@@ -250,8 +250,7 @@ func same(got, want *appsv1.Deployment) error {
 	return nil
 }
 
-// difference returns the path of the first field that differs, in JSON. An empty map and a missing map count as
-// equal.
+// difference returns the path of the first field that differs. An empty map and a missing map count as equal.
 func difference(a, b any) (string, bool) {
 	x, isMap := a.(map[string]any)
 	y, too := b.(map[string]any)
