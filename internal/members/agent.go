@@ -23,14 +23,14 @@ import (
 // agentURL is the base URL of requests to an agent. The host is never resolved, because requests go through the tunnel.
 const agentURL = "http://agent"
 
-// maxErrorText is the maximum number of bytes of an error response that are kept.
+// maxErrorText is the maximum number of bytes kept from an error response.
 const maxErrorText = 512
 
-// ResponseError is an error response of an agent.
+// ResponseError is an error response from an agent.
 type ResponseError struct {
 	// Code is the HTTP status.
 	Code int
-	// Text is the body, at most 512 bytes.
+	// Text is the start of the body, at most 512 bytes.
 	Text string
 }
 
@@ -48,8 +48,8 @@ func IsStatus(err error, code int) bool {
 	return errors.As(err, &response) && response.Code == code
 }
 
-// Ask sends a request to an agent through a transport of the Registry and returns a 2xx response. A non-nil body is
-// sent as JSON. The caller must close the response body. For any other status, Ask returns a *ResponseError.
+// Ask sends a request to an agent through a transport from the Registry. It returns the response if the status is
+// 2xx, and a *ResponseError otherwise. A non-nil body is sent as JSON. The caller must close the response body.
 func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
 	var reader io.Reader
 	if body != nil {
@@ -70,14 +70,13 @@ func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // reads as much as possible
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // a read error only shortens the text
 	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxErrorText))}
 }
 
 // leaderPause is how long send waits between attempts to find the leading agent.
 const leaderPause = 500 * time.Millisecond
 
-// send sends a request to a member's agent and returns the response body.
 func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRequest) (raw []byte, err error) {
 	if !ask.toLeader {
 		return c.sendBy(ctx, c.transports.Transport, name, ask)
@@ -85,7 +84,7 @@ func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRe
 	err = wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
 		raw, err = c.sendBy(ctx, c.transports.Leading, name, ask)
 		if errors.Is(err, ErrNoLeader) {
-			return false, nil // the Lease of a leader that has died must expire first
+			return false, nil // a dead leader's Lease has not expired yet
 		}
 		return true, err
 	})
@@ -112,7 +111,6 @@ func (c *Calls) sendBy(
 	return raw, nil
 }
 
-// uninstallResult decodes an agent's response to an uninstall request.
 func uninstallResult(name types.NamespacedName, raw []byte) (result protocol.UninstallResult, err error) {
 	if err := untrusted.JSON(raw, &result, untrusted.Large()); err != nil {
 		return result, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)

@@ -17,7 +17,7 @@ import (
 // ErrWorkspaceFull is returned if a workspace has reached its tunnel limit.
 var ErrWorkspaceFull = errors.New("the workspace has reached its limit of tunnels at this replica of the hub")
 
-// Bounds limit the resources that members use in one replica.
+// Bounds limits the resources that members use on one replica.
 type Bounds struct {
 	// ClusterTunnels is the maximum number of tunnels per Cluster. Opening another tunnel closes the oldest one.
 	ClusterTunnels int
@@ -34,14 +34,13 @@ func DefaultBounds() Bounds {
 	return Bounds{ClusterTunnels: 12, WorkspaceTunnels: 4000}
 }
 
-// How long rejected agents have to wait, and how often rejections are reported.
 const (
 	// tooFastPause is how long a Cluster is prevented from opening tunnels after its agent has sent too much data.
 	tooFastPause = time.Minute
 	// fullPause is how long an agent waits before it retries when its workspace is full.
 	fullPause = 30 * time.Second
-	// refusalPause is the minimum time between two reported rejections of the same Cluster. Without it, a client whose
-	// token has already been used could cause a status update with every attempt.
+	// refusalPause is the minimum time between two reported rejections of the same Cluster. Without this limit, a
+	// client whose token has already been used could cause a status update on every attempt.
 	refusalPause = time.Minute
 )
 
@@ -70,8 +69,8 @@ func (a *Admission) OnRefused(f func(name types.NamespacedName, reason, message 
 	a.refused = append(a.refused, f)
 }
 
-// Admit returns nil if a member can open a tunnel now. Otherwise it returns the reason and how long the member should
-// wait.
+// Admit returns nil if the member can open a tunnel now. Otherwise, it returns the reason for the rejection and how
+// long the member should wait.
 func (a *Admission) Admit(name types.NamespacedName) (time.Duration, error) {
 	a.table.mu.Lock()
 	wait, err := a.admitLocked(name)
@@ -95,8 +94,8 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend closes the member's tunnels to this replica because its agent is sending too much. The argument "what" says
-// what the agent sends too much of, for example "reports". The member cannot open another tunnel for a minute.
+// suspend closes the member's tunnels to this replica because its agent is sending too much data. The argument "what"
+// names the kind of data, for example "reports". The member cannot open another tunnel for a minute.
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()
 	m := a.table.memberLocked(name)
@@ -133,16 +132,17 @@ func (a *Admission) Refused(name types.NamespacedName, reason, message string) (
 	return true
 }
 
-// Unproven records that a client that named a member without any proof was rejected, and reports whether it notified
-// the listeners. Because any client can cause this, the rejection is recorded only while the member is not connected.
-// It never replaces the rejection of a client that had proof, or an earlier rejection of the same kind.
+// Unproven records the rejection of a client that named a member but presented no proof, and reports whether it
+// notified the listeners. Any client can cause such a rejection, so it is recorded only while the member is not
+// connected. It never replaces the rejection of a client that presented proof, or an earlier rejection of the same
+// kind.
 func (a *Admission) Unproven(name types.NamespacedName, reason, message string) (notified bool) {
 	a.table.mu.Lock()
 	m, now := a.table.memberLocked(name), a.table.now()
 	connected := m.connected()
 	standing := m.refusal != nil && now.Sub(m.refusal.At) < RefusalMemory
 	if connected || standing {
-		if !connected && m.refusal.Unproven { // it continues
+		if !connected && m.refusal.Unproven { // prolong the earlier rejection
 			m.refusal = &Rejection{Reason: m.refusal.Reason, Message: m.refusal.Message, At: now, Unproven: true}
 		}
 		a.table.dropLocked(name, m)
@@ -156,8 +156,8 @@ func (a *Admission) Unproven(name types.NamespacedName, reason, message string) 
 	return true
 }
 
-// outweighs reports whether this rejection takes precedence over another, because its client had proof or because it is
-// newer.
+// outweighs reports whether f takes precedence over other. The rejection of a client that presented proof takes
+// precedence over the rejection of a client that did not. Otherwise, the newer rejection takes precedence.
 func (f *Rejection) outweighs(other *Rejection) bool {
 	if other == nil || f.Unproven != other.Unproven {
 		return other == nil || other.Unproven
@@ -178,8 +178,8 @@ func (a *Admission) turnAway(name types.NamespacedName, reason, message string) 
 	}
 }
 
-// surplusLocked returns the oldest tunnel if the member has more than most tunnels. Tunnels that are already closing do
-// not count.
+// surplusLocked returns the member's oldest tunnel if the member has more than the given number of tunnels. Tunnels
+// that are already closing do not count.
 func (m *member) surplusLocked(most int) *session {
 	var oldest *session
 	open := 0

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// callTimeout is the timeout for one call to an agent. A call causes little work, but the agent may have to wait
-	// until it becomes the leader.
+	// callTimeout is the timeout for one call to an agent. Handling a call takes little time, but the agent may first
+	// have to wait until it becomes the leader.
 	callTimeout = 20 * time.Second
 	// CallPause is how long the result of a call is reused before the same call is made again.
 	CallPause = time.Minute
@@ -49,7 +49,6 @@ type Calls struct {
 	notices    *Notices
 }
 
-// agentRequest is the request that a call sends to an agent.
 type agentRequest struct {
 	method, path string
 	query        url.Values // ignored when calls are compared
@@ -57,7 +56,6 @@ type agentRequest struct {
 	toLeader     bool       // set if only the leading agent can handle the request
 }
 
-// target returns the path and the query.
 func (a agentRequest) target() string {
 	if len(a.query) == 0 {
 		return a.path
@@ -75,10 +73,10 @@ func (c *Calls) StartSettings(name types.NamespacedName, settings protocol.Setti
 	return c.start(name, settings.Digest(), agentRequest{method: http.MethodPut, path: protocol.PathSettings, body: body})
 }
 
-// StartDeployment sends a member's agent its Deployment, as JSON, in the background, unless the same call is still
-// running or ended less than CallPause ago. It returns the state of the call. Once the call has succeeded, the agent
-// has stored the Deployment, and its report contains the outcome. A *ResponseError with code 422 means that the agent
-// will never accept this Deployment.
+// StartDeployment sends the JSON of an agent's Deployment to the agent in the background, unless the same call is
+// still running or ended less than CallPause ago. It returns the state of the call. Once the call has succeeded, the
+// agent has stored the Deployment, and its report contains the outcome. A *ResponseError with code 422 means that the
+// agent will never accept this Deployment.
 func (c *Calls) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
 	return c.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
@@ -108,9 +106,9 @@ func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstru
 	return c.start(name, give.Version, ask)
 }
 
-// StartUninstall asks a member's agent to remove itself, in the background, unless the same call is still running or
-// ended less than CallPause ago. It returns the state of the call. The call goes to the leading agent, because only the
-// leading agent removes the delivered objects.
+// StartUninstall sends a request to a member's agent in the background, asking the agent to uninstall itself, unless
+// the same call is still running or ended less than CallPause ago. It returns the state of the call. The request is
+// sent to the leading agent, because only the leading agent removes the delivered objects.
 func (c *Calls) StartUninstall(name types.NamespacedName) Call {
 	return c.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }

@@ -29,13 +29,15 @@ const (
 	// examineEvery is the interval at which the hub queries the agents of a member whose identity may be shared by two
 	// clusters.
 	examineEvery = 5 * time.Second
-	// askTimeout is the timeout for one query, because a stopped process does not respond.
+	// askTimeout is the timeout for one query. A process that has been suspended accepts the query but never
+	// responds.
 	askTimeout = 5 * time.Second
-	// cloneGone is how long all agents must agree before the member counts as one cluster again. It equals the duration
-	// of the agents' Lease, so an agent in the other cluster that merely restarts is back before this time has passed.
+	// cloneGone is how long all agents must agree before the member counts as one cluster again. It equals the
+	// duration of the agents' Lease. If an agent of the other cluster is only restarting, it reconnects within this
+	// time.
 	cloneGone = 15 * time.Second
-	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. If the agent
-	// hangs, its tunnel is closed sooner.
+	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. If the leader's
+	// process hangs, its tunnel is closed sooner.
 	doubtLimit = 30 * time.Second
 	// maxExamined is the maximum number of agents that are queried.
 	maxExamined = 8
@@ -47,7 +49,7 @@ type Clones struct {
 	Agents []string
 }
 
-// examination queries a member's agents for the leadership term that they see. It is guarded by table.mu.
+// examination holds the result of querying a member's agents for their leadership terms. It is guarded by table.mu.
 type examination struct {
 	found *Clones   // nil as long as there is no proof of two clusters
 	last  time.Time // when the agents last disagreed
@@ -109,7 +111,7 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	switch {
 	case proven:
 		e.last = now
-		// As long as both agents are connected, their names are kept, so that the status does not change either.
+		// While both agents stay connected, their names are kept so that the status does not change.
 		if e.found == nil || !connected(e.found.Agents[0]) || !connected(e.found.Agents[1]) {
 			e.found = &Clones{Agents: []string{min(a, b), max(a, b)}}
 		}
@@ -145,9 +147,9 @@ func (m *member) leaders() int {
 	return count
 }
 
-// leaders tracks which of a member's agents claim to be the leader. Exactly one of them should. If two agents do, it
-// determines whether two clusters share the member's identity. If none does for LeaderPatience, it notifies the
-// listeners.
+// leaders tracks which of a member's agents claim to be the leader. Exactly one agent should make this claim. If two
+// agents do, leaders determines whether two clusters share the member's identity. If no agent has done so for
+// LeaderPatience, leaders notifies the listeners.
 type leaders struct {
 	table   *table
 	notices *Notices
@@ -167,7 +169,7 @@ func (l *leaders) examineLocked(name types.NamespacedName) {
 	})
 }
 
-// examine runs one round of queries and reports whether another is needed.
+// examine runs one round of queries and reports whether another round is needed.
 func (l *leaders) examine(name types.NamespacedName, m *member) bool {
 	seen := l.askTerms(name)
 	l.table.mu.Lock()
@@ -189,8 +191,8 @@ func (l *leaders) examine(name types.NamespacedName, m *member) bool {
 	return again
 }
 
-// askTerms queries each of a member's agent processes for the current term, and then queries each of them a second
-// time. It skips processes of older versions, which do not support the query.
+// askTerms queries each of a member's agent processes twice for its current term. It completes the first round of
+// queries before it starts the second. It skips processes of older versions, which do not support the query.
 func (l *leaders) askTerms(name types.NamespacedName) []sighting {
 	ways := l.instances(name)
 	var seen []sighting
@@ -226,7 +228,7 @@ func (l *leaders) askTerm(way route) (string, error) {
 	return protocol.Cut(term.Term, protocol.MaxTerm), nil
 }
 
-// instances returns the newest route to each process of a member's agent, sorted by instance name.
+// instances returns the newest route to each of a member's agent processes, sorted by instance name.
 func (l *leaders) instances(name types.NamespacedName) []route {
 	l.table.mu.Lock()
 	defer l.table.mu.Unlock()
@@ -242,7 +244,6 @@ func (l *leaders) instances(name types.NamespacedName) []route {
 	return routes[:min(len(routes), maxExamined)]
 }
 
-// clones returns the clones that were found, or nil. table.mu must be held.
 func (m *member) clones() *Clones {
 	if m.examination == nil {
 		return nil

@@ -17,7 +17,7 @@ type remoteStream struct {
 	tunnel string // ID
 	stop   context.CancelFunc
 	stream *stream
-	wake   chan struct{} // receives a value when a new attempt is worthwhile
+	wake   chan struct{} // signals that a new attempt may succeed
 }
 
 // Delays before a stream through another replica is reopened.
@@ -26,8 +26,8 @@ const (
 	maxFarPause   = 30 * time.Second
 )
 
-// followFarLocked opens or closes a member's stream through another replica, depending on the replicas at which the
-// tunnels of the member's agents end.
+// followFarLocked opens or closes a member's stream through another replica, depending on where the tunnels of the
+// member's agents end.
 func (s *Followers) followFarLocked(name types.NamespacedName) {
 	m := s.table.members[name]
 	if m == nil {
@@ -95,7 +95,7 @@ func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 			return streamRequest{agent: leads.carrier, subjects: s.following.subjects}, nil
 		})
 		if errors.Is(err, ErrReportEnded) {
-			failures = 0 // the stream ends in this way when the agent gives up its tunnel
+			failures = 0 // an agent ends the stream in this way when it gives up its tunnel
 		}
 		s.table.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
 		if fast := (tooFast{}); errors.As(err, &fast) {

@@ -25,10 +25,10 @@ const (
 type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Tunnels are the tunnels that end at the sending replica, except draining tunnels.
+	// Tunnels are the tunnels that end at the sending replica. Draining tunnels are left out.
 	Tunnels []Peer `json:"tunnels,omitempty"`
-	// Report is the report that the agent sent through the tunnel with the epoch Reported. ReportErr explains why there
-	// is none.
+	// Report is the report that the agent sent through the tunnel whose epoch is Reported. If there is no report,
+	// ReportErr explains why.
 	Report    *protocol.Report `json:"report,omitempty"`
 	ReportErr string           `json:"reportErr,omitempty"`
 	Reported  int64            `json:"reported,omitempty"`
@@ -55,8 +55,8 @@ func (r *Record) empty() bool {
 	return len(r.Tunnels) == 0 && r.Loss == nil && r.Refusal == nil
 }
 
-// Bound shortens a record: strings to 1 KiB, tunnels to the first 16, and the report in the same way as Report.Bound.
-// It removes tunnels that have no ID or belong to another member.
+// Bound limits the size of a record. It truncates strings to 1 KiB, keeps only the first 16 tunnels, and trims the
+// report with Report.Bound. It removes tunnels that have no ID or belong to another member.
 func (r *Record) Bound() {
 	cluster := r.Cluster()
 	r.Tunnels = slices.DeleteFunc(r.Tunnels, func(p Peer) bool {
@@ -77,8 +77,8 @@ func (r *Record) Bound() {
 	}
 }
 
-// notAfter replaces times in the future with now. Such times occur when the other replica's clock is ahead. If they
-// were kept, a caller that waits for some time after a loss would also wait for the difference between the clocks.
+// notAfter replaces times in the future with now. Such times occur when the other replica's clock is ahead.
+// Otherwise, a caller that waits for a fixed time after a loss would also wait for the difference between the clocks.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss
@@ -124,20 +124,22 @@ func (t *table) recordLocked(name types.NamespacedName) Record {
 }
 
 // Replicas sends the state of the members that are connected to this replica to each of the hub's other replicas
-// through a Feed. It also holds the state of the other replicas' members, in one Mirror for each replica.
+// through a Feed. It also holds the state of the members that are connected to other replicas, in one Mirror per
+// replica.
 type Replicas struct {
 	table   *table
 	notices *Notices
 }
 
-// Feed reports the changes on this replica. Even if its reader is slow, it holds each member's name at most once.
+// Feed reports which members have changed on this replica. It holds each member's name at most once, no matter how
+// slowly the names are read.
 type Feed struct {
 	notices *Notices
 	wake    chan struct{}
-	dirty   map[types.NamespacedName]struct{} // table.mu guards it
+	dirty   map[types.NamespacedName]struct{} // guarded by table.mu
 }
 
-// Feed returns a feed that starts with all members. Call Close to end it.
+// Feed returns a new feed, which first reports all members. The caller must close it.
 func (r *Replicas) Feed() *Feed {
 	f := &Feed{notices: r.notices, wake: make(chan struct{}, 1), dirty: map[types.NamespacedName]struct{}{}}
 	r.table.mu.Lock()
@@ -154,8 +156,7 @@ func (r *Replicas) Feed() *Feed {
 // Wake returns a channel that receives a value when Take may have something to return.
 func (f *Feed) Wake() <-chan struct{} { return f.wake }
 
-// Take returns the current state of at most n members that have changed since they were last taken. It returns none if
-// no member has changed.
+// Take returns the current state of at most n members that have changed since Take last returned them.
 func (f *Feed) Take(n int) []Record {
 	f.notices.table.mu.Lock()
 	defer f.notices.table.mu.Unlock()
@@ -177,9 +178,9 @@ func (f *Feed) Close() {
 	delete(f.notices.feeds, f)
 }
 
-// notifyFeedsLocked records that a member has changed on this replica. When the registry closes, the end of its tunnels
-// is not reported, because agents connect to another replica before the other replicas notice that this replica is
-// gone.
+// notifyFeedsLocked records that a member has changed on this replica. When the registry closes, it does not record
+// the end of the tunnels, because agents connect to another replica before the other replicas notice that this
+// replica is gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	if n.table.closed {
 		return

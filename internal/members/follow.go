@@ -18,13 +18,14 @@ import (
 type Follower[E any] interface {
 	// Synced is called with the complete state of a member's agent.
 	Synced(member types.NamespacedName, all []E)
-	// Event is called with each change that follows.
+	// Event is called with each change after that state.
 	Event(member types.NamespacedName, event E)
 	// Stopped is called when the member is no longer followed. Changes may be missed until the next call to Synced.
 	Stopped(member types.NamespacedName)
 }
 
-// Followers reads the events that agents send, and passes them to the followers of the leading replica by subject.
+// Followers reads the events that agents send. On the leading replica, it passes each event to the Follower of the
+// event's subject.
 type Followers struct {
 	table     *table
 	admission *Admission
@@ -33,14 +34,14 @@ type Followers struct {
 
 // following holds the subjects that the leading replica follows for all members.
 type following struct {
-	leading  bool     // table.mu guards leading and subjects
+	leading  bool     // leading and subjects are guarded by table.mu
 	subjects []string // subjects with a follower
 	sets     topic[*protocol.SetEvent]
 	plans    topic[*protocol.PlanEvent]
 }
 
-// topic is a subject and its follower. If a member has several tunnels, only the stream that most recently reported
-// everything counts.
+// topic is a subject and its follower. If a member has several tunnels, only the stream that most recently sent the
+// complete state counts.
 type topic[E any] struct {
 	mu       sync.Mutex // guards the following fields; held while the follower is called
 	follower Follower[E]
@@ -68,7 +69,7 @@ func (t *topic[E]) event(s *stream, event E) {
 	}
 }
 
-// stopped records that this stream has ended, and reports whether the stream counted for its member.
+// stopped records that a stream has ended, and reports whether it was the stream that counted for its member.
 func (t *topic[E]) stopped(s *stream) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,14 +81,14 @@ func (t *topic[E]) stopped(s *stream) bool {
 	return true
 }
 
-// FollowSets registers the follower of sets while Lead is running. FollowSets and FollowPlans must be called before
-// Lead.
+// FollowSets registers the follower of sets. The follower is called while Lead is running. FollowSets and FollowPlans
+// must be called before Lead.
 func (s *Followers) FollowSets(f Follower[*protocol.SetEvent]) {
 	s.following.sets.follow(f)
 	s.follow(protocol.SubjectSets)
 }
 
-// FollowPlans registers the follower of plans while Lead is running.
+// FollowPlans registers the follower of plans. The follower is called while Lead is running.
 func (s *Followers) FollowPlans(f Follower[*protocol.PlanEvent]) {
 	s.following.plans.follow(f)
 	s.follow(protocol.SubjectPlans)
@@ -120,8 +121,8 @@ func (s *Followers) Lead(ctx context.Context) error {
 	return nil
 }
 
-// subjectsLocked returns the subjects to request from a member's agent whose tunnel ends at this replica. Hosts have
-// neither sets nor plans of Clusters.
+// subjectsLocked returns the subjects to request from an agent whose tunnel ends at this replica. Host agents send
+// neither sets nor Plans.
 func (s *Followers) subjectsLocked(name types.NamespacedName) []string {
 	subjects := []string{protocol.SubjectReport}
 	if !s.following.leading || isHost(name) {

@@ -20,11 +20,14 @@ var ErrNoLeader = errors.New("none of the agents leads")
 // maxAsked is the maximum number of agents or tunnels to which a request for the leader is sent.
 const maxAsked = 8
 
-// Leading returns a transport to the leading agent of a member, wherever its tunnel ends. It first tries the agent that
-// claims to be the leader in its report. If that agent responds with 421 or cannot be reached, it tries the others one
-// by one. Leading returns ErrNotConnected for a member that is not connected, and ErrClones if two clusters share the
-// member's identity. While the hub does not know whether this is the case, requests fail with ErrUndecided, because a
-// clone must not receive data that is meant for the member. Requests that have a body must have GetBody set.
+// Leading returns a transport to the leading agent of a member, wherever its tunnel ends. The transport first tries
+// the agent whose report claims leadership. If that agent responds with 421 or cannot be reached, the transport tries
+// the other agents one by one.
+//
+// Leading returns ErrNotConnected for a member that is not connected, and ErrClones if two clusters share the
+// member's identity. Requests fail with ErrUndecided while the hub does not yet know whether two clusters share the
+// identity, because a clone must not receive data that is meant for the member. Requests that have a body must have
+// GetBody set.
 func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -34,7 +37,7 @@ func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, erro
 	return leading{transports: t, name: name}, nil
 }
 
-// leading sends each request to the agent of one member that is the leader at that moment.
+// leading sends each request to the agent that is the member's leader at that moment.
 type leading struct {
 	transports *Transports
 	name       types.NamespacedName
@@ -108,7 +111,7 @@ func (t *Transports) leader(name types.NamespacedName, tried []string) (found ro
 	return found, kin, nil
 }
 
-// of returns the routes that lead to one agent process.
+// of returns the routes to one agent process.
 func of(routes []route, instance string) []route {
 	return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
 }

@@ -17,22 +17,22 @@ import (
 // ErrTooFast is returned when a stream is ended because its agent sends faster than the hub allows.
 var ErrTooFast = errors.New("the agent sends faster than the hub allows")
 
-// lines reads the lines that an agent sends. It resembles bufio.Scanner, but releases the memory of a long line,
-// because each of thousands of members may send one.
+// lines reads an agent's output line by line. Unlike bufio.Scanner, it releases the memory of a long line after use,
+// because thousands of members may each send a long line.
 type lines struct {
 	reader *bufio.Reader
 	most   int
-	long   []byte // the part that was read so far of a line longer than the reader's buffer
+	long   []byte // the start of a line that is longer than the reader's buffer
 	line   []byte
 	err    error
 }
 
-// newLines returns a reader of lines of up to most bytes each. The reader has a buffer of usual bytes.
+// newLines returns a line reader with a buffer of usual bytes. A line may be up to most bytes long.
 func newLines(r io.Reader, usual, most int) *lines {
 	return &lines{reader: bufio.NewReaderSize(r, usual), most: most}
 }
 
-// Scan reads the next line and reports whether there was one. A final line without a line break counts as well.
+// Scan reads the next line and reports whether there was one. The last line does not have to end with a line break.
 func (l *lines) Scan() bool {
 	l.line, l.long = nil, nil
 	for l.err == nil {
@@ -56,10 +56,10 @@ func (l *lines) Scan() bool {
 	return false
 }
 
-// Bytes returns the line that Scan has read. It is valid until the next call of Scan.
+// Bytes returns the line that Scan has read. It is valid until the next call to Scan.
 func (l *lines) Bytes() []byte { return l.line }
 
-// Err returns why there are no more lines. It returns nil at the end of the input.
+// Err returns the error that stopped Scan. It returns nil at the end of the input.
 func (l *lines) Err() error {
 	if errors.Is(l.err, io.EOF) {
 		return nil
@@ -67,15 +67,15 @@ func (l *lines) Err() error {
 	return l.err
 }
 
-// pace limits how fast the lines of one stream are read. An agent that sends faster is held back by the stream's flow
-// control window. Holding an agent back costs memory, so it is done only for a limited time.
+// pace limits how fast the lines of one stream are read. If an agent sends faster, the stream's flow control window
+// holds it back. Holding an agent back costs memory, so it is done only for a limited time.
 type pace struct {
 	limiter *rate.Limiter
 	behind  time.Time // when the agent started to be held back continuously; zero if it is not held back
 }
 
-// newPace returns a pace that uses a limiter's rate. Several streams can share a limiter. It holds an agent back for at
-// most maxAhead.
+// newPace returns a pace that uses a limiter's rate. Several streams can share a limiter. The pace holds an agent
+// back for at most maxAhead.
 func newPace(limiter *rate.Limiter) *pace { return &pace{limiter: limiter} }
 
 // wait returns nil when a line that costs n can be processed, ErrTooFast if the agent has exceeded the rate for too

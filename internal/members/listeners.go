@@ -5,17 +5,17 @@ package members
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Notices informs other replicas and listeners when a member has changed.
+// Notices informs other replicas and listeners when a member changes.
 type Notices struct {
 	table *table
-	// first are functions that are called before the listeners when a member has changed, with table.mu held.
+	// first lists functions that are called with table.mu held, before the listeners, when a member changes.
 	first []func(name types.NamespacedName)
 	// The following fields are guarded by table.mu.
 	feeds     map[*Feed]struct{}
 	listeners listeners
 }
 
-// listeners holds the functions to call when a member changes. table.mu guards them.
+// listeners holds the functions to call when a member changes. It is guarded by table.mu.
 type listeners struct {
 	clusters, hosts heard
 	tokens          []func(Peer)
@@ -35,8 +35,8 @@ func (l *listeners) of(name types.NamespacedName) *heard {
 	return &l.clusters
 }
 
-// OnChange registers a function that is called after each change to a Cluster on any replica. Changes are that the
-// Cluster has connected, was lost or was refused, or that its agent has sent a report. f must not block.
+// OnChange registers a function that is called after each change to a Cluster on any replica. A Cluster changes when
+// it connects, is lost or is refused, and when its agent sends a report. f must not block.
 func (n *Notices) OnChange(f func(types.NamespacedName)) {
 	register(n, &n.listeners.clusters.changed, f)
 }
@@ -65,14 +65,13 @@ func (n *Notices) OnToken(f func(Peer)) {
 	register(n, &n.listeners.tokens, f)
 }
 
-// register adds a function to a list of listeners.
 func register[F any](n *Notices, list *[]F, f F) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	*list = append(*list, f)
 }
 
-// changed notifies feeds and listeners of a change on this replica.
+// changed notifies feeds and listeners that a member has changed on this replica.
 func (n *Notices) changed(name types.NamespacedName) {
 	n.table.mu.Lock()
 	n.notifyFeedsLocked(name)
@@ -80,7 +79,7 @@ func (n *Notices) changed(name types.NamespacedName) {
 	n.notify(name)
 }
 
-// notify notifies listeners of a change on any replica.
+// notify notifies listeners that members have changed on any replica.
 func (n *Notices) notify(names ...types.NamespacedName) {
 	n.table.mu.Lock()
 	clusters, hosts := n.listeners.clusters.changed, n.listeners.hosts.changed

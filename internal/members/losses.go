@@ -8,8 +8,8 @@ import "time"
 const (
 	// admittedPerSecond is the number of agents that a hub on two cores admits per second. See internal/server/pace.go.
 	admittedPerSecond = 400
-	// manyTime is the queue length above which losses count as many. It is measured in the time that the hub takes to
-	// readmit the agents.
+	// manyTime is the queue length above which losses count as many. The length is expressed as the time that the hub
+	// takes to readmit the agents in the queue.
 	manyTime = time.Second
 )
 
@@ -22,14 +22,13 @@ func AdmissionTime(agents int) time.Duration {
 	return time.Duration(agents) * time.Second / admittedPerSecond
 }
 
-// losses distinguishes the loss of a few members from the loss of many members at the same time. Many are lost when
-// something fails between them and the hub, and most of them reconnect. How soon each one reconnects depends on the
-// rate at which the hub admits them. Until it has reconnected, its absence does not indicate a problem with that
-// member.
+// losses distinguishes the loss of a few members from the loss of many members at the same time. Many members are
+// lost at once when something fails between them and the hub. Most of them reconnect, at the rate at which the hub
+// admits them. Until a lost member has reconnected, its absence does not indicate a problem with that member.
 //
-// It is a virtual queue, as in the generic cell rate algorithm: a lost member joins the queue, a member that reconnects
-// leaves it, and the hub serves admittedPerSecond. A single member that keeps reconnecting therefore does not look like
-// many members. It is guarded by table.mu.
+// losses is a virtual queue, as in the generic cell rate algorithm: a lost member joins the queue, a member that
+// reconnects leaves the queue, and the hub serves admittedPerSecond. A single member that keeps reconnecting
+// therefore does not look like many members. losses is guarded by table.mu.
 type losses struct {
 	admitted time.Time // when the queue will be empty
 	// many is the time at which the queue was expected to be empty, as of the latest loss of a member that was one of

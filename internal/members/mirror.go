@@ -13,11 +13,11 @@ import (
 
 // Mirror holds the most recently reported state of another replica's members. Its owner calls Begin, and then Update
 // and Complete as reports arrive. When the replica cannot be reached, the owner calls Detach, and then either Begin
-// again or Close. Its methods must not be called concurrently.
+// again or Close. The methods of a Mirror must not be called concurrently.
 type Mirror struct {
 	table   *table
 	notices *Notices
-	replica string // its name in logs
+	replica string // the replica's name in logs
 
 	// The following fields are guarded by table.mu.
 	via      func(Peer) http.RoundTripper // nil while the replica is unreachable
@@ -127,7 +127,7 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 		member.remote = slices.Delete(member.remote, i, i+1)
 	}
 	switch now := member.connected(); {
-	case member.forgotten: // its Cluster was deleted
+	case member.forgotten: // the Cluster was deleted
 	case connected && !now:
 		m.table.losses.lost(m.table.now())
 	case !now && !lost && record != nil && record.recent(m.table.now()):
@@ -187,7 +187,7 @@ func (m *Mirror) Detach() {
 	m.detached = m.table.now()
 }
 
-// Close records that the replica is gone. Members of this replica that have no tunnel elsewhere are lost.
+// Close records that the mirrored replica is gone. Its members that have no tunnel elsewhere are lost.
 func (m *Mirror) Close() {
 	var names []types.NamespacedName
 	m.table.mu.Lock()
@@ -222,7 +222,7 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	m.setLocked(name, nil)
 }
 
-// Error returns the cause of the loss as the other replica reported it.
+// Error returns the cause of the loss, as reported by the other replica.
 func (l *Loss) Error() string { return l.Because }
 
 // Is reports whether target is ErrReportEnded and the agent disconnected on its own initiative. It is used by

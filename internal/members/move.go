@@ -22,7 +22,7 @@ import (
 
 // Timing of moves.
 const (
-	// movesPerCore is the number of agents per second and core that are asked to move. Each of them causes a TLS
+	// movesPerCore is the number of agents that are asked to move per second and core. Each move causes a TLS
 	// handshake with another replica, and a replica performs only a limited number of handshakes at a time.
 	movesPerCore = 200
 	moveBurst    = 50
@@ -38,11 +38,11 @@ const (
 	moveSilence = 10 * time.Second
 )
 
-// Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and to give up the
-// current tunnel. They may continue to use the current tunnel for the duration keep. Move does not ask the agents
-// faster than other replicas can accept them. It returns how many agents have moved and how many have stayed. An agent
-// has stayed if it did not respond, does not support the request, or had not moved when ctx ended or when no agent had
-// moved for 10 s.
+// Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and to give up
+// the current tunnel. The agents may continue to use the current tunnel for the duration keep. Move asks them no
+// faster than the other replicas can accept them. It returns how many agents have moved and how many have stayed. An
+// agent has stayed if it did not respond, does not support the request, or had not moved when ctx ended or when no
+// agent had moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
@@ -55,7 +55,7 @@ func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed i
 		if limiter.Wait(ctx) != nil {
 			break
 		}
-		silence.Reset(moveSilence) // starts when the agent is asked
+		silence.Reset(moveSilence) // the period starts when the agent is asked
 		asking.Go(func() {
 			if err := s.askToMove(ctx, keep); err != nil {
 				t.table.log.V(1).Info("agent does not move", "cluster", s.peer.Name(), "cause", err.Error())
@@ -127,7 +127,7 @@ func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil && request.IsWatch(r) && strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/") {
 		request.EndWatchOrFailure(l.going, response, func(error) bool { return l.broken() })
 	}
-	return response, err // the errors of a transport are not wrapped
+	return response, err // a transport's errors are returned unwrapped
 }
 
 // broken reports whether the tunnel has ended. In that case, a watch that is between two events ends as if its API

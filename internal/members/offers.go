@@ -10,22 +10,22 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits on the complete reports about a subject that are still being received, in all of one member's streams
-// together. A member may have twelve tunnels, each report is held in memory until it is complete, and the agent may be
-// malicious. An agent that moves sends complete reports through two tunnels at once.
+// Limits on complete reports that have not been fully received. The limits apply to all streams of one member
+// together. They are needed because a member may have twelve tunnels, each report is held in memory until it is
+// complete, and the agent may be malicious. An agent that moves sends complete reports through two tunnels at once.
 const (
 	maxOffered = 2 * (maxSets + maxPlans)          // bytes at once
 	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes per second
 )
 
-// Limits on all other lines of one member's streams together. A line costs one unit, plus one unit per KiB, because
-// decoding 64 KiB can take 10 ms of CPU time.
+// Limits on all other lines. The limits apply to all streams of one member together. A line costs one unit, plus one
+// unit per KiB, because decoding 64 KiB can take 10 ms of CPU time.
 const (
 	lineRate, lineBurst = 400, 10_000
 	lineUnit            = 1 << 10
 )
 
-// reportBytes counts the bytes of unfinished complete reports across all streams of a member.
+// reportBytes counts the bytes of complete reports that are still being received, across all streams of a member.
 type reportBytes struct {
 	pace  *rate.Limiter
 	lines *rate.Limiter // limits all other lines

@@ -22,23 +22,25 @@ var ErrNotConnected = errors.New("not connected")
 
 // Reasons why the hub ends a tunnel.
 var (
-	// ErrRevoked closes the tunnels of an agent that no longer belongs to the Cluster.
+	// ErrRevoked is the reason for closing the tunnels of an agent that no longer belongs to the Cluster.
 	ErrRevoked = errors.New("the agent is no longer the cluster's agent")
-	// ErrTooManyTunnels closes the oldest tunnel of a member that has more tunnels than Bounds allow.
+	// ErrTooManyTunnels is the reason for closing the oldest tunnel of a member that has more tunnels than Bounds
+	// allows.
 	ErrTooManyTunnels = errors.New("too many tunnels of one member")
-	// ErrReportEnded closes a tunnel whose agent has ended its report. An agent does this before it stops.
+	// ErrReportEnded is the reason for closing a tunnel after the agent has ended its report. An agent does this
+	// before it stops.
 	ErrReportEnded = errors.New("the agent ended its report")
-	// ErrReportMalformed closes a tunnel whose agent has sent an undecodable report.
+	// ErrReportMalformed is the reason for closing a tunnel whose agent has sent an undecodable report.
 	ErrReportMalformed = errors.New("the agent's report cannot be decoded")
-	// ErrReplayed closes a tunnel whose connect token had already been used with another replica.
+	// ErrReplayed is the reason for closing a tunnel whose connect token had already been used with another replica.
 	ErrReplayed = errors.New("the connect token was already used at another replica of the hub")
 )
 
 // ErrReplicaGone is the cause of a member's loss when the replica at which its tunnel ended is gone.
 var ErrReplicaGone = errors.New("the replica of the hub that held the tunnel is gone")
 
-// drainTimeout is how long the requests of a disconnecting agent may continue, including shells. The agent itself gives
-// them less time when it stops.
+// drainTimeout is how long requests to a disconnecting agent, including shells, may continue. An agent that stops
+// allows them less time.
 const drainTimeout = time.Hour
 
 // RefusalMemory is how long a rejection is shown after its last occurrence. Rejected agents retry within five minutes.
@@ -61,7 +63,7 @@ type Session interface {
 type Peer struct {
 	// Cluster is the Cluster to which the agent has proved to belong.
 	Cluster protocol.ClusterRef `json:"cluster"`
-	// Key is the ID of the key with which the agent proved this. It has the form that registration.KeyID returns.
+	// Key is the ID of the key that proved the agent's identity, as returned by registration.KeyID.
 	Key string `json:"key"`
 	// Instance distinguishes the agent's process from the other processes of its cluster. It is empty if the agent does
 	// not send a name.
@@ -74,11 +76,10 @@ type Peer struct {
 	Leads bool `json:"leads,omitempty"`
 	// TokenID is the ID of the connect token that opened the tunnel. The same token must not open another tunnel.
 	TokenID string `json:"tokenID,omitempty"`
-	// ID is the ID of the tunnel. Registry.Add generates it.
+	// ID is the ID of the tunnel. Registry.Add sets it.
 	ID string `json:"id"`
 	// Epoch orders tunnels. It is the time at which the replica accepted the tunnel, in nanoseconds of its clock, but
-	// always later than the epochs of all tunnels of the Cluster that the replica knew about. Registry.Add generates
-	// it.
+	// always later than the epochs of all tunnels of the Cluster that the replica knew about. Registry.Add sets it.
 	Epoch int64 `json:"epoch"`
 }
 
@@ -98,9 +99,9 @@ type Rejection struct {
 	Unproven bool `json:"unproven,omitempty"`
 }
 
-// Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It has one
-// part for each subject. The parts share one table and its lock. Functions should accept only the parts that they need.
-// Use New to create a Registry. All methods can be called concurrently.
+// Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It consists
+// of parts, one per subject, which share one table and its lock. A function should accept only the parts that it
+// needs. Use New to create a Registry. All methods can be called concurrently.
 type Registry struct {
 	*Tunnels
 	*Admission

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// maxReplay is the maximum number of bytes of a request body that are kept until the response arrives, in case the body
-// has to be sent again.
+// maxReplay is the maximum number of bytes of a request body that are kept in case the request has to be sent again.
+// They are kept until the response arrives.
 const maxReplay = 64 << 10
 
 // errSpoilt is returned when a body cannot be sent again, because too much of it has been read.
@@ -23,10 +23,11 @@ var errSpoilt = errors.New("the body cannot be sent again")
 type replay struct {
 	body    io.ReadCloser
 	current *attempt
-	// contains a token while no attempt is reading body; only the holder of the token may use record and at
+	// contains a token while no attempt is reading body; only an attempt that has taken the token may use record and
+	// at
 	reading chan struct{}
 	record  []byte      // the bytes that were read so far
-	spoiler *attempt    // the attempt that has read more than can be replayed
+	spoiler *attempt    // the attempt that has read more bytes than can be kept
 	spoilt  atomic.Bool // set if there is a spoiler
 
 	mu        sync.Mutex // guards the fields below
@@ -88,7 +89,7 @@ func (p *replay) discard() {
 	}
 }
 
-// attempt is the body of one attempt, as the transport sees it.
+// attempt is the request body as the transport sees it during one attempt.
 type attempt struct {
 	*replay
 	at   int         // the number of bytes of record that this attempt has read
@@ -96,7 +97,7 @@ type attempt struct {
 }
 
 // Read first returns the bytes that earlier attempts have read, and then the rest of the body. If an attempt is
-// abandoned while it is reading, the bytes that it reads are kept for the next attempt.
+// abandoned during a read, the bytes are kept for the next attempt.
 func (a *attempt) Read(p []byte) (int, error) {
 	<-a.reading
 	defer func() { a.reading <- struct{}{} }()
@@ -112,10 +113,10 @@ func (a *attempt) Read(p []byte) (int, error) {
 	}
 	n, err := a.body.Read(p)
 	a.keep(p[:n])
-	return n, err // the errors of a reader are not wrapped
+	return n, err // a reader's errors are returned unwrapped
 }
 
-// keep stores bytes that may be needed again. The caller must hold the token from reading.
+// keep stores bytes that may be needed again. The caller must have taken the token from reading.
 func (a *attempt) keep(p []byte) {
 	a.mu.Lock()
 	committed := a.committed
@@ -142,5 +143,5 @@ func (a *attempt) Close() error {
 	if !last {
 		return nil
 	}
-	return a.body.Close() // it is the same body
+	return a.body.Close() // a.body is the wrapped body
 }

@@ -66,7 +66,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 // errNoReport is returned for an agent that does not send reports.
 var errNoReport = errors.New("the agent does not report")
 
-// readReports reads reports and events from a session's agent. It returns the errors of stream.read.
+// readReports reads reports and events from a session's agent. It returns the error from stream.read.
 func (t *Tunnels) readReports(ctx context.Context, s *session) error {
 	inbox := newLatestReports(func(report *protocol.Report) { t.setReport(s, report, nil) })
 	defer inbox.close()
@@ -85,11 +85,10 @@ type latestReports struct {
 
 	mu     sync.Mutex // guards the following fields
 	newest *protocol.Report
-	timer  *time.Timer // runs while newest is waiting
+	timer  *time.Timer // running while newest is waiting to be published
 	closed bool
 }
 
-// newLatestReports returns a latestReports that publishes reports by calling show.
 func newLatestReports(show func(*protocol.Report)) *latestReports {
 	return &latestReports{show: show, pace: rate.NewLimiter(reportsPerSecond, reportBurst)}
 }
@@ -108,7 +107,6 @@ func (i *latestReports) put(report *protocol.Report) {
 	i.newest = report
 }
 
-// flush publishes the report that has been waiting.
 func (i *latestReports) flush() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -118,7 +116,6 @@ func (i *latestReports) flush() {
 	i.newest = nil
 }
 
-// close stops publishing.
 func (i *latestReports) close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -18,12 +18,12 @@ type route struct {
 	carrier   http.RoundTripper // nil if that replica cannot be reached
 }
 
-// best returns the best route for a request that could not be sent on the routes in tried. It returns false if there is
-// no such route.
+// best returns the best route whose ID is not in tried, which lists the routes on which the request could not be
+// sent. It returns false if there is no such route.
 //
-// Only the newest tunnel of each agent process counts, no matter where it ends, because the agent will soon close its
-// older tunnels. Pods of the agent's Deployment are preferred to node agents. Otherwise, a tunnel that ends at this
-// replica is preferred, and then the newest tunnel.
+// Only the newest tunnel of each agent process counts, no matter where the tunnel ends, because the agent will soon
+// close its older tunnels. Pods of the agent's Deployment are preferred to node agents. Among these, tunnels that end
+// at this replica are preferred, and then the newest tunnel.
 func best(routes []route, tried []string) (route, bool) {
 	usable := slices.DeleteFunc(routes, func(r route) bool { return r.carrier == nil || slices.Contains(tried, r.id) })
 	var found *route

@@ -32,10 +32,11 @@ type State struct {
 	// Left is true if the last tunnel ended because the agent disconnected, either to stop or to move to another
 	// replica.
 	Left bool
-	// NoLeader is the time since which none of the connected replicas of the agent has been the leader. It is zero if
-	// one of them is the leader, or if none has been the leader for less than LeaderPatience.
+	// NoLeader is the start of the current period without a leader among the member's connected agents. It is zero if
+	// one of them is the leader, or if the period is still shorter than LeaderPatience.
 	NoLeader time.Time
-	// Clones are the two clusters that share the member's identity. It is nil unless two clusters were found.
+	// Clones identifies the two clusters that share the member's identity. It is nil if no such clusters have been
+	// found.
 	Clones *Clones
 	// Refusal is the latest rejection within RefusalMemory, or nil if there was none.
 	Refusal *Rejection

@@ -23,29 +23,29 @@ import (
 // Limits on the events that an agent sends in addition to its reports. Events are kept in memory and trigger
 // reconciles, and the agent may be malicious.
 const (
-	// maxSets and maxPlans limit the size of a complete report about a subject, in bytes. An event counts as the size
-	// of its
-	// line plus eventCost, the overhead of an event in memory and in a queue. Without eventCost, half a million of the
-	// shortest lines would stay below the limit.
+	// maxSets and maxPlans limit the size of a complete report about a subject, in bytes. The size of an event is the
+	// size of its line plus eventCost, the overhead of an event in memory and in a queue. Without eventCost, half a
+	// million of the shortest lines would stay below the limit.
 	maxSets, maxPlans = 16 << 20, 4 << 20
 	eventCost         = 512
-	// setRate and planRate limit the changes that are read per second. setBurst and planBurst are the bursts.
+	// setRate and planRate limit how many changes are read per second. setBurst and planBurst are the corresponding
+	// bursts.
 	setRate, setBurst   = 200, 5000
 	planRate, planBurst = 20, 500
 	// maxAhead is how long an agent may exceed these rates.
 	maxAhead = 10 * time.Second
-	// An agent reports everything when it becomes the leader, and the Lease allows a change of leader only once every
-	// few seconds.
+	// wholeEvery and wholeBurst limit complete reports. An agent sends a complete report when it becomes the leader,
+	// and the Lease allows a change of leader only once every few seconds.
 	wholeEvery, wholeBurst = 10 * time.Second, 10
 )
 
 // usualLine is the size in bytes of each stream's line buffer. The buffer grows for longer lines.
 const usualLine = 128
 
-// errRestart cancels a request so that its stream can be reopened.
+// errRestart is the cause of canceling a request in order to reopen its stream.
 var errRestart = errors.New("the stream is opened again")
 
-// tooFast is an ErrTooFast that also names the subject about which the agent sends too much.
+// tooFast is an ErrTooFast that also names the kind of data that the agent sends too fast.
 type tooFast struct{ what string }
 
 // Error implements error.
@@ -64,10 +64,9 @@ type stream struct {
 	lines     *pace                  // limits lines outside complete reports; also shared by the member's streams
 	sets      subject[*protocol.SetEvent]
 	plans     subject[*protocol.PlanEvent]
-	restart   context.CancelCauseFunc // nil while no request is open; table.mu guards it
+	restart   context.CancelCauseFunc // nil while no request is open; guarded by table.mu
 }
 
-// newStream returns a stream for one of a member's agents.
 func newStream(all *Followers, name types.NamespacedName, offers *reportBytes) *stream {
 	s := &stream{
 		followers: all, name: name, offers: offers, lines: newPace(offers.lines),
@@ -97,14 +96,14 @@ func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) e
 	}
 }
 
-// restartable returns a context that restart cancels.
+// restartable returns a context that is canceled when the stream is restarted.
 func (s *stream) restartable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	opened, cancel := context.WithCancelCause(ctx)
 	s.setRestart(cancel)
 	return opened, cancel
 }
 
-// restarted cancels a context that restartable returned, and reports whether restart had already canceled it.
+// restarted cancels a context from restartable, and reports whether a restart had already canceled it.
 func (s *stream) restarted(opened context.Context, cancel context.CancelCauseFunc) bool {
 	restarted := errors.Is(context.Cause(opened), errRestart)
 	s.setRestart(nil)
@@ -118,9 +117,9 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 	s.restart = cancel
 }
 
-// readOnce reads the lines of one request. One goroutine per member waits in this function. Everything except the
-// waiting is done in other functions, so that the waiting goroutine uses little stack. The garbage collector halves a
-// stack if less than a quarter of it is in use.
+// readOnce reads the lines of one request. It is where one goroutine per member waits, so all other work is done in
+// separate functions to keep the stacks of the waiting goroutines small. The garbage collector halves a stack if less
+// than a quarter of it is in use.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
 	if err != nil {
@@ -166,19 +165,17 @@ func reportEnd(err error) error {
 	}
 }
 
-// line decodes the line that was read, and applies it.
 func (s *stream) line(ctx context.Context, read *lines) error {
 	line := &protocol.Line{}
 	if untrusted.JSON(read.Bytes(), line, untrusted.Large().WithBytes(protocol.MaxLine)) != nil {
 		if err := read.Err(); err != nil {
 			return err // cut off in the middle of the line
 		}
-		return fmt.Errorf("%w: a line is not a report", ErrReportMalformed) // the cause quotes the line
+		return fmt.Errorf("%w: a line is not a report", ErrReportMalformed) // the cause would quote the line
 	}
 	return s.take(ctx, line, len(read.Bytes()))
 }
 
-// take applies a line of size bytes.
 func (s *stream) take(ctx context.Context, line *protocol.Line, size int) error {
 	line.Bound()
 	switch set, plan := line.Set, line.Plan; {
@@ -245,7 +242,6 @@ func (s *subject[E]) begin(asked []string, subject string) {
 	s.asked, s.synced = slices.Contains(asked, subject), false
 }
 
-// take applies an event.
 func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMark) error {
 	switch {
 	case !s.asked:
@@ -280,8 +276,8 @@ func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMar
 	return nil
 }
 
-// stop records that changes may be missed from now on. If another stream of the member has reported everything, stop
-// reopens it to replace this one.
+// stop records that changes may be missed from now on. If another stream of the member has sent the complete state,
+// stop reopens that stream to replace this one.
 func (s *subject[E]) stop(from *stream) {
 	s.drop(from)
 	if s.synced && s.topic.stopped(from) {

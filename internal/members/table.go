@@ -58,7 +58,7 @@ type member struct {
 	refusal   *Rejection
 	lastCall  *agentCall // the latest call, or nil if there is none
 	paused    time.Time  // the member cannot open a tunnel until this time
-	forgotten bool       // set if the member is to be dropped after its last tunnel
+	forgotten bool       // set if the member is dropped when its last tunnel ends
 	vacancy   *vacancy   // nil while one of its agents is the leader
 	// examination is nil unless the hub is querying the agents to determine whether all of them belong to the same
 	// cluster.
@@ -82,7 +82,8 @@ func (t *table) memberLocked(name types.NamespacedName) *member {
 	return m
 }
 
-// dropLocked forgets a member that has no tunnels, if its Cluster is gone or nothing else is known about the member.
+// dropLocked removes a member that has no tunnels from the table, if its Cluster is gone or nothing else is known
+// about it.
 func (t *table) dropLocked(name types.NamespacedName, m *member) {
 	if m.connected() || len(m.draining) > 0 {
 		return
@@ -110,7 +111,7 @@ func (m *member) arrivedLocked() {
 	m.wakeLocked()
 }
 
-// lost reports whether the member has lost a tunnel, as far as any replica knows.
+// lost reports whether any replica knows that the member has lost a tunnel.
 func (m *member) lost() bool {
 	return !m.loss.at.IsZero() || slices.ContainsFunc(m.remote, func(r remote) bool { return r.record.Loss != nil })
 }

@@ -73,7 +73,7 @@ func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripp
 	return newest, nil
 }
 
-// way sends each request to one member through the tunnel that is the best one at that moment.
+// way sends each request to one member through the best tunnel at that moment.
 type way struct {
 	transports *Transports
 	name       types.NamespacedName
@@ -93,7 +93,7 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 		response, err := next.carrier.RoundTrip(body.attach(r))
 		if err == nil || !errors.Is(err, tunnel.ErrNotProcessed) {
 			body.commit()
-			return response, err // the error says what happened, and the caller knows the member
+			return response, err // the error says what happened, and the caller knows the member's name
 		}
 		tried, cause = append(tried, next.id), err
 		if least := time.Now().Add(leastPatience); patience.Before(least) {

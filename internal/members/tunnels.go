@@ -79,8 +79,8 @@ func (t *Tunnels) Add(peer Peer, tunnel Session) {
 }
 
 // opened reports whether another replica has a tunnel that was opened with the same token. When this tunnel was
-// admitted, no other use of the token was known. However, a client that opens two tunnels at the same time can delay
-// one handshake until the other tunnel is known.
+// admitted, the other tunnel may not have been known yet, because a client that opens two tunnels at the same time
+// can delay one of the handshakes.
 func (m *member) opened(with Peer) bool {
 	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
 		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool {

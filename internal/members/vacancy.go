@@ -19,7 +19,7 @@ const LeaderPatience = time.Minute
 type vacancy struct {
 	since time.Time
 	timer *time.Timer
-	long  bool // set once it has lasted for LeaderPatience
+	long  bool // set once the vacancy has lasted for LeaderPatience
 }
 
 // occupied ends the current vacancy, if any.

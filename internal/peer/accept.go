@@ -21,8 +21,9 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// How long the members of an unreachable replica still count as connected. The period ends within ten seconds after the
-// replica was last heard from. It gives the agents that were connected to that replica time to connect to another one.
+// These constants define how long the members of an unreachable replica still count as connected. The period ends
+// within ten seconds after the replica was last heard from. It gives the agents that were connected to that replica
+// time to connect to another one.
 const (
 	grace      = 9500 * time.Millisecond // counted from when the replica was last heard from
 	leastGrace = time.Second
@@ -42,9 +43,9 @@ type peer struct {
 type link struct {
 	session    *tunnel.Session
 	start      time.Time
-	heard      atomic.Int64  // when data last arrived, in nanoseconds after start, so that clock changes do not matter
+	heard      atomic.Int64  // when data last arrived, in nanoseconds after start, which is unaffected by clock changes
 	superseded chan struct{} // closed when there is a newer link
-	down       bool          // Network.mu guards it
+	down       bool          // guarded by Network.mu
 }
 
 // newLink returns a link with the session that open returns. The link records when data last arrived, because the
@@ -58,7 +59,8 @@ func (n *Network) newLink(open func(tunnel.Config) (*tunnel.Session, error)) (*l
 	return l, err
 }
 
-// grace returns how long the peer's members still count as connected after the link has ended.
+// grace returns how long the peer's members still count as connected after the link has ended. The time during which
+// the link was already silent is subtracted.
 func (l *link) grace() time.Duration {
 	return max(leastGrace, grace-(time.Since(l.start)-time.Duration(l.heard.Load())))
 }
@@ -125,8 +127,8 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link the current link of its peer, and closes the previous one. A previous link exists only if the peer
-// has given it up or has two routes to this replica.
+// enter makes a link the current link of its peer, and closes the previous link. There is a previous link only if the
+// peer has given it up or has two routes to this replica.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()
 	p := n.peers[id]

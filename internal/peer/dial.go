@@ -25,16 +25,16 @@ const (
 	selfWait = time.Minute
 )
 
-// dial is an address of a replica. Network.mu guards it.
+// dial is a replica's address and the state of the link to that address. It is guarded by Network.mu.
 type dial struct {
 	address string
-	wanted  bool   // whether the Finder found it most recently
-	self    bool   // whether it is an address of this replica
-	up      bool   // whether there is a link
-	peer    string // the id of the replica at this address; empty until it has requested the members
+	wanted  bool   // whether the address is in the Finder's latest result
+	self    bool   // whether the address belongs to this replica
+	up      bool   // whether there is a link to the address
+	peer    string // the ID of the replica at this address; empty until that replica has requested the members
 }
 
-// found applies the list of the replicas' addresses. A link to an address that is no longer in the list continues,
+// found applies the latest list of replica addresses. A link to an address that is no longer in the list continues,
 // because a replica that is stopping still has tunnels.
 func (n *Network) found(addresses []string) {
 	n.mu.Lock()
@@ -57,8 +57,7 @@ func (n *Network) found(addresses []string) {
 	}
 }
 
-// keep maintains a link with the replica at an address while the address is wanted, and reconnects whenever the link
-// ends.
+// keep maintains a link to an address for as long as wanted returns true. It reconnects whenever the link ends.
 func (n *Network) keep(d *dial) {
 	failures := 0
 	for n.wanted(d) {
@@ -85,7 +84,7 @@ func (n *Network) keep(d *dial) {
 	}
 }
 
-// wanted reports whether an address should still be dialed. If not, it forgets the address.
+// wanted reports whether an address should still be dialed. If not, wanted removes the address.
 func (n *Network) wanted(d *dial) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -105,8 +104,8 @@ func (n *Network) wait(d time.Duration) {
 	}
 }
 
-// offer dials a replica and offers it the members of this replica until the link ends. It reports whether there was a
-// link, and returns the reason why the link ended.
+// offer dials a replica and offers it the members of this replica until the link ends. It reports whether the link
+// was established, and returns the reason why it ended.
 func (n *Network) offer(d *dial) (up bool, err error) {
 	config, err := n.options.TLS()
 	if err != nil {

@@ -75,7 +75,7 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 	}
 }
 
-// addresses returns one address of each replica in the EndpointSlices of the replicas' Service, preferring IPv4. It
+// addresses returns one address for each replica in the EndpointSlices of the replicas' Service, preferring IPv4. It
 // includes replicas that are not ready, because a replica that is stopping still has tunnels.
 func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
 	byReplica := map[string]string{}

@@ -42,10 +42,11 @@ const (
 	hopHeader      = "header"      // the headers of the request are larger than the agent accepts
 )
 
-// maxReason is the maximum length of a failure's message, in bytes.
+// maxReason is the maximum length of an error message from another replica, in bytes.
 const maxReason = 1 << 10
 
-// hop sends requests through a member's tunnel when the tunnel ends at another replica.
+// hop is the transport to a member whose tunnel ends at another replica. It sends the requests to that replica, which
+// forwards them.
 type hop struct {
 	session   *tunnel.Session
 	to        members.Peer
@@ -125,7 +126,7 @@ var _ net.Error = (*failure)(nil)
 // errNoMember is returned for a path that does not identify a member.
 var errNoMember = errors.New("the path names no member")
 
-// target is the member to which a request from a hop is sent, and the path within that member.
+// target is the member to which a request from another replica is forwarded, and the path within that member.
 type target struct {
 	member        types.NamespacedName
 	path, rawPath string
@@ -208,7 +209,7 @@ func newForwarder() *httputil.ReverseProxy {
 		},
 		ErrorHandler: forwardFailed,
 		BufferPool:   &request.Buffers{},
-		ErrorLog:     log.New(io.Discard, "", 0), // the caller notices interrupted responses
+		ErrorLog:     log.New(io.Discard, "", 0), // callers notice interrupted responses themselves
 	}
 }
 
@@ -224,7 +225,7 @@ func (forwardTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.transport.RoundTrip(r) // forwardFailed examines its errors
 }
 
-// forwardFailed responds to the other replica with the reason why there is no response from the member.
+// forwardFailed tells the other replica why there is no response from the member.
 func forwardFailed(w http.ResponseWriter, _ *http.Request, err error) {
 	var network net.Error
 	kind := hopFailed

@@ -40,8 +40,8 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	n.forwarder.ServeHTTP(h, r)
 }
 
-// seat returns a seat for a user's request. The hub's own requests to an agent need no seat, because they must reach a
-// member even if it has no free seats. Members are served round-robin. These seats are separate from the seats for
+// seat returns a seat for a user's request. The hub's own requests to an agent need no seat, because they must reach
+// the member even if no seat is free. Members are served round-robin. These seats are separate from the seats for
 // users who connect to this replica, because otherwise two replicas without free seats would wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
@@ -52,20 +52,20 @@ func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	return n.options.Limiter.Enter(r.Context(), limit.Requester{User: member, Member: member}, request.Of(r, path).Long)
 }
 
-// guard wraps a response so that bytes waiting to be sent are counted.
+// guard wraps a response to count the bytes that are waiting to be sent.
 func (n *Network) guard(w http.ResponseWriter, t *target) *held {
 	h := &held{ResponseWriter: w, control: http.NewResponseController(w)}
 	from := limit.Origin{Workspace: t.member.Namespace, Member: t.member.String(), Window: window}
 	h.flowTo = func(deadline func(time.Time) error) *limit.Flow {
-		// this deadline ends the current write immediately
+		// a deadline in the past ends the current write immediately
 		return n.options.Limiter.Backlog.Flow(from, func() { _ = deadline(time.Unix(1, 0)) })
 	}
 	h.flow = h.flowTo(h.control.SetWriteDeadline)
 	return h
 }
 
-// held is a response whose bytes are counted while a write is waiting for the other replica. It is ended when too many
-// bytes are waiting.
+// held is a response that counts its bytes while a write is waiting for the other replica. If too many bytes are
+// waiting, the response is aborted.
 type held struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -90,7 +90,7 @@ func (h *held) FlushError() error {
 	return h.control.Flush()
 }
 
-// Hijack returns the stream, whose bytes are counted in the same way. It is called for upgrades.
+// Hijack is called for upgrades. It returns a stream whose bytes are counted in the same way.
 func (h *held) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := h.control.Hijack()
 	if err != nil {
@@ -101,7 +101,7 @@ func (h *held) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &heldConn{Conn: conn, flow: h.flow}, buffered, nil
 }
 
-// heldConn is an upgraded stream whose bytes are counted while a write is waiting for the other replica.
+// heldConn is an upgraded stream that counts its bytes while a write is waiting for the other replica.
 type heldConn struct {
 	net.Conn
 	flow *limit.Flow

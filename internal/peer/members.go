@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// pathMembers answers GET with a stream of messages, one JSON object per line. Requests to a member's agent have the
-// prefix "/v1/members/<namespace>/<name>".
+// pathMembers is the path of the members of a replica. The response to a GET request is a stream of messages, one
+// JSON object per line. Requests to a member's agent have the prefix "/v1/members/<namespace>/<name>".
 const pathMembers = "/v1/members"
 
 // queryHosts is set to "true" in a request for members if the requesting replica supports hosts. A replica of the
@@ -30,20 +30,19 @@ const queryHosts = "hosts"
 // Limits on the stream.
 const (
 	maxLine = 256 << 10 // in bytes: room for a report of 64 KiB, which may grow in JSON, and for the rest of a record
-	batch   = 256       // members between two flushes
+	batch   = 256       // members that are sent between two flushes
 )
 
-// message is one line. Exactly one of its fields is set. A reader ignores a line that has no field it knows.
+// message is one line. Exactly one of its fields is set. A reader ignores lines in which it recognizes no field.
 type message struct {
 	// Member contains what the replica knows about one member. It replaces the earlier record for that member.
 	Member *members.Record `json:"member,omitempty"`
-	// Complete reports whether every member has been reported once.
+	// Complete is set once every member has been reported.
 	Complete bool `json:"complete,omitempty"`
 }
 
 var errMalformed = errors.New("a line cannot be decoded; the replica may have another version")
 
-// parse decodes a line and limits its content.
 func parse(line []byte) (message, error) {
 	var m message
 	if err := untrusted.JSON(line, &m, untrusted.Large().WithBytes(maxLine)); err != nil {
@@ -61,8 +60,8 @@ func parse(line []byte) (message, error) {
 }
 
 // writeMessage writes one line. A line that the other replica does not accept would end the link for all members, and
-// would do so again after each reconnect. Because agents control most of the content of their records, a record that
-// would become too long is sent without the report.
+// would do so again after each reconnect. Agents control most of the content of a record, so a record that would
+// become too long is sent without the report.
 func writeMessage(w io.Writer, m message) error {
 	line, err := encode(m)
 	if err == nil && len(line) > maxLine && m.Member != nil {
@@ -79,8 +78,8 @@ func writeMessage(w io.Writer, m message) error {
 	return err
 }
 
-// encode returns a message as a line. It does not escape characters for HTML, because this would turn one byte into
-// six, and every agent's report must fit.
+// encode returns a message as a line. It does not escape characters for HTML, because escaping turns one byte into
+// six, and every agent's report must fit into a line.
 func encode(m message) ([]byte, error) {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
@@ -89,8 +88,8 @@ func encode(m message) ([]byte, error) {
 	return line.Bytes(), err
 }
 
-// report responds with the records of this replica's members, and then with changes to them, until the request ends or
-// this replica stops.
+// report sends the records of this replica's members, and then the changes to them, until the request ends or this
+// replica stops.
 func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 	feed := n.options.Members.Feed()
 	defer feed.Close()

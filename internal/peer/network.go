@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer links the hub's replicas, so that each of them knows the members of all replicas and can forward
+// Package peer links the hub's replicas, so that each replica knows the members of all replicas and can forward
 // requests to these members in one hop.
 //
 // Each replica dials every other replica with internal/tunnel, over mutual TLS, and offers its members. The dialed
-// replica mirrors them in its registry, and sends requests to them back through the same tunnel.
+// replica mirrors these members in its registry, and sends requests for them back through the same tunnel.
 // docs/design/0002-replicas-and-moves.md explains the reasons.
 package peer
 
@@ -30,13 +30,13 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// PathLink is the path for the WebSocket upgrade that becomes the link between two replicas.
+// PathLink is the path of the WebSocket upgrade that establishes the link between two replicas.
 const PathLink = "/v1/link"
 
-// headerReplica is a header with the ID of the replica that dials or sends the request.
+// headerReplica is a header with the ID of the replica that is dialing or sending the request.
 const headerReplica = "Drover-Replica"
 
-// Limits of the port.
+// Limits on connections to the port.
 const (
 	headerTimeout  = 5 * time.Second
 	maxHeaderBytes = 16 << 10
@@ -58,7 +58,7 @@ type Options struct {
 	Transports *members.Transports
 	// TLS returns the configuration of one connection, for either end. The configuration must admit only replicas.
 	TLS func() (*tls.Config, error)
-	// Find finds the replicas. The result may include this replica.
+	// Find finds the replicas. It may also find this replica.
 	Find Finder
 	// Memory is shared with the tunnels of agents. If it is nil, the Network has its own.
 	Memory *tunnel.Memory
@@ -158,8 +158,8 @@ func (n *Network) begin(ctx context.Context) {
 	n.ctx, n.start = ctx, time.Now()
 }
 
-// find runs the Finder until ctx ends, and restarts it when it fails, so that this replica does not lose track of the
-// others if the API server fails.
+// find runs the Finder until ctx ends, and restarts it when it fails, so that this replica keeps track of the others
+// when the API server is temporarily unavailable.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
@@ -169,7 +169,7 @@ func (n *Network) find(ctx context.Context) {
 	}
 }
 
-// serveTLS serves TLS without certificate files, because each connection gets its own configuration.
+// serveTLS serves TLS without certificate files, because each connection has its own TLS configuration.
 func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	err := server.Serve(tls.NewListener(listener, server.TLSConfig))
 	if errors.Is(err, http.ErrServerClosed) {
@@ -235,12 +235,12 @@ func (n *Network) config() tunnel.Config {
 	}
 }
 
-// Settings of a link that differ from the settings of an agent's tunnel.
+// Settings that differ between a link and an agent's tunnel.
 const (
 	pingInterval = 3 * time.Second
 	pingTimeout  = 5 * time.Second
-	// drainTimeout is how long requests from hops may continue when this replica stops. Such requests have already had
-	// time to finish.
+	// drainTimeout is how long requests from other replicas may continue when this replica stops. These requests have
+	// already had time to finish.
 	drainTimeout = time.Second
 	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds even to the largest request that
 	// an agent's tunnel accepts.

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies watches whether the admission policies that a component depends on are in force.
+// Package policies checks continuously whether the admission policies that a component depends on are in force.
 package policies
 
 import (
@@ -32,7 +32,6 @@ import (
 // policiesEvery is the interval at which the manager checks its policies.
 const policiesEvery = time.Minute
 
-// policyState is the state of a policy on the hub.
 type policyState string
 
 const (
@@ -50,21 +49,21 @@ type policy struct {
 }
 
 // Watch checks continuously whether the hub's admission policies are in force. It never writes policies, because a
-// compromised process must not be able to remove its own limits.
+// compromised process must not be able to remove its own restrictions.
 type Watch struct {
 	wanted []policy
 	from   Manifests
-	list   func(context.Context) ([]policy, error) // the hub's policies, with one entry for each binding
+	list   func(context.Context) ([]policy, error) // returns the hub's policies, with one entry for each binding
 	log    logr.Logger
 	states atomic.Pointer[map[string]policyState] // by name; nil before the first check
-	unsure bool                                   // the first check found some policies missing
+	unsure bool                                   // set if the first check found that policies were missing
 }
 
 // Manifests identifies the manifests that install a component's policies.
 type Manifests struct {
 	// Files are patterns for the files in config/ that contain the policies.
 	Files []string
-	// Policies and Rights name the manifest to apply if a policy is missing, and the manifest to apply if the policies
+	// Policies is the manifest to apply if a policy is missing, and Rights is the manifest to apply if the policies
 	// cannot be listed.
 	Policies, Rights string
 }
