@@ -20,7 +20,7 @@ import (
 // PathAccessReview is the path at which an API server reviews the caller's own rights.
 const PathAccessReview = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
-// ReviewAccess checks with the API server whether the user named in the header has a right. The url must end with
+// ReviewAccess asks an API server whether the user named in the header has a right. The url must end with
 // PathAccessReview.
 func ReviewAccess(
 	ctx context.Context, by http.RoundTripper, url string, as http.Header, right authorizationv1.ResourceAttributes,

@@ -10,8 +10,9 @@ import (
 	"net/http"
 )
 
-// ReadPut returns the body of a PUT request. If the method is not PUT, or if the body is larger than limit or is
-// incomplete, ReadPut responds with an error and returns false. The error message refers to the body by the given name.
+// ReadPut returns the body of a PUT request. If the request has another method, or if its body is incomplete or
+// larger than limit, ReadPut responds with an error and returns false. The error message refers to the body by the
+// given name.
 func ReadPut(w http.ResponseWriter, r *http.Request, name string, limit int64) ([]byte, bool) {
 	if r.Method != http.MethodPut {
 		w.Header().Set("Allow", http.MethodPut)

@@ -14,7 +14,7 @@ import (
 )
 
 // Limits for a report. An agent is only as trustworthy as the user who imported its cluster, and the hub keeps the
-// report in its memory and database. For this reason, the report is trimmed before anything reads it.
+// report in memory and in its database. The report is therefore trimmed before any other code reads it.
 const (
 	maxResources = 64
 	maxFeatures  = 32
@@ -24,16 +24,16 @@ const (
 )
 
 // plainQuantity matches a Kubernetes quantity without a sign or an exponent. Agents send no other quantities. Parsing
-// or comparing a quantity like 1e-2147483648 would take forever. The compiled expression is large, so agents never
-// compile it.
+// or comparing a quantity like 1e-2147483648 would take practically forever. The compiled expression is large, so
+// agents never compile it.
 var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
 })
 
 // Bound trims a report to its limits: strings to 128 bytes, messages to 512 bytes, and resources to 64. If there are
-// too many resources, it keeps the most common ones first, and then the others by name. It drops resources whose amount
-// is not a plain quantity. It copies data that other reports may share with this one, because an agent publishes the
-// same nodes again while its previous report is being sent.
+// too many resources, it keeps the most common ones first, and then the others by name. It drops resources whose
+// amount is not a plain quantity. It copies data that may be shared with other reports, because an agent publishes
+// the same nodes again while its previous report is being sent.
 func (r *Report) Bound() {
 	for _, text := range []*string{
 		&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile,
@@ -86,7 +86,7 @@ func boundResources(resources map[string]string) map[string]string {
 	return bounded
 }
 
-// importance orders resource names. Resources that every node has come first.
+// importance is a comparison function for resource names. Resources that every node has come first.
 func importance(a, b string) int {
 	usual := []string{"cpu", "memory", "pods", "ephemeral-storage"}
 	return cmp.Or(cmp.Compare(slices.Index(usual, b), slices.Index(usual, a)), cmp.Compare(a, b))
@@ -95,7 +95,7 @@ func importance(a, b string) int {
 // Cut returns at most the first n bytes of text, as valid UTF-8. If the text is longer, the result is a copy.
 func Cut(text string, n int) string {
 	if len(text) > n {
-		text = strings.Clone(text[:n]) // otherwise the rest would stay in memory
+		text = strings.Clone(text[:n]) // without a copy, the rest of the text would stay in memory
 	}
 	return strings.ToValidUTF8(text, "")
 }

@@ -13,32 +13,33 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// ConnectTokenTTL is how long a connect token is valid. Verification also tolerates a clock difference of ClockSkew.
+// ConnectTokenTTL is how long a connect token is valid. Verification also tolerates a clock difference of up to
+// ClockSkew.
 const (
 	ConnectTokenTTL = 60 * time.Second
 	ClockSkew       = 30 * time.Second
 )
 
-// Limits for a connect token, in bytes. The size of the whole token is checked before parsing. The ID and the instance
-// are limited because the hub must remember them.
+// Limits for a connect token, in bytes. The size of the whole token is checked before the token is parsed. The ID and
+// the instance are limited because the hub has to remember them.
 const (
 	maxConnectToken   = 4 << 10
 	maxConnectTokenID = 128
 	maxInstance       = 128
 )
 
-// ConnectClaims are signed by an agent each time it connects.
+// ConnectClaims are the claims that an agent signs each time it connects.
 type ConnectClaims struct {
-	// ID is unique to one attempt, and the hub accepts it only once. It is at most 128 bytes long.
+	// ID is unique to one attempt to connect. The hub accepts an ID only once. It is at most 128 bytes long.
 	ID string
-	// Audience names the hub. It comes from RegisterResponse.Audience.
+	// Audience identifies the hub. It comes from RegisterResponse.Audience.
 	Audience string
-	// Cluster is the agent's Cluster.
+	// Cluster is the Cluster that the agent belongs to.
 	Cluster ClusterRef
 	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Instance identifies the agent's process among the agent processes in its cluster. If a process has two tunnels,
-	// the hub does not use the older one. Older agents leave Instance empty. It is at most 128 bytes long.
+	// the hub uses only the newer one. Older agents leave Instance empty. It is at most 128 bytes long.
 	Instance string
 	// NodeAgent reports whether the process is a node agent. The hub uses the tunnel of a node agent only while there
 	// is no other tunnel.
@@ -84,8 +85,8 @@ func SignConnectToken(key ed25519.PrivateKey, c ConnectClaims) (string, error) {
 	}).Serialize()
 }
 
-// PeekConnectToken reads the cluster from a token without verifying the token. Use it only to find the key for the
-// verification.
+// PeekConnectToken reads the Cluster from a token without verifying the token. Use it only to find the key that
+// verifies the token.
 func PeekConnectToken(token string) (ClusterRef, error) {
 	parsed, err := parseConnectToken(token)
 	if err != nil {
@@ -98,7 +99,7 @@ func PeekConnectToken(token string) (ClusterRef, error) {
 	return c.Cluster, nil
 }
 
-// VerifyConnectToken checks the signature, audience and time of a token. The caller must check whether the ID has been
+// VerifyConnectToken checks a token's signature, audience and times. The caller must check whether the ID has been
 // used before.
 func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, now time.Time) (ConnectClaims, error) {
 	parsed, err := parseConnectToken(token)
@@ -113,7 +114,7 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 	}
 	expected := jwt.Expected{AnyAudience: jwt.Audience{audience}, Subject: c.Cluster.String(), Time: now}
 	switch err := c.ValidateWithLeeway(expected, ClockSkew); {
-	case audience == "": // otherwise, jwt would skip the comparison
+	case audience == "": // jwt would skip an empty audience
 		return ConnectClaims{}, fmt.Errorf("%w: the hub has no identity yet to compare the audience with", ErrConnectToken)
 	case err != nil:
 		return ConnectClaims{}, fmt.Errorf("%w: %w", ErrConnectToken, err)

@@ -9,21 +9,21 @@ import (
 )
 
 // DirectSecret is the name of a Secret in the agent's namespace that lets users reach the member without the hub. The
-// Secret belongs to a set. DirectKey is the key in its data for a DirectAccess in JSON.
+// Secret is delivered as part of a set. DirectKey is the key in its data that holds a DirectAccess as JSON.
 const (
 	DirectSecret = "drover-direct-access"
 	DirectKey    = "access.json"
 )
 
-// DirectName is the name of the DaemonSet that reviews the tokens of direct users for API servers. It is also the name
-// of the DaemonSet's ServiceAccount and RBAC objects, and the value of the label LabelName on the DaemonSet's pods.
+// DirectName is the name of the DaemonSet that reviews the tokens of direct users on behalf of the API servers. It is
+// also the name of the DaemonSet's ServiceAccount and RBAC objects, and the value of LabelName on its pods.
 const DirectName = "drover-direct"
 
-// DirectAddress is the address on the node's network on which the pods of that DaemonSet serve.
+// DirectAddress is the loopback address on which the pods of that DaemonSet serve. The pods use their node's network.
 const DirectAddress = "127.0.0.1:6440"
 
-// DirectAuthority is the Secret that the agent creates in its namespace. It contains the CA that signed the agent's
-// certificate for direct access.
+// DirectAuthority is the name of the Secret that the agent creates in its namespace. The Secret contains the CA that
+// signed the agent's certificate for direct access.
 const DirectAuthority = "drover-agent-direct"
 
 // Limits for direct access.
@@ -38,20 +38,20 @@ const (
 // DirectAccess configures how an agent serves users who do not connect through the hub. They present tokens from the
 // hub's issuer.
 type DirectAccess struct {
-	// Issuer and Audience are the values that tokens must have. The audience is the URL of the cluster on the hub.
+	// Issuer and Audience are the iss and aud claims that a token must have. The audience is the URL of the cluster
+	// on the hub.
 	Issuer   string `json:"issuer"`
 	Audience string `json:"audience"`
 	// Keys are the issuer's keys, as a JSON Web Key Set.
 	Keys json.RawMessage `json:"keys"`
-	// Lifetime is the longest validity of a token, in seconds.
+	// Lifetime is the maximum validity of a token, in seconds.
 	Lifetime int64 `json:"lifetimeSeconds"`
-	// Denied lists the sessions whose tokens are refused, in sorted order. These are revoked sessions, and sessions of
-	// users who may no longer sign in. It contains at most MaxDenied sessions.
+	// Denied lists the sessions whose tokens are refused, in sorted order. These sessions were revoked, or their
+	// users may no longer sign in. It contains at most MaxDenied sessions.
 	Denied []string `json:"denied,omitempty"`
-	// DenyAll refuses every token. The hub sets it if there are more sessions to deny than MaxDenied.
+	// DenyAll is set if every token is refused. The hub sets it when more than MaxDenied sessions have to be denied.
 	DenyAll bool `json:"denyAll,omitempty"`
-	// ValidUntil is the time at which the keys and the list of denied sessions expire. After this time, every token is
-	// refused.
+	// ValidUntil is when the keys and the list of denied sessions expire. Every token is refused after this time.
 	ValidUntil time.Time `json:"validUntil"`
 	// Host is the name or address for which the certificate is issued.
 	Host string `json:"host"`

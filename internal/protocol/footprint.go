@@ -5,14 +5,14 @@ package protocol
 
 import v1 "github.com/drover-dev/drover/api/v1"
 
-// FieldManager is the agent's field manager for objects in sets. If a user copies such an object, the copy has the
-// labels but not the field manager.
+// FieldManager is the agent's field manager for objects in sets. A user's copy of such an object has its labels but
+// not this field manager.
 const FieldManager = "drover"
 
 // PlanManager is the agent's field manager for objects that it installs for Plans.
 const PlanManager = "drover-agent"
 
-// LabelName is the label of objects from the agent's manifest, with the value AgentName.
+// LabelName is the label that all objects from the agent's manifest have. Its value is AgentName.
 const LabelName = "app.kubernetes.io/name"
 
 // AgentLabels returns the labels on objects from the agent's manifest, and on objects that the agent maintains in its
@@ -21,9 +21,9 @@ func AgentLabels() map[string]string {
 	return map[string]string{LabelName: AgentName, v1.LabelManagedBy: v1.ManagedBy}
 }
 
-// Objects that the agent installs in members that run Plans, in addition to v1.PlansNamespace.
+// Names of objects that the agent installs in members that run Plans, in addition to v1.PlansNamespace.
 const (
-	// PlanAccount is the ServiceAccount of plans' pods, and the name of its roles and bindings.
+	// PlanAccount is the ServiceAccount of the pods of Plans. Its roles and bindings have the same name.
 	PlanAccount = "drover-plan"
 	// PlanSchema is the name of the CustomResourceDefinition of Plans.
 	PlanSchema = "plans." + v1.Group
@@ -44,9 +44,10 @@ const (
 	admission = "admissionregistration.k8s.io/v1"
 )
 
-// SetKinds returns the kinds of objects that sets can contain. All of these objects have the label v1.LabelSet, except
-// Namespaces, which Drover joins but does not own. The objects are removed in the order of the kinds, in which objects
-// that grant rights come first and policies that guard other objects come last.
+// SetKinds returns the kinds of objects that sets can contain. All of these objects have the label v1.LabelSet,
+// except Namespaces, because Drover does not own a Namespace that it adds objects to. Objects are removed in the
+// order of the returned kinds: objects that grant rights are removed first, and policies that guard other objects are
+// removed last.
 func SetKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
@@ -65,7 +66,8 @@ func SetKinds() []ObjectKind {
 
 // ManifestKinds returns the kinds of objects that the agent's manifest creates in addition to the agent's namespace,
 // and the kinds of objects that the agent maintains in that namespace. All of these objects have the label LabelName.
-// They are removed in the order of the kinds, because an agent that has lost its rights cannot restore anything.
+// Objects are removed in the order of the returned kinds. The order matters, because an agent that has lost its
+// rights cannot restore anything.
 func ManifestKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},

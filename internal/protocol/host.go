@@ -18,33 +18,35 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Paths that the hub serves to joining machines without requiring a credential.
+// Paths that the hub serves to joining machines without authentication.
 const (
-	// PathHostScript is the script that the join command runs.
+	// PathHostScript serves the script that the join command runs.
 	PathHostScript = "/v1/hosts/join.sh"
-	// PathHostAgent is followed by a platform, such as "linux-amd64", and serves the agent's binary for it.
+	// PathHostAgent is followed by a platform, such as "linux-amd64". It serves the agent's binary for that platform.
 	PathHostAgent = "/v1/hosts/agent/"
 )
 
-// Requests from the hub to a host's agent, in addition to requests to PathReport, PathSettings and PathUninstall.
+// Paths of requests from the hub to a host's agent, in addition to PathReport, PathSettings and PathUninstall.
 const (
 	// PathHostInstructions accepts HostInstructions in a PUT request, with the version of the instructions in the
-	// query. The agent responds with 204 when they are stored permanently, and 409 while the host is being cleaned.
-	// DELETE withdraws the instructions. Both requests may have the parameter QueryCheckpoint. The agent stores the
-	// latest checkpoint, even if it has nothing else to do. The progress of the instructions is part of the report.
+	// query. The agent responds with 204 once the instructions are stored permanently, and with 409 while the host is
+	// being cleaned. A DELETE request withdraws the instructions. Both requests may have the parameter
+	// QueryCheckpoint. The agent stores the latest checkpoint, even if it has nothing else to do. The progress of the
+	// instructions is part of the report.
 	PathHostInstructions = "/v1/host/plan"
 	// QueryVersion is the query parameter that contains the version of the instructions.
 	QueryVersion = "version"
 )
 
-// hostPrefix distinguishes the names of hosts from the names of Clusters among members. The name of a Cluster never
-// contains a colon.
+// hostPrefix distinguishes the member names of Hosts from those of Clusters. The name of a Cluster never contains a
+// colon.
 const hostPrefix = "host:"
 
 // HostMember returns a Host's member name, which is also used in a ClusterRef.
 func HostMember(host string) string { return hostPrefix + host }
 
-// HostOf returns the name of a member's Host and true, or the name of its Cluster and false.
+// HostOf returns the name of the Host and true if the member is a Host. Otherwise, it returns the member's name and
+// false.
 func HostOf(member string) (string, bool) { return strings.CutPrefix(member, hostPrefix) }
 
 // HostReport is the Host part of a report from a host's agent.
@@ -68,8 +70,8 @@ type HostMachine struct {
 	Taints []string `json:"taints,omitempty"`
 }
 
-// Bound trims a host's report to its limits. It also removes terminal control characters, because users see the report
-// in kubectl's columns.
+// Bound trims a host's report to its limits. It also removes terminal control characters, because kubectl prints
+// parts of the report in a user's terminal.
 func (r *HostReport) Bound() {
 	m := &r.Machine
 	for _, text := range []*string{&m.Hostname, &m.OS, &m.Architecture, &m.Kernel} {
@@ -107,61 +109,62 @@ const (
 
 // Defaults for HostInstructions, in seconds.
 const (
-	// DefaultInstructionTimeout limits how long an instruction may take.
+	// DefaultInstructionTimeout is the time limit for one run of an instruction.
 	DefaultInstructionTimeout = 600
 	// DefaultPeriod is the interval between runs of a periodic instruction.
 	DefaultPeriod = 600
 	// DefaultProbePeriod is the interval between attempts of a probe.
 	DefaultProbePeriod = 10
-	// DefaultProbeTimeout limits how long one attempt of a probe may take.
+	// DefaultProbeTimeout is the time limit for one attempt of a probe.
 	DefaultProbeTimeout = 5
-	// DefaultProbeFailures is the number of consecutive failures after which a probe that used to succeed counts as
-	// failed.
+	// DefaultProbeFailures is the number of consecutive failures after which a probe that has succeeded before counts
+	// as failing.
 	DefaultProbeFailures = 3
 )
 
-// HostInstructions tell a host's agent what to do on its machine, as root. The agent writes the files, runs each of the
-// instructions once, in order, and then repeats the periodic instructions and the probes.
+// HostInstructions tell a host's agent what to do on its machine, as root. The agent writes the files, runs each of
+// the instructions once, in order, and then repeats the periodic instructions and the probes.
 //
-// Instructions keep this form from the decision about them all the way to the host's journal. Package
-// internal/provision/k3s returns them, and the controller of DroverMachines builds them from a bootstrap and from
-// tasks. A Secret contains them as JSON, the manager sends the content of the Secret, and the agent stores that
-// content. The progress is also reported in a single form; see package internal/provision/progress.
+// All components handle the instructions in this form. Package internal/provision/k3s returns them, and the
+// DroverMachine controller builds them from a bootstrap configuration and from tasks. They are stored as JSON in a
+// Secret, sent by the manager, and stored again by the agent in the host's journal. The progress is also reported in
+// a single form; see package internal/provision/progress.
 //
-// Some names call the instructions a plan, because these names are older than the Plan kind. Scripts, roles and other
-// versions rely on these names, so they are kept. They are the path, the Secret "<host>-host-plan" with its key, type
-// and annotations, the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the agent's file
-// plan.json. Everywhere else, the code uses the word instructions.
+// Some names call the instructions a plan, because these names are older than the Plan kind. They cannot be changed,
+// because scripts, roles and other versions rely on them. They are the path, the Secret "<host>-host-plan" with its
+// key, type and annotations, the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the
+// agent's file plan.json. Everywhere else, the code uses the word instructions.
 type HostInstructions struct {
-	// Owner names the object that the instructions are for, such as "Cluster/prod". It is empty if Drover does not know
-	// of such an object. A host accepts instructions for a different owner only after it has been cleaned.
+	// Owner identifies the object that the instructions belong to, such as "Cluster/prod". It is empty if there is no
+	// such object that Drover knows of. A host accepts instructions with a different owner only after it has been
+	// cleaned.
 	Owner string `json:"owner,omitempty"`
 	// Files are written before the instructions run. There are at most 256.
 	Files []HostFile `json:"files,omitempty"`
-	// Instructions are run once each, in order. If one fails, later instructions do not run. There are at most 128.
+	// Instructions run once each, in order. If one of them fails, the later ones do not run. There are at most 128.
 	Instructions []HostInstruction `json:"instructions,omitempty"`
-	// Periodic instructions run repeatedly while the host has them, once all Instructions have succeeded. There are at
-	// most 128.
+	// Periodic instructions run repeatedly, as long as the host has them, after all Instructions have succeeded.
+	// There are at most 128.
 	Periodic []HostInstruction `json:"periodic,omitempty"`
 	// Probes check whether the installed software works. There are at most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
-	// Clean holds instructions that clean the host. Each of them runs once when all instructions are withdrawn, before
-	// the files are removed. There are at most 128.
+	// Clean holds instructions that clean the host. Each of them runs once after the HostInstructions have been
+	// withdrawn, before the files are removed. There are at most 128.
 	Clean []HostInstruction `json:"clean,omitempty"`
 }
 
 // HostFile is a file that the agent writes or removes.
 type HostFile struct {
-	// Path is absolute. Missing directories are created so that only root can access them.
+	// Path is an absolute path. Missing parent directories are created with access for root only.
 	Path string `json:"path"`
-	// Content is the content of the file, encoded as base64 in JSON.
+	// Content is the content of the file. It is encoded as base64 in JSON.
 	Content []byte `json:"content,omitempty"`
 	// Mode is the file mode in octal. The default is "0600".
 	Mode string `json:"mode,omitempty"`
 	// UID and GID are the file's owner and group. The default is 0.
 	UID int `json:"uid,omitempty"`
 	GID int `json:"gid,omitempty"`
-	// Absent means that the file is removed.
+	// Absent is true if the file is to be removed.
 	Absent bool `json:"absent,omitempty"`
 }
 
@@ -170,39 +173,39 @@ const (
 	// EnvHostAgent is the path of the host agent's binary. Agents that are older than this variable do not set it.
 	EnvHostAgent = "DROVER_HOST_AGENT"
 	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA hold the credentials for an S3-compatible store and the store's CA.
-	// The agent's binary uses them when an instruction runs it to access the store.
+	// An instruction that runs the agent's binary to access the store sets these variables.
 	EnvS3AccessKey = "DROVER_S3_ACCESS_KEY"
 	EnvS3SecretKey = "DROVER_S3_SECRET_KEY"
 	EnvS3CA        = "DROVER_S3_CA"
 )
 
-// Repeatable reports whether the instruction with the given ID can safely run again. This is true for tasks that take
-// or copy an etcd snapshot. A schedule creates an endless number of them, so a host's journal forgets such an
-// instruction when it has ended and the hub no longer sends it.
+// Repeatable reports whether the instruction with the given ID can safely run again. This is the case for tasks that
+// take or copy an etcd snapshot. A schedule creates an endless number of such tasks, so a host's journal forgets
+// their instructions once they have ended and the hub no longer sends them.
 func Repeatable(id string) bool {
 	return strings.HasPrefix(id, HostTaskPrefix+"snapshot-") || strings.HasPrefix(id, HostTaskPrefix+"upload-")
 }
 
-// HostTaskPrefix precedes the ID of a machine's task in the ID of the corresponding instruction.
+// HostTaskPrefix is the prefix that turns the ID of a machine's task into the ID of the corresponding instruction.
 const HostTaskPrefix = "task-"
 
-// Prefixes of the IDs of instructions that start and stop a service. A host cancels the start of a service if the first
-// of its next instructions stops the service. Waiting for a service that does not come up takes much longer than
-// stopping it.
+// ID prefixes of instructions that start and stop a service. A host cancels the start of a service if the first
+// instruction of the new HostInstructions stops the service. Otherwise, the host would wait for the service to start,
+// which may take much longer than stopping it.
 const (
 	HostStartPrefix = "start-"
 	HostStopPrefix  = "stop-"
 )
 
-// HostInstruction is a command.
+// HostInstruction is a command for a host's agent to run.
 type HostInstruction struct {
-	// ID identifies the instruction. It consists of 1 to 63 letters, digits, dots and hyphens. A one-time instruction
-	// with the same ID never runs again on a host. To repeat an instruction, give it a new ID.
+	// ID identifies the instruction. It consists of 1 to 63 letters, digits, dots and hyphens. A host never runs two
+	// one-time instructions with the same ID. To repeat an instruction, give it a new ID.
 	ID string `json:"id"`
-	// Command is the program with its arguments. It is not run by a shell.
+	// Command is the program and its arguments. It is executed without a shell.
 	Command []string `json:"command"`
-	// Env contains environment variables of the command, in addition to PATH and HOME of the agent. The agent removes the
-	// values of the variables in Env from reports.
+	// Env contains environment variables for the command, in addition to the PATH and HOME of the agent. The agent
+	// removes their values from reports.
 	Env map[string]string `json:"env,omitempty"`
 	// TimeoutSeconds is the time after which the command is killed. The default is 600, and the maximum is one day.
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
@@ -216,8 +219,8 @@ type HostProbe struct {
 	Name string `json:"name"`
 	// URL is an http or https URL.
 	URL string `json:"url"`
-	// CAFile is the path of a file on the machine with the CA that must have signed the server's certificate. CertFile
-	// and KeyFile are the paths of the client's certificate and key.
+	// CAFile is the path of a file on the machine with the CA that signed the server's certificate. CertFile and
+	// KeyFile are the paths of the client's certificate and key.
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
@@ -229,9 +232,9 @@ type HostProbe struct {
 	FailureThreshold int `json:"failureThreshold,omitempty"`
 }
 
-// hostName matches the IDs and names in instructions. They contain no slash and do not start with a dot, because an ID
-// is also the name of a directory. The length is checked separately, because a bounded repetition would make the
-// compiled expression large in each agent.
+// hostName matches the IDs and names in instructions. They contain no slash and do not start with a dot, because an
+// ID is also used as the name of a directory. The length is checked separately, because a bounded repetition would
+// make the compiled expression large in every agent.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
 
 const maxHostName = 63 // bytes
@@ -240,15 +243,15 @@ func validHostName(name string) bool { return len(name) <= maxHostName && hostNa
 
 var hostMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
-// ParseHostInstructions parses and checks instructions. Its error explains what to change, and contains no content,
-// command or variable.
+// ParseHostInstructions parses and validates instructions. Its error explains what to change. The error never
+// contains any file content, command or variable.
 func ParseHostInstructions(raw []byte) (*HostInstructions, error) {
 	if len(raw) > MaxHostInstructions {
 		return nil, fmt.Errorf("the instructions have %d bytes, at most %d", len(raw), MaxHostInstructions)
 	}
 	parsed := &HostInstructions{}
 	if err := untrusted.StrictJSON(raw, parsed, untrusted.Large().WithBytes(MaxHostInstructions)); err != nil {
-		// the cause may quote content
+		// the decoder's error is dropped because it may quote file content
 		return nil, fmt.Errorf("the instructions are not valid JSON for a host: see the fields in docs/spec/host.md")
 	}
 	return parsed, parsed.check()
@@ -343,7 +346,7 @@ func (p HostProbe) check() error {
 	return nil
 }
 
-// Timeout returns the limit for one run.
+// Timeout returns the time limit for one run.
 func (i HostInstruction) Timeout() time.Duration {
 	return seconds(i.TimeoutSeconds, DefaultInstructionTimeout)
 }
@@ -351,16 +354,16 @@ func (i HostInstruction) Timeout() time.Duration {
 // Period returns the interval between runs.
 func (i HostInstruction) Period() time.Duration { return seconds(i.PeriodSeconds, DefaultPeriod) }
 
-// Digest identifies the effect of an instruction. It depends on nothing else.
+// Digest returns the digest of an instruction. Instructions with the same digest have the same effect.
 func (i HostInstruction) Digest() string { return digestOf(i) }
 
-// Timeout returns the limit for one attempt.
+// Timeout returns the time limit for one attempt.
 func (p HostProbe) Timeout() time.Duration { return seconds(p.TimeoutSeconds, DefaultProbeTimeout) }
 
 // Period returns the interval between attempts.
 func (p HostProbe) Period() time.Duration { return seconds(p.PeriodSeconds, DefaultProbePeriod) }
 
-// Digest identifies the content of the instructions.
+// Digest returns the digest of the instructions.
 func (p *HostInstructions) Digest() string { return digestOf(p) }
 
 func seconds(n, otherwise int) time.Duration {
@@ -372,7 +375,7 @@ func seconds(n, otherwise int) time.Duration {
 
 func digestOf(value any) string {
 	raw, err := json.Marshal(value)
-	if err != nil { // strings, numbers, bytes, and JSON that was read, can always be marshaled
+	if err != nil { // these types can always be marshaled
 		panic(err)
 	}
 	sum := sha256.Sum256(raw)

@@ -14,7 +14,7 @@ type HostPhase string
 
 // Phases of instructions.
 const (
-	// HostApplying means that files are being written or instructions are running.
+	// HostApplying means that files are being written or that instructions are running.
 	HostApplying HostPhase = "Applying"
 	// HostApplied means that all files are written and all instructions have succeeded.
 	HostApplied HostPhase = "Applied"
@@ -23,8 +23,8 @@ const (
 	HostFailed HostPhase = "Failed"
 	// HostCleaning means that the instructions have been removed and the cleaning instructions are running.
 	HostCleaning HostPhase = "Cleaning"
-	// HostInterrupted means that an instruction was killed together with its machine, or by something else on the
-	// machine, so that its progress is unknown. The instruction is not run again.
+	// HostInterrupted means that an instruction was killed when its machine stopped, or by another process on the
+	// machine, so it is unknown how far it got. The instruction is not run again.
 	HostInterrupted HostPhase = "Interrupted"
 )
 
@@ -34,9 +34,9 @@ const (
 	maxHostFailing = 8
 )
 
-// HostProgress is a host's progress with its instructions.
+// HostProgress describes how far a host has progressed with its instructions.
 type HostProgress struct {
-	// Version is the version that the hub gave to the instructions. It is empty if there are no instructions.
+	// Version is the version that the hub assigned to the instructions. It is empty if there are no instructions.
 	Version string `json:"version,omitempty"`
 	// Owner is the owner of the instructions. It is nil if there are no instructions, or if the agent does not report
 	// the owner.
@@ -44,7 +44,7 @@ type HostProgress struct {
 	// Checkpoint is the latest checkpoint that the hub has sent.
 	Checkpoint string    `json:"checkpoint,omitempty"`
 	Phase      HostPhase `json:"phase,omitempty"`
-	// Done and Total count the one-time instructions.
+	// Done is the number of completed one-time instructions. Total is the number of all one-time instructions.
 	Done  int32 `json:"done"`
 	Total int32 `json:"total"`
 	// Instruction is the ID of the instruction that is running or has failed.
@@ -75,7 +75,7 @@ func (p *HostProgress) Bound() {
 	}
 }
 
-// printable returns text without unprintable runes, except that it keeps the runes in the parameter besides.
+// printable removes unprintable runes from a text, except the runes in besides.
 func printable(text, besides string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || strings.ContainsRune(besides, r) {

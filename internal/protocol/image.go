@@ -5,8 +5,8 @@ package protocol
 
 import "strings"
 
-// WithRegistry returns an image with a registry in front of it, unless the image already names a registry. As in
-// container runtimes, the part before the first slash is a registry if it contains a dot or a colon, or is "localhost".
+// WithRegistry prepends a registry to an image, unless the image already specifies one. As in container runtimes, the
+// part before the first slash is a registry if it contains a dot or a colon, or is "localhost".
 func WithRegistry(registry, image string) string {
 	host, _, found := strings.Cut(image, "/")
 	if registry == "" || image == "" || found && (strings.ContainsAny(host, ".:") || host == "localhost") {

@@ -15,19 +15,19 @@ const (
 	// whose agent has the ReadOnly profile.
 	AgentViewBinding = "drover-agent-view"
 	// Viewer is the user that an agent with the ReadOnly profile impersonates in all its requests to its API server.
-	// Such an agent may not impersonate anyone else. It does not use its own account for these requests, because that
-	// account can read the agent's private key.
+	// Such an agent may not impersonate anyone else. It does not use its own account for these requests, because its
+	// own account can read the agent's private key.
 	Viewer = "drover:viewer"
-	// RegistrationSecret holds the data for joining, under KeyToken and KeyCABundle. It is written only when the
-	// manifest is applied.
+	// RegistrationSecret holds the data that the agent needs to join, under KeyToken, KeyCABundle and KeyServers. It
+	// is written only when the manifest is applied.
 	RegistrationSecret = "drover-agent-registration"
-	// IdentitySecret holds the agent's private key, its Cluster, and the settings that the hub announced. It is written
-	// only by the agent's replicas, so that applying the manifest again does not change it.
+	// IdentitySecret holds the agent's private key, its Cluster, and the settings that the hub announced. Only the
+	// agent's replicas write it, so applying the manifest again does not change it.
 	IdentitySecret = "drover-agent-identity"
 )
 
-// Objects that the agent creates in its namespace in addition to its identity. The agent's replicas share these
-// objects.
+// Names of objects that the agent creates in its namespace in addition to its identity. All replicas of the agent
+// share these objects.
 const (
 	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName on its pods. These pods do
 	// not belong to the agent's Deployment.
@@ -36,48 +36,49 @@ const (
 	NodeAgentLease = "drover-node-agent"
 	// LeaderLease is the Lease of the leader among the agent's replicas.
 	LeaderLease = "drover-agent"
-	// DeploymentSecret holds the latest Deployment that the hub sent, the one before it, and the progress of the change
-	// from one to the other. It is a Secret because permission to read ConfigMaps must not be enough to read the
+	// DeploymentSecret holds the latest Deployment that the hub sent, the previous Deployment, and the progress of
+	// the change between the two. It is a Secret because permission to read ConfigMaps must not be enough to read the
 	// environment variables in a Deployment.
 	DeploymentSecret = "drover-agent-deployment"
 )
 
-// EnvironmentSecret is a Secret that users create. It holds the values of the agent's variables that have a secretKey.
-// The agent's environment must not take values from any other Secret, because otherwise a user could build a proxy's
-// address from the agent's private key, and any DNS server that resolves this address would see the key.
+// EnvironmentSecret is the name of a Secret that users create. It holds the values of the agent's variables that have
+// a secretKey. The agent's environment must not take values from any other Secret. Otherwise, a user could build a
+// proxy address from the agent's private key, and any DNS server that resolves this address would see the key.
 const EnvironmentSecret = "drover-agent-env"
 
 // Keys in RegistrationSecret.
 const (
-	// KeyToken is the join token.
+	// KeyToken is the key of the join token.
 	KeyToken = "token"
-	// KeyCABundle is the CA bundle to pin, as PEM. It is absent if agents trust the CAs of their systems.
+	// KeyCABundle is the key of the CA bundle to pin, as PEM. It is absent if agents trust the CAs of their systems.
 	KeyCABundle = "ca.crt"
-	// KeyServers are the hub's addresses, one per line, with the preferred one first.
+	// KeyServers is the key of the hub's addresses, one per line, with the preferred address first.
 	KeyServers = "servers"
 )
 
-// Environment variables of the agent. Some of them can also be set under the names that Rancher operators know, which
-// are CATTLE_SERVER, CATTLE_CA_CHECKSUM, CATTLE_DEBUG and CATTLE_TUNNEL_DATA_DEBUG.
+// Environment variables of the agent. Some of them can also be set under the names that Rancher uses: CATTLE_SERVER,
+// CATTLE_CA_CHECKSUM, CATTLE_DEBUG and CATTLE_TUNNEL_DATA_DEBUG.
 const (
 	// EnvServer is a comma-separated list of the hub's base URLs.
 	EnvServer = "DROVER_SERVER"
-	// EnvCAChecksum is a comma-separated list of the CA bundle's checksums, as returned by CertificateChecksums.
+	// EnvCAChecksum is a comma-separated list of checksums of the CA bundle, as returned by CertificateChecksums.
 	EnvCAChecksum = "DROVER_CA_CHECKSUM"
 	// EnvTrust is Pinned (the default) or System.
 	EnvTrust = "DROVER_TRUST"
 	// EnvDebug enables debug logging if it is true.
 	EnvDebug = "DROVER_DEBUG"
-	// EnvTunnelDataDebug enables logging of the sizes and kinds of the tunnel's frames if it is true. Their content is
-	// never logged.
+	// EnvTunnelDataDebug enables logging of the sizes and types of the tunnel's frames if it is true. The content of
+	// frames is never logged.
 	EnvTunnelDataDebug = "DROVER_TUNNEL_DATA_DEBUG"
 	// EnvProfile is Full (the default) or ReadOnly.
 	EnvProfile = "DROVER_PROFILE"
 	// EnvNamespace is the agent's namespace. The default is AgentNamespace.
 	EnvNamespace = "DROVER_NAMESPACE"
-	// EnvListen is the address of /healthz, /readyz and /metrics. The default is ":8080".
+	// EnvListen is the address on which the agent serves /healthz, /readyz and /metrics. The default is ":8080".
 	EnvListen = "DROVER_LISTEN"
-	// EnvDirectListen is the address for users who connect without going through the hub. The default is ":6443".
+	// EnvDirectListen is the address on which the agent serves users who do not connect through the hub. The default
+	// is ":6443".
 	EnvDirectListen = "DROVER_DIRECT_LISTEN"
 	// EnvSocket is the path of the Unix socket that "drover-agent loglevel" connects to.
 	EnvSocket = "DROVER_SOCKET"

@@ -13,15 +13,14 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// FeaturePlans in Report.Features means that the agent runs plans and reports them on PathReport. It reports the
-// PlanHold of the member, and the status of each Plan from one of the hub's sets, at most once per second for each
-// Plan. Older agents have the feature "plans" and a separate stream.
+// FeaturePlans in Report.Features means that the agent runs Plans and reports them on PathReport. It reports the
+// member's PlanHold, and the status of each Plan from the hub's sets. It reports each Plan at most once per second.
+// Older agents have the feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
-// PlanEvent is an event about plans in a Line. Exactly one of its fields is set.
+// PlanEvent is an event about Plans in a Line. Exactly one of its fields is set.
 type PlanEvent struct {
-	// Hold reports whether the member takes part in plans. Hold is the first event, and is sent again after each
-	// change.
+	// Hold describes whether the member takes part in Plans. It is sent as the first event and after each change.
 	Hold *PlanHold `json:"hold,omitempty"`
 	// State is the state of a new or changed Plan.
 	State *PlanState `json:"state,omitempty"`
@@ -29,12 +28,12 @@ type PlanEvent struct {
 	Removed string `json:"removed,omitempty"`
 	// Synced means that all existing Plans have been sent.
 	Synced bool `json:"synced,omitempty"`
-	// Stopped means that the replica is no longer the leader. No more changes follow until the replica is the leader
-	// again.
+	// Stopped means that the replica is no longer the leader. No more changes follow until the replica becomes the
+	// leader again.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-// PlanHold reports whether a member currently takes part in plans.
+// PlanHold describes whether a member currently takes part in Plans.
 type PlanHold struct {
 	// Reason is empty while the member takes part. Otherwise it explains why the member does not take part. It is at
 	// most 512 bytes long.
@@ -84,8 +83,8 @@ func (s *PlanState) Bound() {
 	st.Failures = failures(st.Failures)
 }
 
-// applying keeps only entries that the schema of a Plan accepts. Otherwise, one member's report could prevent the hub
-// from writing the status for all members.
+// applying keeps only the entries that the schema of Plans accepts. Otherwise, one member's report could prevent the
+// hub from writing the status that covers all members.
 func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
 	known := map[string]bool{}
 	var kept []v1.ApplyingNode
@@ -107,13 +106,13 @@ func stages() []v1.NodeStage {
 	}
 }
 
-// failures keeps only failures that the schema of a Plan accepts, for the same reason as applying.
+// failures keeps only the failures that the schema of Plans accepts, for the same reason as applying.
 func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	known := map[string]bool{}
 	var kept []v1.NodeFailure
 	for _, f := range all {
 		f.Cluster, f.Node, f.Reason = "", Cut(f.Node, maxMessage), Cut(f.Reason, maxText)
-		// In JSON, unprintable characters would take six bytes each.
+		// an unprintable character would take six bytes in JSON
 		f.Message, f.Log = Cut(printable(f.Message, "\n\t"), maxMessage), Cut(printable(f.Log, "\n\t"), maxLog)
 		if len(kept) == v1.MaxPlanNodes || known[f.Node] || !Dated(f.At.Time) {
 			continue
@@ -124,13 +123,13 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	return kept
 }
 
-// lastYear is the latest year that is allowed in times from members. It is lower than 9999, the last year that a time
-// in JSON can have, so that durations can still be added.
+// lastYear is the latest year that is allowed in times from members. It is lower than 9999, the last year that can be
+// represented in JSON, so that durations can still be added to a time.
 const lastYear = 8999
 
-// Dated reports whether a time can be written into a status. The zero time cannot be written. Neither can a very late
-// time, because the year 9999 in one time zone may be the year 10000 in UTC, and the API server would then reject the
-// whole status.
+// Dated reports whether a time can be written into a status. The zero time cannot be written. Neither can a time in a
+// very late year, because the year 9999 in one time zone may be the year 10000 in UTC, and the API server would then
+// reject the whole status.
 func Dated(t time.Time) bool {
 	year := t.UTC().Year()
 	return !t.IsZero() && year >= 1 && year <= lastYear

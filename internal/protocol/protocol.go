@@ -3,8 +3,8 @@
 
 // Package protocol defines the messages between hub and agent: paths, JSON bodies and versions.
 //
-// The hub sends each request to a member as an HTTP request that travels through the tunnel to a path on the agent. The
-// agent itself sends only two requests to the hub: to join (PathRegister) and to connect (PathConnect).
+// The hub sends each request to a member as an HTTP request through the tunnel to a path on the agent. The agent
+// itself sends only two requests to the hub: one to join (PathRegister) and one to connect (PathConnect).
 package protocol
 
 import (
@@ -14,32 +14,32 @@ import (
 )
 
 // Version is the protocol version of this build. An agent announces its versions in its first report. The hub accepts
-// the versions from MinVersion to Version, and shows the reason VersionSkew for any other version.
+// the versions from MinVersion to Version. For any other version, it sets the reason VersionSkew.
 const (
 	Version    = 1
 	MinVersion = 1
 )
 
-// These constants define how long an agent that has lost its connection to the hub takes to reconnect. Reconnecting
+// These constants determine how long an agent takes to reconnect after it has lost its connection to the hub. It
 // takes longer after a refusal, because a refusal requires manual action.
 const (
-	// LongestWait is the longest wait between attempts to connect, no matter how many have failed.
+	// LongestWait is the maximum time between two attempts to connect, no matter how many attempts have failed.
 	LongestWait = 30 * time.Second
-	// AttemptTime is the time after which an attempt to connect fails.
+	// AttemptTime is the timeout for one attempt to connect.
 	AttemptTime = 10 * time.Second
-	// LongestReturn is the time within which an agent connects after the hub is reachable again. It is the sum of the
-	// rest of a failing attempt, a wait, and the next attempt, which succeeds.
+	// LongestReturn is the maximum time that an agent takes to connect once the hub can be reached again. It is the
+	// sum of the rest of a failing attempt, a wait, and the next attempt, which succeeds.
 	LongestReturn = AttemptTime + LongestWait + AttemptTime
 )
 
 // Paths on the hub that agents use.
 const (
-	// PathConnect accepts the WebSocket upgrade that becomes the tunnel. It requires Authorization: Bearer <connect
-	// token>.
+	// PathConnect accepts the WebSocket upgrade that establishes the tunnel. It requires Authorization: Bearer
+	// <connect token>.
 	PathConnect = "/v1/connect"
 	// PathRegister accepts a RegisterRequest in a POST request. It requires Authorization: Bearer <join token>.
 	PathRegister = "/v1/register"
-	// PathCACerts serves the CA bundle that agents pin, in PEM.
+	// PathCACerts serves the CA bundle that agents pin, as PEM.
 	PathCACerts = "/v1/cacerts"
 	// PathImport is the prefix of the path that serves the agent's manifest, "/v1/import/<join token>.yaml".
 	PathImport = "/v1/import/"
@@ -47,22 +47,23 @@ const (
 
 // Paths on the agent that the hub uses through the tunnel.
 const (
-	// PathClusters is followed by the namespace and the name of a Cluster, and by a path in the Cluster's Kubernetes
-	// API.
+	// PathClusters is followed by the namespace and name of a Cluster, and by a path in the Cluster's Kubernetes API.
 	PathClusters = "/k8s/clusters/"
-	// PathKubernetes is the prefix of requests to the member's Kubernetes API. The rest is the path in that API.
+	// PathKubernetes is the prefix of requests to the member's Kubernetes API. It is followed by the path in that
+	// API.
 	PathKubernetes = "/v1/k8s"
-	// PathSettings accepts Settings in a PUT request and responds with 204 when they are stored permanently.
+	// PathSettings accepts Settings in a PUT request. The agent responds with 204 once they are stored permanently.
 	PathSettings = "/v1/settings"
-	// PathDeployment accepts the agent's whole Deployment in a PUT request, as apps/v1 JSON. It responds with 202 when
-	// the Deployment is stored for the leader among the agent's replicas. Any replica accepts the request, and the
-	// outcome is in the leader's report. A response with 422 is a permanent refusal, and its body contains the reason.
+	// PathDeployment accepts the agent's complete Deployment in a PUT request, as apps/v1 JSON. Any replica of the
+	// agent accepts the request. It responds with 202 once the Deployment is stored for the leader, and the leader's
+	// report contains the outcome. A response with 422 is a permanent refusal, and its body contains the reason.
 	PathDeployment = "/v1/deployment"
 	// PathUninstall accepts a POST request. The agent removes everything that Drover has created in the member, and
 	// responds with 200 and an UninstallResult.
 	PathUninstall = "/v1/uninstall"
-	// PathTerm responds to a GET request with the current Term, which the agent reads from its API server on each
-	// request. Any replica accepts the request. A host has only one agent, which responds with the name of its process.
+	// PathTerm responds to a GET request with the current Term. The agent reads the term from its API server on each
+	// request. Any replica accepts the request. A host has only one agent, which responds with the name of its
+	// process.
 	PathTerm = "/v1/term"
 )
 
@@ -70,7 +71,7 @@ const (
 // read.
 const MaxBody = 1 << 20
 
-// RegisterRequest asks to become the agent of the Cluster that the join token belongs to.
+// RegisterRequest is an agent's request to become the agent of the Cluster that the join token belongs to.
 type RegisterRequest struct {
 	// PublicKey is the agent's Ed25519 public key. It is 32 bytes long and is encoded as base64 in JSON.
 	PublicKey []byte `json:"publicKey"`
@@ -78,19 +79,20 @@ type RegisterRequest struct {
 	ClusterUID string `json:"clusterUID"`
 	// Proof is the signature over ProofPayload with PublicKey. It proves that the sender owns the key.
 	Proof []byte `json:"proof"`
-	// Current is the Cluster that this agent belongs to before the request, or nil if there is none.
+	// Current is the Cluster that the agent belongs to when it sends the request, or nil if there is none.
 	Current *CurrentCluster `json:"current,omitempty"`
 }
 
-// CurrentCluster identifies the current Cluster of an agent that asks to join another Cluster, and contains a proof.
+// CurrentCluster identifies the current Cluster of an agent that wants to join another Cluster, and proves that the
+// agent belongs to its current Cluster.
 type CurrentCluster struct {
 	Cluster ClusterRef `json:"cluster"`
 	// Proof is the signature over ProofPayload with the agent's key for that Cluster.
 	Proof []byte `json:"proof"`
 }
 
-// ProofPayload returns the bytes that RegisterRequest.Proof signs: a fixed context, the join token, and the member's
-// UID. A proof for one token or member is therefore not valid for any other.
+// ProofPayload returns the bytes that are signed for RegisterRequest.Proof: a fixed context, the join token, and the
+// member's UID. A proof for one token and member is therefore not valid for any other.
 func ProofPayload(token, clusterUID string) []byte {
 	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
 }
@@ -99,10 +101,10 @@ func ProofPayload(token, clusterUID string) []byte {
 type RegisterResponse struct {
 	// Cluster is the agent's new Cluster.
 	Cluster ClusterRef `json:"cluster"`
-	// Audience is the audience for connect tokens. It names this hub and does not change when the hub's addresses
+	// Audience is the audience of connect tokens. It identifies this hub and does not change when the hub's addresses
 	// change.
 	Audience string `json:"audience"`
-	// Settings are the current settings.
+	// Settings are the hub's current settings.
 	Settings Settings `json:"settings"`
 }
 
@@ -120,7 +122,7 @@ func (r ClusterRef) String() string { return r.Namespace + "/" + r.Name }
 
 // Report is an agent's report about its cluster.
 type Report struct {
-	// Protocol and MinProtocol are the newest and the oldest protocol version that the agent supports.
+	// Protocol and MinProtocol are the newest and the oldest protocol versions that the agent supports.
 	Protocol    int `json:"protocol"`
 	MinProtocol int `json:"minProtocol"`
 	// AgentVersion is the version of the agent, for example "v0.1.0".
@@ -129,67 +131,67 @@ type Report struct {
 	ClusterUID string `json:"clusterUID"`
 	// SettingsDigest is the digest of the Settings that the agent has stored, as returned by Settings.Digest.
 	SettingsDigest string `json:"settingsDigest,omitempty"`
-	// Version is the version of the API server, for example "v1.36.3". It is empty until the agent has reached the API
-	// server.
+	// Version is the version of the API server, for example "v1.36.3". It is empty until the agent has reached its
+	// API server.
 	Version string `json:"version,omitempty"`
 	// Distribution is the Kubernetes distribution, if the agent can determine it.
 	Distribution string `json:"distribution,omitempty"`
 	// Nodes contains the counts of nodes and the sums of their resources. It is nil until the agent has listed the
 	// nodes.
 	Nodes *Nodes `json:"nodes,omitempty"`
-	// Health is the health of the API server as this replica sees it.
+	// Health is the health of the API server, as observed by this replica.
 	Health Health `json:"health"`
 	// Leader reports whether this replica of the agent holds the Lease. Only the leader watches the member. Other
-	// replicas report only their own state, the version and the health. An old agent without leader election reports
-	// everything and is not a leader.
+	// replicas report only their own state, and the version and health of the API server. An old agent without leader
+	// election reports everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
-	// Restored is the time when this process noticed that the cluster's etcd had been reset to an earlier state. It is
-	// zero if that has not happened.
+	// Restored is the time when this process noticed that the cluster's etcd had been reset to an earlier state. It
+	// is zero if the process has not noticed a reset.
 	Restored time.Time `json:"restored,omitzero"`
 	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first check.
 	Deployment *Deployment `json:"deployment,omitempty"`
 	Remnants
-	// DirectAuthority is the CA, in PEM, of the certificate that the agent has created for direct access by users. It
-	// is empty if the agent has created none. It is at most MaxDirectAuthority bytes long.
+	// DirectAuthority is the CA of the certificate that the agent has created for direct access, as PEM. It is empty
+	// if the agent has created no certificate. It is at most MaxDirectAuthority bytes long.
 	DirectAuthority string `json:"directAuthority,omitempty"`
 	// Host is the report of a host's agent. It is nil for other agents.
 	Host *HostReport `json:"host,omitempty"`
-	// Capabilities may differ between agents of the same protocol version.
+	// Capabilities may differ between agents with the same protocol version.
 	Capabilities
 }
 
 // Remnants are objects that remain in the member although nothing on the hub requires them. Only the leader reports
 // them.
 type Remnants struct {
-	// Left names sets that an agent with the ReadOnly profile has from an earlier profile and is not allowed to remove.
-	// The names are values of v1.LabelSet. There are at most 16.
+	// Left names sets that were delivered before the agent was switched to the ReadOnly profile. The agent is no
+	// longer allowed to remove them. The names are values of v1.LabelSet. There are at most 16.
 	Left []string `json:"left,omitempty"`
-	// Unclaimed names objects, in the format of SetObject.Object, that have the label v1.LabelSet but belong to no set
-	// and were not applied by the agent. There are at most 16.
+	// Unclaimed names objects that have the label v1.LabelSet but belong to no set and were not applied by the agent.
+	// The names have the format of SetObject.Object. There are at most 16.
 	Unclaimed []string `json:"unclaimed,omitempty"`
 }
 
-// Capabilities describe abilities of an agent that cannot be derived from its protocol version.
+// Capabilities describes the abilities of an agent that cannot be derived from its protocol version.
 type Capabilities struct {
 	// Features are the features of the agent, such as FeatureSets. There are at most 32.
 	Features []string `json:"features,omitempty"`
 	// Profile is v1.ProfileReadOnly for a read-only agent. Such an agent refuses sets, and refuses every request that
-	// is not read-only. Profile is empty for other agents.
+	// is not read-only. Profile is empty for any other agent.
 	Profile string `json:"profile,omitempty"`
 }
 
 // Has reports whether the agent has a feature.
 func (c Capabilities) Has(feature string) bool { return slices.Contains(c.Features, feature) }
 
-// Deployment is the state of the agent's Deployment, and the outcome of the last Deployment that the hub sent.
+// Deployment describes the state of the agent's Deployment, and the outcome of the last Deployment that the hub sent.
 type Deployment struct {
-	// Digest is the digest of the current Deployment, from v1.AnnotationAgentDigest. It is empty if the manifest is
-	// older than this annotation.
+	// Digest is the digest of the current Deployment, from v1.AnnotationAgentDigest. It is empty if the manifest
+	// predates this annotation.
 	Digest string `json:"digest,omitempty"`
 	// RolledOut reports whether all pods belong to the current Deployment and are ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady explains why pods of the current Deployment are not ready after its deadline has passed. It is at most
-	// 512 bytes long.
+	// NotReady explains why pods of the current Deployment are not ready although its deadline has passed. It is at
+	// most 512 bytes long.
 	NotReady string `json:"notReady,omitempty"`
 	// NodeAgents explains why the member has no node agents although it should have some. It is at most 512 bytes long.
 	NodeAgents string `json:"nodeAgents,omitempty"`
@@ -202,14 +204,15 @@ type Deployment struct {
 	// Rejected is true if the API server rejected Failed, and false if Failed was rolled back because it did not become
 	// ready.
 	Rejected bool `json:"rejected,omitempty"`
-	// Unmanaged is true if there is no Deployment that the agent may read and change. In this case Message explains
+	// Unmanaged is true if there is no Deployment that the agent may read and change. In this case, Message explains
 	// why, and all other fields are empty.
 	Unmanaged bool `json:"unmanaged,omitempty"`
-	// Message explains why Failed failed. It is at most 512 bytes long.
+	// Message explains why the Deployment in Failed failed. It is at most 512 bytes long.
 	Message string `json:"message,omitempty"`
 }
 
-// Nodes counts nodes and sums their resources. Each map contains Kubernetes resource quantities by resource name.
+// Nodes contains the number of nodes and the sums of their resources. Each map contains Kubernetes resource
+// quantities by resource name.
 type Nodes struct {
 	Total       int32             `json:"total"`
 	Ready       int32             `json:"ready"`
@@ -218,9 +221,9 @@ type Nodes struct {
 	Requested   map[string]string `json:"requested,omitempty"`
 }
 
-// Health is the health of a member's API server as its agent sees it.
+// Health is the health of a member's API server, as observed by its agent.
 type Health struct {
-	// Healthy reports whether /readyz responds with 200.
+	// Healthy reports whether the API server's /readyz endpoint responds with 200.
 	Healthy bool `json:"healthy"`
 	// Message names the failing checks, or explains why the API server cannot be reached. It is at most 512 bytes long.
 	Message string `json:"message,omitempty"`
@@ -228,12 +231,12 @@ type Health struct {
 	Since time.Time `json:"since"`
 }
 
-// UninstallResult lists objects that an uninstalling agent could not remove.
+// UninstallResult lists the objects that an agent could not remove when it uninstalled itself.
 type UninstallResult struct {
 	// Remaining names objects that still exist, in the form "Kind namespace/name: reason".
 	Remaining []string `json:"remaining,omitempty"`
-	// Stale names API groups in the member that no server serves, in the form "group/version". As long as there is such
-	// a group, deleted namespaces remain. There are at most 16.
+	// Stale names API groups in the member that no server serves, in the form "group/version". As long as there is
+	// such a group, namespaces that are being deleted remain. There are at most 16.
 	Stale []string `json:"stale,omitempty"`
 }
 
@@ -245,10 +248,10 @@ func (r *UninstallResult) Bound() {
 	}
 }
 
-// Term is one term of leadership among the agent's replicas. A term never returns after another one has started.
+// Term is one term of leadership among the agent's replicas. A term never returns after another term has started.
 type Term struct {
-	// Term contains the leader, the start of its term, and the number of earlier terms. It is empty while no replica is
-	// the leader. It is at most MaxTerm bytes long.
+	// Term identifies the leader, the start of its term, and the number of earlier terms. It is empty while no
+	// replica is the leader. It is at most MaxTerm bytes long.
 	Term string `json:"term,omitempty"`
 }
 
@@ -260,6 +263,6 @@ const MaxTerm = 256
 type Refusal struct {
 	// Reason is one of the Reason constants of api/v1, for example "TokenUsed".
 	Reason string `json:"reason"`
-	// Message tells the user what to do.
+	// Message tells the user how to solve the problem.
 	Message string `json:"message"`
 }

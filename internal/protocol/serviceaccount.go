@@ -9,15 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// HeaderServiceAccount is a header in requests under PathKubernetes. It names a ServiceAccount in the member, in the
-// form system:serviceaccount:<namespace>:<name>, that the user who sent the request wants to impersonate. The agent
-// checks with its API server whether the user is allowed to do so. The header has the same prefix as the headers that
-// identify a user. As a result, an agent that does not support this header refuses the request, and a header that a
-// caller sets never reaches the agent.
+// HeaderServiceAccount is a header in requests under PathKubernetes. It names the ServiceAccount in the member that
+// the user who sent the request wants to impersonate, in the form system:serviceaccount:<namespace>:<name>. The agent
+// asks its API server whether the user may impersonate the ServiceAccount.
+//
+// The header has the same prefix as the headers that identify a user. As a result, an agent that does not support
+// this header refuses the request, and a header that a caller sets never reaches the agent.
 const HeaderServiceAccount = "Impersonate-Drover-Serviceaccount"
 
 // HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. In a member's audit log, this
-// field shows which user acts as another user.
+// field shows which user is impersonating another user.
 const HeaderImpersonator = "Impersonate-Extra-Cluster.drover.dev%2fimpersonator"
 
 // prefixServiceAccount precedes the namespace and the name in the user name of a ServiceAccount.
@@ -39,8 +40,8 @@ func ParseServiceAccount(user string) (ServiceAccount, bool) {
 func (a ServiceAccount) User() string { return prefixServiceAccount + a.Namespace + ":" + a.Name }
 
 // Reserved reports whether the account is in one of Drover's namespaces. These are the namespaces of the agent and of
-// Plans, and the manager's namespace if the member is the hub itself. No user may act as such an account, because the
-// agent's account may act as any user.
+// Plans, and also the manager's namespace if the member is the hub itself. No user may impersonate such an account,
+// because the agent's account may impersonate any user.
 func (a ServiceAccount) Reserved() bool {
 	return a.Namespace == "drover" || strings.HasPrefix(a.Namespace, "drover-")
 }

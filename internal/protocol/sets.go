@@ -15,8 +15,9 @@ import (
 )
 
 // PathSets + "/" + id is the path of a set on the agent. A PUT request stores a set.Set, and a DELETE request removes
-// it. The response to both is 200 with the resulting SetState. If this takes longer than SetTimeout, the SetState is
-// Pending. An ID needs no escaping; see set.ValidID. State changes are streamed on PathReport.
+// it. The agent responds to both with 200 and the resulting SetState. If applying the request takes longer than
+// SetTimeout, the SetState is Pending. An ID needs no escaping; see set.ValidID. State changes are streamed on
+// PathReport.
 //
 // Only the leader among the agent's replicas serves sets. Other replicas respond with 421. A response with 413 means
 // that the set is larger than set.MaxSize. A response with 422 is a permanent refusal, and its body contains the
@@ -29,19 +30,19 @@ const FeatureSets = "sets/2"
 
 // Limits for sets.
 const (
-	// MaxSetObjects is the maximum number of objects that a SetState names.
+	// MaxSetObjects is the maximum number of objects that are listed in a SetState.
 	MaxSetObjects = 10
 	// SetTimeout is the time after which an agent responds that a set is still Pending.
 	SetTimeout = 10 * time.Second
 )
 
-// SetPath returns the path for putting and deleting the set with the given ID.
+// SetPath returns the path of the set with the given ID.
 func SetPath(id string) string { return PathSets + "/" + id }
 
-// QueryCheckpoint is the query parameter of PathSets that contains the hub's checkpoint, which is the hub's position in
-// its history. The agent keeps the latest checkpoint, and reports it on PathReport before Synced. Only the hub
-// interprets checkpoints, with one exception: if two of them differ only in the number after the last slash, the larger
-// one is the later one.
+// QueryCheckpoint is the query parameter of PathSets that contains the hub's checkpoint, which is the hub's position
+// in its history. The agent keeps the latest checkpoint, and reports it on PathReport before Synced. Only the hub
+// interprets checkpoints, with one exception: if two checkpoints differ only in the number after the last slash, the
+// checkpoint with the larger number is the later one.
 const QueryCheckpoint = "checkpoint"
 
 var checkpointForm = regexp.MustCompile(`^[A-Za-z0-9/-]+$`)
@@ -53,8 +54,8 @@ func ValidCheckpoint(checkpoint string) bool {
 	return len(checkpoint) <= maxCheckpoint && checkpointForm.MatchString(checkpoint)
 }
 
-// OlderCheckpoint reports whether a checkpoint belongs to the same term as another one and comes before it. The hub
-// sends several sets at the same time, so a set that is delayed arrives with an older checkpoint.
+// OlderCheckpoint reports whether a checkpoint belongs to the same term as another checkpoint and precedes it. The
+// hub sends several sets at the same time, so a delayed set may arrive with an older checkpoint.
 func OlderCheckpoint(checkpoint, than string) bool {
 	term := than[:strings.LastIndexByte(than, '/')+1]
 	text, same := strings.CutPrefix(checkpoint, term)
@@ -63,7 +64,7 @@ func OlderCheckpoint(checkpoint, than string) bool {
 	return same && err == nil && invalid == nil && number < last
 }
 
-// SetPathAt returns SetPath with a checkpoint, which may be empty.
+// SetPathAt returns SetPath with a checkpoint in the query. The checkpoint may be empty.
 func SetPathAt(id, checkpoint string) string {
 	if checkpoint == "" {
 		return SetPath(id)
@@ -71,7 +72,7 @@ func SetPathAt(id, checkpoint string) string {
 	return SetPath(id) + "?" + url.Values{QueryCheckpoint: {checkpoint}}.Encode()
 }
 
-// SetOfPath returns the ID in a path. It returns false if the path has no valid ID.
+// SetOfPath returns the set ID in a path. It returns false if the path contains no valid ID.
 func SetOfPath(path string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(path, PathSets+"/")
 	return id, ok && set.ValidID(id)
@@ -81,21 +82,21 @@ func SetOfPath(path string) (id string, ok bool) {
 type SetPhase string
 
 const (
-	// SetApplied means that the member has the whole set, and nothing that was in the set earlier but no longer is.
+	// SetApplied means that the member has the whole set, and none of the objects that were removed from the set.
 	SetApplied SetPhase = "Applied"
 	// SetPending means that the set is being applied, or that a binding in it is waiting for the set that contains its
 	// role.
 	SetPending SetPhase = "Pending"
-	// SetConflict means that an object with this name does not belong to Drover, another field manager owns a field,
-	// the member's admission changed an applied object, or a binding was not created because its role does not belong
-	// to Drover. The agent retries.
+	// SetConflict means that an object with this name does not belong to Drover, that another field manager owns a
+	// field, that admission in the member changed an applied object, or that a binding was not created because its
+	// role does not belong to Drover. The agent retries.
 	SetConflict SetPhase = "Conflict"
-	// SetFighting means that something reverts an object each time the agent repairs it.
+	// SetFighting means that another client reverts an object each time the agent repairs it.
 	SetFighting SetPhase = "Fighting"
-	// SetRoleMissing means that the member has no ClusterRole with the name that a binding refers to. The agent checks
+	// SetRoleMissing means that the member does not have the ClusterRole that a binding refers to. The agent checks
 	// again.
 	SetRoleMissing SetPhase = "RoleMissing"
-	// SetFailed means that the API server rejected a part of the set. The agent retries.
+	// SetFailed means that the API server rejected part of the set. The agent retries.
 	SetFailed SetPhase = "Failed"
 	// SetExpired means that the set has expired, and none of its objects are left in the member.
 	SetExpired SetPhase = "Expired"
@@ -117,12 +118,12 @@ type SetState struct {
 	Objects []SetObject `json:"objects,omitempty"`
 	// Failed is the number of objects that are not in the desired state.
 	Failed int32 `json:"failed,omitempty"`
-	// Namespaces is the number of namespaces for which the templates are expanded.
+	// Namespaces is the number of namespaces for which the set's templates are expanded.
 	Namespaces int32 `json:"namespaces,omitempty"`
-	// Short holds the first MaxSetObjects namespaces that got less quota than the default.
+	// Short lists the first MaxSetObjects namespaces that received less quota than the default.
 	Short []string `json:"short,omitempty"`
-	// Spent holds the first MaxSetObjects of these namespaces that got no quota for at least one resource. Older agents
-	// leave it empty.
+	// Spent lists those of these namespaces that received no quota for at least one resource, up to MaxSetObjects.
+	// Older agents leave it empty.
 	Spent []string `json:"spent,omitempty"`
 }
 
@@ -132,7 +133,7 @@ type SetObject struct {
 	Object string `json:"object"`
 	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending.
 	Phase SetPhase `json:"phase"`
-	// Message describes the problem and how to fix it. It contains none of the object's content. It is at most 512
+	// Message describes the problem and how to fix it. It never contains the object's content. It is at most 512
 	// bytes long.
 	Message string `json:"message"`
 }
@@ -147,7 +148,8 @@ type SetEvent struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Synced means that all existing sets have been sent.
 	Synced bool `json:"synced,omitempty"`
-	// Stopped means that the replica is no longer the leader. No more changes follow until it is the leader again.
+	// Stopped means that the replica is no longer the leader. No more changes follow until the replica becomes the
+	// leader again.
 	Stopped bool `json:"stopped,omitempty"`
 }
 

@@ -8,10 +8,10 @@ import (
 	"encoding/json"
 )
 
-// Settings are the settings that the hub announces to all agents. These are the hub's addresses and its CA, which are
-// announced before they take effect, and the registry for images.
+// Settings are the settings that the hub announces to all agents: the hub's addresses and its CA, which are announced
+// before they take effect, and the registry for images.
 type Settings struct {
-	// Servers are the hub's base URLs, with the preferred one first. Only https is allowed.
+	// Servers are the hub's base URLs, with the preferred URL first. Only https is allowed.
 	Servers []string `json:"servers"`
 	// CABundle holds the certificates to trust, as PEM. It is empty if agents trust the CAs of their systems.
 	CABundle string `json:"caBundle,omitempty"`
@@ -19,14 +19,14 @@ type Settings struct {
 	// Registry is prepended to images that do not specify a registry. See WithRegistry. It may be empty.
 	Registry string `json:"registry,omitempty"`
 
-	received []byte // the JSON that was read, if it contains further fields; otherwise nil
+	received []byte // the JSON that the settings were read from, if it contains unknown fields; otherwise nil
 }
 
 // knownSettings is Settings without its methods.
 type knownSettings Settings
 
-// UnmarshalJSON implements json.Unmarshaler. For settings from a newer hub, it keeps fields that this version does not
-// know, because an agent stores the settings and confirms them with the digest that the hub computes.
+// UnmarshalJSON implements json.Unmarshaler. It preserves fields that this version does not know, for settings from a
+// newer hub. An agent stores the settings and confirms them with the same digest that the hub computes.
 func (s *Settings) UnmarshalJSON(raw []byte) error {
 	var read knownSettings
 	if err := json.Unmarshal(raw, &read); err != nil {
@@ -51,5 +51,5 @@ func (s Settings) MarshalJSON() ([]byte, error) {
 	return json.Marshal(knownSettings(s))
 }
 
-// Digest identifies these settings. It is the SHA-256 of their JSON, in hex.
+// Digest returns the digest of the settings. It is the SHA-256 of their JSON, in hex.
 func (s Settings) Digest() string { return digestOf(s) }

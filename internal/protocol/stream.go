@@ -9,11 +9,11 @@ import (
 
 // PathReport responds to a GET request with a stream of Lines, one JSON object per line. The query names the subjects
 // (see StreamPath). The latest states are sent immediately, and each change is sent as another line. The stream ends
-// with the tunnel.
+// when the tunnel ends.
 //
-// Each replica of the agent sends its Report. Only the leader sends sets and plans: first the current states, then
-// Synced, and then each change. A replica that becomes the leader starts sending them on streams that are already open.
-// A replica that is no longer the leader sends Stopped.
+// Each replica of the agent sends its Report. Only the leader sends sets and Plans: first the current states, then
+// Synced, and then each change. A replica that becomes the leader starts to send them on streams that are already
+// open. A replica that is no longer the leader sends Stopped.
 const PathReport = "/v1/report"
 
 // Subjects of PathReport.
@@ -26,11 +26,11 @@ const (
 // AllSubjects returns the subjects in the order in which a stream sends their lines.
 func AllSubjects() []string { return []string{SubjectReport, SubjectSets, SubjectPlans} }
 
-// querySubject is the query parameter that names a subject. A request without this parameter, such as a request from an
-// older hub, asks for the report.
+// querySubject is the query parameter that names a subject. A request without this parameter, such as a request from
+// an older hub, asks for SubjectReport.
 const querySubject = "subject"
 
-// MaxLine is the maximum length of a line of PathReport, in bytes. A longer line ends the tunnel.
+// MaxLine is the maximum length of a line of PathReport, in bytes. The hub closes the tunnel if a line is longer.
 const MaxLine = 64 << 10
 
 // StreamPath returns the path and query for a stream of lines about the given subjects.
@@ -46,8 +46,7 @@ func Subjects(u *url.URL) []string {
 	return []string{SubjectReport}
 }
 
-// Line is a line of PathReport. It is either a report, whose fields are the fields of the line, or a set event, or a
-// plan event.
+// Line is a line of PathReport. It contains either the fields of a report, a set event, or a plan event.
 type Line struct {
 	*Report
 	Set  *SetEvent  `json:"set,omitempty"`
@@ -67,8 +66,8 @@ func (l *Line) Bound() {
 	}
 }
 
-// Synced returns a line that says that everything about a subject has been sent. It is nil for the report, which is a
-// single line.
+// Synced returns a line that says that everything about a subject has been sent. It returns nil for SubjectReport,
+// because a report is a single line.
 func Synced(subject string) *Line {
 	return event(subject, SetEvent{Synced: true}, PlanEvent{Synced: true})
 }
@@ -83,7 +82,7 @@ func Removed(subject, name string) *Line {
 	return event(subject, SetEvent{Removed: name}, PlanEvent{Removed: name})
 }
 
-// event returns a line with an event about sets or an event about plans. It is nil for the report.
+// event returns a line with an event about sets or an event about Plans. It returns nil for SubjectReport.
 func event(subject string, set SetEvent, plan PlanEvent) *Line {
 	switch subject {
 	case SubjectSets:

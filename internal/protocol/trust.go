@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// ErrUntrustedBundle means that no certificate in a CA bundle has a pinned checksum.
+// ErrUntrustedBundle is returned when no certificate in a CA bundle has a pinned checksum.
 var ErrUntrustedBundle = errors.New("no certificate of the CA bundle matches the pinned checksums")
 
 // ParseBundle returns the certificates in a PEM bundle. It returns an error for blocks of other types and for
-// certificates that cannot be parsed, because a partly understood bundle must not be trusted.
+// certificates that cannot be parsed, because a partially parsed bundle must not be trusted.
 func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := bundle; ; {
@@ -42,8 +42,8 @@ func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// Checksum returns the SHA-256 of a certificate in DER form, in lower-case hex. This is the fingerprint that "openssl
-// x509 -fingerprint -sha256" prints, without the colons.
+// Checksum returns the SHA-256 of a certificate in DER form, in lower-case hex. "openssl x509 -fingerprint -sha256"
+// prints the same fingerprint with colons.
 func Checksum(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
 	return hex.EncodeToString(sum[:])
@@ -63,8 +63,8 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 }
 
 // PinnedCertificates returns the certificates in a bundle whose checksums are pinned. If the SHA-256 of the whole
-// bundle's text is pinned, as is usual with Rancher, it returns all certificates. If no checksum is pinned, the error
-// is ErrUntrustedBundle.
+// bundle is pinned, as is usual with Rancher, it returns all certificates. If no checksum matches, it returns
+// ErrUntrustedBundle.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -86,8 +86,8 @@ func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate,
 }
 
 // ServerURL checks a base URL of a hub and returns it without trailing slashes. It accepts only https, because a
-// connect token sent in plain text could be intercepted. The error never contains the part of the URL before an @,
-// because that part may contain a password.
+// connect token that is sent in plain text could be intercepted. The error never contains the part of the URL before
+// an @, because that part may contain a password.
 func ServerURL(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {
@@ -106,6 +106,6 @@ func ServerURL(raw string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// withoutUser returns a URL without everything before its last @. url.Parse finds no user in "user:password@hub",
-// because that has no scheme.
+// withoutUser removes everything before the last @ from a URL. It does not use url.Parse, which finds no user in
+// "user:password@hub" because there is no scheme.
 func withoutUser(raw string) string { return raw[strings.LastIndexByte(raw, '@')+1:] }

@@ -18,13 +18,13 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// memberEvery is the number of checks after which the member is queried as well. This is done rarely, because each
-// query sends a request to the member, whereas the hub mostly responds from memory.
+// memberEvery is the number of checks after which the member is queried as well. The member is queried rarely,
+// because each query is a request to the member, whereas the hub answers most checks from memory.
 const memberEvery = 10
 
-// recheckRegularly ends a long call when the user loses the right to it. Otherwise an admitted user could continue
-// reading for as long as nothing else ends the call. The checks of calls that started at the same time are spread out.
-// Call the returned function at the end of the call.
+// recheckRegularly ends a long call when the user loses the right to it. Otherwise, an admitted user could continue
+// to read for as long as the call lasts. The checks of calls that started at the same time are spread out. The caller
+// must call the returned function at the end of the call.
 func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
 	looks := 0
 	revoked, revoke := context.WithCancel(context.Background())
@@ -48,8 +48,8 @@ func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelC
 	}
 }
 
-// recheck returns an error if a running call would no longer be admitted. A failed check does not end the call, because
-// no right can be revoked either while the hub's API server is unavailable.
+// recheck returns an error if a running call would no longer be admitted. A failed check does not end the call,
+// because rights cannot be revoked either while the hub's API server is unavailable.
 func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	id, err := h.authenticate(r)
 	switch {
@@ -62,8 +62,8 @@ func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	case !identity.Expired(r, time.Now()) || errors.Is(err, identity.ErrEnded):
 		return err
 	}
-	// An expired token cannot start a request, but a shell outlives its token, as in Kubernetes. The user's rights are
-	// still checked, and so is the session.
+	// An expired token cannot start a request. It does not end a running shell, as in Kubernetes. The session and the
+	// user's rights are still checked.
 	if c.target.local {
 		return nil
 	}
@@ -79,8 +79,8 @@ func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	return nil
 }
 
-// recheckServed returns an error if the hub no longer serves the member at all. A member that is merely disconnected
-// ends its calls by itself.
+// recheckServed returns an error if the hub no longer serves the member at all. If a member is merely disconnected,
+// its calls end without this check.
 func (h *Handler) recheckServed(ctx context.Context, c *call) error {
 	var unserved *refusal.Error
 	if _, err := h.transport(ctx, c.target.cluster); errors.As(err, &unserved) {
@@ -89,12 +89,12 @@ func (h *Handler) recheckServed(ctx context.Context, c *call) error {
 	return nil
 }
 
-// recheckInMember checks in the member whether the caller may still act as the call's user, and whether that user may
-// still make the call.
+// recheckInMember checks in the member whether the caller may still impersonate the call's user, and whether that
+// user may still make the call.
 func (h *Handler) recheckInMember(r *http.Request, c *call) error {
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
-	if wanted, _ := parseImpersonation(r.Header); wanted != nil { // an unparsable request is never admitted
+	if wanted, _ := parseImpersonation(r.Header); wanted != nil { // a request that cannot be parsed is never admitted
 		if err := h.mayImpersonate(ctx, c, wanted); refused(err) {
 			return err
 		}
@@ -116,7 +116,7 @@ func keepsIdentity(id, admitted identity.Identity) bool {
 		!slices.ContainsFunc(admitted.Groups, func(group string) bool { return !slices.Contains(id.Groups, group) })
 }
 
-// refused reports whether err is a refusal, as opposed to a check that failed.
+// refused reports whether err is a refusal. If it is not, the check itself failed.
 func refused(err error) bool {
 	var e *refusal.Error
 	if !errors.As(err, &e) {

@@ -10,7 +10,6 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 )
 
-// member returns the name of a target for the audit log, limits and metrics.
 func (t target) member() string {
 	if t.local {
 		return "local"

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// clock calls a function when an operation has taken too long or is due again. The zero value never runs.
+// clock calls a function after an operation has run for too long or when the operation is due again. The zero value
+// never calls a function.
 type clock struct {
 	limit time.Duration
 
@@ -17,14 +18,15 @@ type clock struct {
 	ended bool
 }
 
-// start starts the clock, which calls late when it has run for limit without a pause. Each resume restarts the count.
+// start starts the clock, which calls late after it has run for limit without a pause. Each resume starts the count
+// again.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limit, c.timer = limit, time.AfterFunc(limit, late)
 }
 
-// pause stops the clock while the proxy waits for the user. resume restarts it from zero.
+// pause stops the clock while the proxy waits for the user. resume restarts the clock from zero.
 func (c *clock) pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

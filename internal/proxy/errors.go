@@ -16,13 +16,13 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// patience is the time after the loss of a member during which clients are asked to retry. A restarted agent or manager
-// is back within this time. After that, kubectl shows the problem immediately.
+// patience is how long clients are asked to retry after a member has been lost. A restarted agent or manager is back
+// within this time. After that, kubectl shows the problem immediately.
 const patience = time.Minute
 
 // discoveryPatience replaces patience for the two paths that clients request before anything else. A kubectl with an
-// empty cache requests them five times, and repeats each request up to ten times if the response asks for a retry. With
-// the longer patience, kubectl would print the problem only after 50 s.
+// empty cache requests these paths five times, and repeats each request up to ten times if the response asks for a
+// retry. With the longer patience, kubectl would print the problem only after 50 s.
 const discoveryPatience = 10 * time.Second
 
 // memberError returns a Status that explains why a member does not respond to a request.
@@ -57,7 +57,7 @@ func memberError(c *call, err error) error {
 		Because(err).About(cluster)
 }
 
-// notConnected returns an error that says since when a member has been disconnected and where to find details.
+// notConnected returns an error that says how long a member has been disconnected and where to find details.
 func notConnected(cluster types.NamespacedName, path string, lastSeen, now time.Time) *refusal.Error {
 	seen := "the time when it was last seen is not known"
 	if !lastSeen.IsZero() {

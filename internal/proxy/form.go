@@ -54,7 +54,7 @@ func identifiesCaller(name string) bool {
 		strings.EqualFold(name, "Authorization")
 }
 
-// checkOrigin lets a page open a WebSocket only if identity.MayOpen allows it.
+// checkOrigin refuses to open a WebSocket for a web page unless identity.MayOpen allows it.
 func checkOrigin(r *http.Request) error {
 	if request.IsUpgrade(r.Header) && !identity.MayOpen(r) {
 		return refusal.Forbidden("a page of another host asks for a WebSocket; " +

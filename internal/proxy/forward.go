@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// memberURL holds the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
+// memberURL is the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
 const memberURL = "http://member"
 
 // errNoIdentity is returned when a request without an identity reaches the transport, which is a bug in the hub.
@@ -36,8 +36,8 @@ var errNoIdentity = errors.New("forward request: it has no identity")
 // errNoAnswer is returned when a request that is not long-running gets no response in time.
 var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineExceeded)
 
-// call is an admitted request: its sender, its target, and the header that identifies the sender to the target. It is
-// complete before anything is forwarded.
+// call is an admitted request: its sender, its target, and the header that identifies the sender to the target. A
+// call is complete before anything is forwarded.
 type call struct {
 	identity  identity.Identity
 	target    target
@@ -48,10 +48,10 @@ type call struct {
 	base      *url.URL    // the URL of the hub's API server; nil for a member
 	tooLarge  atomic.Bool // set if the body was larger than allowed
 	clock     clock       // limits the time until the response starts
-	look      clock       // the interval at which the call's rights are checked again
+	look      clock       // runs the regular checks of the call's rights
 	// ends when the user loses the right to the call; nil for a call that is not long-running
 	revoked    context.Context
-	endsItself atomic.Bool // set if the response has started and ends when revoked ends
+	endsItself atomic.Bool // set if the response has started and ends by itself when revoked ends
 }
 
 type callKey struct{}
@@ -62,7 +62,8 @@ func callOf(ctx context.Context) *call {
 	return c
 }
 
-// forward sends an admitted request and its response, and always releases its seat.
+// forward sends an admitted request to its target and copies the response to the client. It always releases the
+// call's seat.
 func (h *Handler) forward(w http.ResponseWriter, r *http.Request, c *call) {
 	defer c.seat.Release()
 	guarded, done := h.guard(w, r, c)
@@ -79,7 +80,6 @@ func (h *Handler) forward(w http.ResponseWriter, r *http.Request, c *call) {
 	h.forwarder.ServeHTTP(guarded, r.WithContext(ctx))
 }
 
-// newForwarder returns the proxy that is used for all calls.
 func (h *Handler) newForwarder() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite:        rewrite,
@@ -87,7 +87,7 @@ func (h *Handler) newForwarder() *httputil.ReverseProxy {
 		ModifyResponse: modifyAnswer,
 		ErrorHandler:   h.forwardingFailed,
 		BufferPool:     &request.Buffers{},
-		// The interval stays zero: ReverseProxy always flushes streams (watch, logs -f) immediately.
+		// FlushInterval stays zero, because ReverseProxy always flushes streams (watch, logs -f) immediately.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(h.log.V(1)), slog.LevelInfo),
 	}
 }
@@ -98,7 +98,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	if c == nil {
 		return // callTransport refuses the request
 	}
-	// httputil drops parts that it cannot parse; the API server decides how to handle them
+	// httputil drops parts of the query that it cannot parse; the API server decides how to handle them
 	out.URL.RawQuery = p.In.URL.RawQuery
 	out.Host, out.Trailer = "", nil
 	c.target.write(out.URL, c.base)
@@ -109,7 +109,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	maps.Copy(out.Header, c.header)
 }
 
-// write sets a URL to the target. The path is appended to base, if base is set, and otherwise to the agent's prefix.
+// write sets a URL to the target. The path is appended to base if base is set, and to the agent's prefix otherwise.
 func (t target) write(u, base *url.URL) {
 	u.Scheme, u.Host = "http", "member"
 	before, rawBefore := protocol.PathKubernetes, protocol.PathKubernetes
@@ -123,7 +123,7 @@ func (t target) write(u, base *url.URL) {
 	}
 }
 
-// callTransport sends each request with the transport of its call. It refuses requests that have no call with an
+// callTransport sends each request through the transport of its call. It refuses requests that have no call with an
 // identity.
 type callTransport struct{}
 
@@ -145,7 +145,7 @@ func (callTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err // httputil and forwardingFailed handle the transport's errors
 }
 
-// modifyAnswer removes everything from a response that could affect more than the request's own cluster.
+// modifyAnswer removes everything from a response that could affect other clusters.
 func modifyAnswer(r *http.Response) error {
 	c := callOf(r.Request.Context())
 	if c == nil {
@@ -193,7 +193,6 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 	}
 }
 
-// isTimeout reports whether err is a timeout.
 func isTimeout(err error) bool {
 	var network net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()

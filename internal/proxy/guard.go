@@ -34,11 +34,11 @@ func (s *stopwatch) start() {
 
 func (s *stopwatch) stop() { s.timer.Stop() }
 
-// guard prepares a request and its response so that a user who stalls or sends too much is cut off. Call done when the
-// request has ended.
+// guard wraps a request and its response so that a user who stalls or sends too much is cut off. The caller must call
+// done when the request has ended.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarded http.ResponseWriter, done func()) {
 	control := http.NewResponseController(w)
-	// An admitted user may watch for hours. From here on, the stopwatches apply instead of the server's deadlines.
+	// An admitted user may watch for hours. From now on, the stopwatches apply instead of the server's deadlines.
 	_ = control.SetReadDeadline(time.Time{})
 	_ = control.SetWriteDeadline(time.Time{})
 	if r.Body != nil && r.Body != http.NoBody {
@@ -65,7 +65,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarde
 	}
 }
 
-// guardedBody is the body of a request. Reading fails if the body is too large or does not arrive.
+// guardedBody is the body of a request. Reading fails if the body is too large or does not arrive in time.
 type guardedBody struct {
 	io.ReadCloser
 	call  *call
@@ -86,7 +86,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// guardedWrite limits how long a write may take, and counts the bytes that it holds.
+// guardedWrite limits how long a write may take, and counts the bytes that the write holds in memory.
 type guardedWrite struct {
 	watch stopwatch
 	flow  *limit.Flow
@@ -102,7 +102,7 @@ func (g *guardedWrite) end() {
 	g.watch.stop()
 }
 
-// guardedWriter is a response that ends if the user does not read it.
+// guardedWriter is a response that is aborted if the user does not read it.
 type guardedWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
@@ -123,7 +123,7 @@ func (g *guardedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// FlushError flushes the response. http.ResponseController calls it.
+// FlushError flushes the response. It is called by http.ResponseController.
 func (g *guardedWriter) FlushError() error {
 	g.begin()
 	err := g.control.Flush()
@@ -131,7 +131,7 @@ func (g *guardedWriter) FlushError() error {
 	return err
 }
 
-// Hijack returns the user's connection with the same guards. Upgrades call it.
+// Hijack is called for upgrades. It returns the user's connection with the same guards.
 func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := g.control.Hijack()
 	if err != nil {
@@ -144,7 +144,7 @@ func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &guardedConn{conn, guardedWrite{stopwatch{limit: g.watch.limit, cut: cut}, g.flow}}, buffered, nil
 }
 
-// guardedConn is an upgraded connection that ends if the user does not read the data.
+// guardedConn is an upgraded connection that is closed if the user does not read the data.
 type guardedConn struct {
 	net.Conn
 	guardedWrite

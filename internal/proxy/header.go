@@ -25,9 +25,9 @@ func impersonate(id identity.Identity) http.Header {
 	return impersonation{user: id.User, uid: id.UID, groups: id.Groups, extra: id.Extra}.header()
 }
 
-// impersonateOther returns the header that tells a member's API server which user the caller impersonates. If that user
-// is a ServiceAccount, the header contains both names, because the agent itself checks whether the caller may
-// impersonate the account.
+// impersonateOther returns the header that tells a member's API server which user the caller impersonates. If that
+// user is a ServiceAccount, the header contains the names of both the caller and the account, because the agent
+// itself checks whether the caller may impersonate the account.
 func impersonateOther(caller identity.Identity, wanted *impersonation) http.Header {
 	if wanted.account != nil {
 		h := impersonate(caller)
@@ -39,7 +39,7 @@ func impersonateOther(caller identity.Identity, wanted *impersonation) http.Head
 	return h
 }
 
-// header returns the header with the canonical keys that an API server expects.
+// header returns the impersonation as a header with the canonical keys that an API server expects.
 func (i impersonation) header() http.Header {
 	h := make(http.Header, 3+len(i.extra))
 	h[authenticationv1.ImpersonateUserHeader] = []string{i.user}
@@ -55,8 +55,8 @@ func (i impersonation) header() http.Header {
 	return h
 }
 
-// extraHeader returns the name of the header for an extra field. It percent-encodes characters that are not allowed in
-// header names, and API servers decode them.
+// extraHeader returns the name of the header for an extra field. Characters that are not allowed in header names are
+// percent-encoded, and API servers decode them.
 func extraHeader(key string) string {
 	var b strings.Builder
 	b.WriteString(authenticationv1.ImpersonateUserExtraHeaderPrefix)
@@ -77,8 +77,8 @@ func isTokenByte(c byte) bool {
 		strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0
 }
 
-// clean removes fields from a caller's header that must not reach an API server or are of no use to it. It keeps
-// Impersonate-* if keepImpersonation is true.
+// clean removes fields from a caller's header that must not reach an API server or that an API server does not use.
+// It keeps Impersonate-* if keepImpersonation is true.
 func clean(h http.Header, keepImpersonation bool) {
 	identity.RemoveToken(h)
 	for name := range h {

@@ -24,29 +24,29 @@ import (
 )
 
 const (
-	// maxImpersonated limits the impersonation headers of one request, because each of them causes a request to the
-	// member.
+	// maxImpersonated is the maximum number of impersonation headers in one request. It is limited because each of
+	// them causes a request to the member.
 	maxImpersonated = 32
-	// reviewTTL is how long a member's access review is cached. A revoked right to impersonate remains usable, and a
-	// new one may go unnoticed, for up to this time.
+	// reviewTTL is how long a member's access review is cached. It can take this long until a revoked right to
+	// impersonate is no longer accepted, and until a new one is accepted.
 	reviewTTL = 5 * time.Second
 	// reviewTimeout limits the time for all access reviews of one request.
 	reviewTimeout = 8 * time.Second
 )
 
-// impersonation is the user that a request acts as in the member.
+// impersonation is the user that the sender of a request acts as in the member.
 type impersonation struct {
 	user   string
 	uid    string
 	groups []string
 	extra  map[string][]string
-	// account is the member's ServiceAccount that the field user names. It is nil if user does not name a
-	// ServiceAccount. The agent adds the groups of the account.
+	// account is the ServiceAccount of the member if user is a ServiceAccount's name, and nil otherwise. The agent
+	// adds the groups of the account.
 	account *protocol.ServiceAccount
 }
 
 // parseImpersonation returns the user that a caller wants to impersonate (kubectl --as), or nil if there is none. It
-// follows the rules of an API server. In addition, it refuses the member's own system users and groups, except
+// follows the rules of the API server. In addition, it refuses the member's own system users and groups, except
 // ServiceAccounts.
 func parseImpersonation(h http.Header) (*impersonation, error) {
 	wanted := impersonation{extra: map[string][]string{}}
@@ -167,8 +167,7 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate checks in the member, on behalf of the caller, whether the caller may impersonate everything in
-// wanted.
+// mayImpersonate asks the member, on behalf of the caller, whether the caller may impersonate everything in wanted.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()
 	key, err := json.Marshal(rights)
@@ -200,7 +199,7 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 	return nil
 }
 
-// reviewAccess checks in the member whether the user named in a header has a right.
+// reviewAccess asks the member whether the user named in a header has a right.
 func (c *call) reviewAccess(
 	ctx context.Context, as http.Header, right authorizationv1.ResourceAttributes,
 ) (bool, error) {

@@ -15,15 +15,15 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// The maximum number of bytes of a response that may be in flight to the hub. These are the stream window of a tunnel
-// and, for the hub's API server, the stream window of the net/http client.
+// Maximum number of bytes of a response that may be in flight to the hub. For members, it is the stream window of a
+// tunnel. For the hub's API server, it is the stream window of the net/http client.
 const (
 	memberWindow = 1 << 20
 	hubWindow    = 4 << 20
 )
 
-// enter reserves a seat for a call, or refuses it with 429. A user who acts as another user counts as the original
-// user.
+// enter reserves a seat for a call, or refuses the call with 429. If a user impersonates another user, the call
+// counts toward the original user's limit.
 func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	requester := limit.Requester{User: c.identity.Sharer()}
 	if !c.target.local {
@@ -37,7 +37,7 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	return seat, err
 }
 
-// tooMany returns a refusal that names the user or member with too many requests.
+// tooMany returns a refusal that names the user or member that has too many requests.
 func tooMany(c *call, full *limit.FullError) error {
 	kind := "requests"
 	if c.info.Long {
@@ -59,8 +59,8 @@ func tooMany(c *call, full *limit.FullError) error {
 	return refused.About(c.target.cluster)
 }
 
-// retryDelay returns 1, 2 or 3 seconds, so that users who were refused at the same time do not all retry at the same
-// time.
+// retryDelay returns a random delay of 1, 2 or 3 seconds, so that users who were refused at the same time do not all
+// retry at the same time.
 func retryDelay() time.Duration {
 	n, err := rand.Int(rand.Reader, big.NewInt(3))
 	if err != nil { // crypto/rand never fails
@@ -69,7 +69,7 @@ func retryDelay() time.Duration {
 	return time.Second * time.Duration(1+n.Int64())
 }
 
-// flow starts counting the bytes that a response holds while its user does not read it.
+// flow starts counting the bytes of a response that are held while its user does not read them.
 func (h *Handler) flow(c *call, cut func()) *limit.Flow {
 	from := limit.Origin{Window: hubWindow}
 	if !c.target.local {

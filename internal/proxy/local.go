@@ -14,15 +14,15 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// localAPI provides access to the hub's own API server without any credentials.
+// localAPI connects to the hub's own API server without any credentials.
 type localAPI struct {
 	base    *url.URL
 	plain   http.RoundTripper // for requests
 	upgrade http.RoundTripper // for upgrades, which HTTP/2 does not support
 }
 
-// newLocalAPI uses the API server's address and CA from a configuration, but no credentials. The manager's credentials
-// cannot get into these transports.
+// newLocalAPI takes the API server's address and CA from a configuration, but no credentials. As a result, these
+// transports can never send the manager's credentials.
 func newLocalAPI(config *rest.Config) (*localAPI, error) {
 	anonymous := rest.AnonymousClientConfig(config)
 	anonymous.UserAgent, anonymous.DisableCompression = "", true

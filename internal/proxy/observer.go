@@ -5,24 +5,25 @@ package proxy
 
 import "time"
 
-// Side is the part of a request or session that a stalling user blocks.
+// Side is the part of a request or session that is blocked by a stalling user.
 type Side string
 
-// Sides.
+// Possible sides.
 const (
-	SideRequest Side = "request" // the announced body does not arrive
+	SideRequest Side = "request" // the announced body does not arrive in time
 	SideAnswer  Side = "answer"  // the user does not read the response
 	SideSession Side = "session" // the user does not read the data of an upgraded connection
 )
 
-// Observer contains functions that a Handler calls to update metrics. Each of them may be nil. They may be called
-// concurrently and must not block.
+// Observer contains functions that a Handler calls to update metrics. A nil function is not called. The functions may
+// be called concurrently and must not block.
 type Observer struct {
 	// Cut is called each time a stalling user is cut off.
 	Cut func(Side)
 }
 
-// cutter returns a function that ends the blocked reads or writes with a past deadline, and notifies the observer.
+// cutter returns a function that sets a deadline in the past to end blocked reads or writes, and notifies the
+// observer.
 func (o Observer) cutter(side Side, setDeadline func(time.Time) error) func() {
 	return func() {
 		if o.Cut != nil {

@@ -3,10 +3,10 @@
 
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
-// A request may be refused before anything is sent. The checks come in this order: the form of the request, the
-// identity of its sender, the sender's right to reach the member, a free seat for the request, and whether the member
-// exists and is connected. Only then does the proxy create a call, a value that holds the identity. The transport sends
-// only requests that belong to a call.
+// A request may be refused before anything is sent. The proxy checks, in this order, the form of the request, the
+// identity of the sender, the sender's right to reach the member, whether a seat is free, and whether the member
+// exists and is connected. Only then does the proxy create a call, a value that holds the identity. The transport
+// sends only requests that belong to a call.
 package proxy
 
 import (
@@ -34,7 +34,7 @@ import (
 
 // Prefixes of the paths that a Handler serves.
 const (
-	// PathClusters is protocol.PathClusters.
+	// PathClusters equals protocol.PathClusters.
 	PathClusters = protocol.PathClusters
 	// PathLocal is followed by the path in the hub's own Kubernetes API.
 	PathLocal = "/k8s/local"
@@ -49,7 +49,8 @@ var ErrHeaderTooLarge = errors.New("header too large")
 
 // NotConnectedError is returned when a Cluster has no open tunnel anywhere.
 type NotConnectedError struct {
-	// LastSeen is the time when the Cluster last had a tunnel. It is zero if this is unknown or if it never had one.
+	// LastSeen is the time when the Cluster last had a tunnel. It is zero if this time is unknown or if the Cluster
+	// has never had a tunnel.
 	LastSeen time.Time
 }
 
@@ -61,39 +62,40 @@ func (e *NotConnectedError) Error() string {
 	return "not connected since " + e.LastSeen.UTC().Format(time.RFC3339)
 }
 
-// Limits apply to each request. Zero values mean the defaults.
+// Limits apply to each request. A zero value selects the default.
 type Limits struct {
 	// Body limits the body of a request, in bytes. The default is 16 MiB. It does not apply to upgraded connections.
 	Body int64
-	// Stall is the time after which a stalling user is cut off. A user stalls by not reading one piece of a response,
-	// which is at most 32 KiB in size, or by not sending the body that the request has announced. A silent watch or
-	// shell does not stall. The default is 3 minutes.
+	// Stall is the time after which a stalling user is cut off. A user stalls by not reading one chunk of a response,
+	// which has at most 32 KiB, or by not sending the body that the request has announced. A user who is connected to
+	// a silent watch or shell is not stalling. The default is 3 minutes.
 	Stall time.Duration
-	// Answer limits how long a member may take to start its response to a request that is not long-running. The default
-	// is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy other
-	// members' seats.
+	// Answer limits how long a member may take to start its response to a request that is not long-running. The
+	// default is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy
+	// seats that other members need.
 	Answer time.Duration
 	// Look is the maximum time between two checks of a long-running request's rights. The default is 30 s.
 	Look time.Duration
 }
 
-// Options of a Handler. All are required except Limits, Limiter, Observer and Log.
+// Options are the options of a Handler. All of them are required except Limits, Limiter, Observer and Log.
 type Options struct {
-	// Authenticate identifies the sender of a request. Its errors are refusals.
+	// Authenticate identifies the sender of a request. All errors that it returns are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
-	// Authorize checks whether a user may reach a member. Its errors are refusals. It is called before the proxy knows
-	// whether the member exists.
+	// Authorize checks whether a user may reach a member. All errors that it returns are refusals. It is called
+	// before the proxy knows whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
-	// Transport returns the transport that carries requests whose paths start with protocol.PathKubernetes to a
-	// member's agent. It supports upgrades like http.Transport. Errors from the function match ErrUnknownCluster or
-	// *NotConnectedError. Errors from the returned transport may match *NotConnectedError or ErrHeaderTooLarge.
+	// Transport returns the transport to a member's agent. The transport carries requests whose paths start with
+	// protocol.PathKubernetes, and supports upgrades like http.Transport. Errors from the function match
+	// ErrUnknownCluster or *NotConnectedError. Errors from the returned transport may match *NotConnectedError or
+	// ErrHeaderTooLarge.
 	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
-	// Hub is the configuration for the hub's own API server. Its credentials are never used, because each request
-	// carries the user's own credentials.
+	// Hub is the client configuration for the hub's own API server. The credentials in it are never used, because
+	// each request carries the user's own credentials.
 	Hub *rest.Config
 	// Limits are the limits for each request.
 	Limits Limits
-	// Limiter distributes the hub's capacity among users and members. The default is a limiter with default settings.
+	// Limiter distributes the hub's capacity among users and members. The default is a Limiter with default settings.
 	Limiter *limit.Limiter
 	// Observer receives events for metrics.
 	Observer Observer
@@ -147,8 +149,8 @@ func New(o Options) (*Handler, error) {
 	return h, nil
 }
 
-// ServeHTTP serves one request. Pass it the unmodified request. http.ServeMux redirects paths that it considers
-// unclean, so select the handler by prefix before using any mux.
+// ServeHTTP serves one request. The request must be unmodified. Because http.ServeMux redirects paths that it
+// considers unclean, the handler must be selected by prefix, before any mux.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, err := h.admit(r)
 	if err != nil {
@@ -215,7 +217,6 @@ func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 	return wanted, h.authorize(r.Context(), c.identity, c.target.cluster)
 }
 
-// routeMember completes a call to a member.
 func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonation) error {
 	transport, err := h.transport(ctx, c.target.cluster)
 	if err != nil {
@@ -232,7 +233,7 @@ func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonatio
 	return nil
 }
 
-// refuse responds with a Status. It logs failures that only the operator can fix.
+// refuse responds with a Status. It logs failures that only the hub's operator can fix.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(context.Cause(r.Context()), context.Canceled) {
 		panic(http.ErrAbortHandler) // the caller has disconnected; net/http ends the connection silently
@@ -248,12 +249,12 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	refusal.Write(w, e)
 }
 
-// isDiscovery reports whether a path is one of the two that clients request before anything else.
+// isDiscovery reports whether a path is one of the two paths that clients request before anything else.
 func isDiscovery(path string) bool {
 	return strings.HasSuffix(path, "/api") || strings.HasSuffix(path, "/apis")
 }
 
-// warn also puts the message into a Warning header. kubectl ignores the Status of a refused discovery, but it prints
+// warn also puts the message into a Warning header. When discovery is refused, kubectl ignores the Status but prints
 // each warning once.
 func warn(w http.ResponseWriter, message string) {
 	if value, err := utilnet.NewWarningHeader(299, "drover", message); err == nil {

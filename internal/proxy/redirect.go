@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// relocate changes the Location of a response so that it points to the same place through the hub. Clients follow
-// redirects with their token, and some of them also with the same method and body, so a member could redirect its
-// users' requests to another member or to the hub. Therefore relocate refuses locations outside the API behind the
-// prefix.
+// relocate rewrites the Location of a response so that it points to the same resource through the hub. It refuses
+// locations outside the API behind the prefix. Clients follow redirects with their token, and some of them also with
+// the same method and body. Without this check, a member could redirect its users' requests to another member or to
+// the hub.
 func (t target) relocate(location string) (string, bool) {
 	u, err := url.Parse(location)
 	if err != nil || u.Opaque != "" || u.User != nil || strings.Contains(u.Path, `\`) {
 		return "", false
 	}
 	if (u.Scheme != "" || u.Host != "") && !strings.HasPrefix(u.Path, "/api/") && !strings.HasPrefix(u.Path, "/apis/") {
-		return "", false // with its own address, an API server redirects only to its own paths; workloads may try others
+		return "", false // an API server that redirects to its own address stays below its own paths
 	}
 	destination := u.Path
 	switch {

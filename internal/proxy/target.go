@@ -14,15 +14,15 @@ import (
 
 // target is the destination of a request.
 type target struct {
-	local   bool                 // the hub itself; cluster is empty in this case
+	local   bool                 // whether the target is the hub itself; cluster is empty in this case
 	cluster types.NamespacedName // the member
-	prefix  string               // the part of the hub's path that precedes path, without a trailing slash
+	prefix  string               // the part of the request path before path, without a trailing slash
 	path    string               // the path in the cluster, decoded; starts with a slash
-	rawPath string               // the same path as the caller encoded it; empty if it has only one encoding
+	rawPath string               // the same path as the caller encoded it; empty if only one encoding is possible
 }
 
-// parseTarget returns the destination of a request. It refuses paths that two parsers could interpret differently, so
-// the request always reaches the authorized destination. The path within the cluster is kept unchanged, byte for byte.
+// parseTarget returns the target of a request. It refuses paths that two parsers could interpret differently, so that
+// the request always reaches the target that was authorized. The path within the cluster is kept byte for byte.
 func parseTarget(r *http.Request) (target, error) {
 	u := r.URL
 	if u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.User != nil {
@@ -31,12 +31,12 @@ func parseTarget(r *http.Request) (target, error) {
 	if strings.Contains(u.Path, `\`) {
 		return target{}, refusal.BadRequest("the path has a backslash")
 	}
-	for segment := range strings.SplitSeq(u.Path, "/") { // decoded, so %2e and %2f hide nothing
+	for segment := range strings.SplitSeq(u.Path, "/") { // the path is decoded, so %2e and %2f cannot hide anything
 		if segment == "." || segment == ".." {
 			return target{}, refusal.BadRequest(`the path has a segment "." or ".."; send the path without them`)
 		}
 	}
-	escaped := u.Path // the path has only one encoding, because a prefix that split accepts needs none
+	escaped := u.Path // the path has only one encoding, because a prefix that split accepts needs no escapes
 	if u.RawPath != "" {
 		escaped = u.EscapedPath()
 	}
@@ -58,8 +58,8 @@ func parseTarget(r *http.Request) (target, error) {
 	return to, nil
 }
 
-// MemberOf returns the name of the member to which a Handler would send a request. The name is <namespace>/<name>,
-// "local" for the hub's own API, and empty for every other path.
+// MemberOf returns the name of the member to which a Handler would send a request. The name is <namespace>/<name> for
+// a member and "local" for the hub's own API. It is empty for every other path.
 func MemberOf(r *http.Request) string {
 	to, err := parseTarget(r)
 	if err != nil {
@@ -68,8 +68,8 @@ func MemberOf(r *http.Request) string {
 	return to.member()
 }
 
-// split returns the target with the prefix of an encoded path. Names must be valid in Kubernetes and have no encoded
-// characters, so the decoded prefix has the same length.
+// split returns a target that contains the prefix of an encoded path. Names must be valid in Kubernetes and contain
+// no encoded characters, so the decoded prefix has the same length.
 func split(escaped string) (target, bool) {
 	if rest, ok := strings.CutPrefix(escaped, PathLocal); ok {
 		return target{local: true, prefix: PathLocal}, rest == "" || rest[0] == '/'

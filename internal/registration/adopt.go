@@ -20,11 +20,11 @@ type Adoption struct {
 	Problem string
 }
 
-// DecideAdoption decides how the agent of an earlier Cluster object with the same name becomes the agent of the current
-// Cluster object, for example after a restore from a backup. secret is the Cluster's agent Secret, or nil if there is
-// none. DecideAdoption has no side effects.
+// DecideAdoption decides how the agent of an earlier Cluster object with the same name becomes the agent of the
+// current Cluster object, for example after a restore from a backup. secret is the Cluster's agent Secret, or nil if
+// there is none. DecideAdoption has no side effects.
 //
-// The key and the member in the Secret stay the same, so adoption cannot admit any other agent.
+// The key and the member UID in the Secret stay the same, so no other agent can gain access through an adoption.
 func DecideAdoption(cluster *v1.Cluster, secret *corev1.Secret) Adoption {
 	again := "; apply the manifest in Secret " + cluster.Name + v1.RegistrationSecretSuffix + " in the member instead"
 	switch {

@@ -27,7 +27,7 @@ type Agent struct {
 	Cluster protocol.ClusterRef
 	// KeyID is the digest of the key that verified the token.
 	KeyID string
-	// Instance is the name that the agent gave to its process. It is empty if the agent sent no name.
+	// Instance is the name that the agent gave its process. It is empty if the agent sent no name.
 	Instance string
 	// NodeAgent reports whether the agent is a node agent.
 	NodeAgent bool
@@ -35,7 +35,7 @@ type Agent struct {
 	TokenID string
 }
 
-// KeyID returns a digest of a public key, which serves as the key's name.
+// KeyID returns a digest of a public key. The digest serves as the ID of the key.
 func KeyID(key ed25519.PublicKey) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:16])
@@ -43,8 +43,8 @@ func KeyID(key ed25519.PublicKey) string {
 
 // Authenticate verifies a request's connect token. If it returns false, it has already written the response.
 //
-// A client that cannot prove that it is the agent of the Cluster it names always gets a 410, whether or not the Cluster
-// exists. The agent then waits for a long time before it tries again, and checks for a new join token.
+// If a client cannot prove that it is the agent of the Cluster that it names, it always receives 410, whether or not
+// the Cluster exists. The agent then waits for a long time before it tries again, and checks for a new join token.
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
 	if !ok {
@@ -74,8 +74,8 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	if len(validation.IsDNS1123Label(object.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
 		return Agent{}, unproven
 	}
-	// The cache may lag behind a join. If an agent is not in the cache, the API server is queried, subject to the limit
-	// for clients that have not proved anything.
+	// The cache may not contain the latest join yet. If an agent is not in the cache, the API server is queried,
+	// subject to the limit for clients that have not proved anything.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
 		if !s.limits.lookup(name, s.Now()) {
@@ -106,9 +106,9 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	return agent, nil
 }
 
-// showUnproven records in a Cluster's status that a client named the Cluster without proof. Because any client can
-// cause this, the record does not contain anything that the client sent, nothing is recorded for Clusters that are not
-// in the cache, and the number of Clusters that are updated per second is limited.
+// showUnproven records in a Cluster's status that a client named the Cluster without proof. Any client can cause
+// this. For this reason, the record contains nothing that the client sent, Clusters that are not in the cache are
+// ignored, and only a limited number of Clusters are updated per second.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
@@ -119,14 +119,14 @@ func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 			RegistrationSecret(name).Name+" in the member")
 }
 
-// errNotProven is returned when a token cannot be verified with the key of the Cluster's agent, according to the
-// reader.
+// errNotProven is returned when the key of the Cluster's agent does not verify a token. The key may come from the
+// cache or from the API server.
 var errNotProven = errors.New("not proven")
 
-// verify returns the identity that a token proves, according to one reader. It returns errNotProven if the key is not
-// the agent's key, and a RefusalError if the key is right but the agent is refused for another reason. A client that
-// proves nothing causes one read whether or not the Cluster exists, so the response time does not disclose whether the
-// Cluster exists.
+// verify returns the identity that a token proves, using the agent's key from the given reader. It returns
+// errNotProven if the token was not signed with that key, and a RefusalError if the key is right but the agent is
+// refused for another reason. A client that proves nothing causes one read whether or not the Cluster exists, so the
+// response time does not disclose whether it exists.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName,
 	token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
@@ -160,5 +160,5 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 // TokenUsed records that an agent has used a connect token with another replica of the hub. The token is valid until
 // expires.
 func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
-	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known and is refused
+	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known and refused
 }

@@ -17,16 +17,16 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// uidForm is the accepted form of a namespace's UID. The UID appears in statuses, events and logs, so values in any
-// other form are rejected.
+// uidForm is the accepted form of a namespace's UID. UIDs appear in statuses, events and logs, so values in any other
+// form are rejected.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // JoinInput is the input of the decision about a join.
 type JoinInput struct {
-	// Cluster is "namespace/name". UID is the UID of the object.
+	// Cluster is the name of the object, as "namespace/name". OwnerUID is the object's UID.
 	Cluster  string
 	OwnerUID types.UID
-	// Token is the token from the Cluster's registration Secret that the agent has presented.
+	// Token is the token that the agent has presented. It comes from the Cluster's registration Secret.
 	Token Token
 	// Current is the identity of the Cluster's agent. It is nil if no agent has joined.
 	Current *AgentIdentity
@@ -44,8 +44,8 @@ type Join struct {
 
 // DecideJoin returns the identity that a Cluster's agent has after a join request. It has no side effects.
 //
-// A token lets one agent join. If the same agent presents the token again, with the same key and from the same cluster,
-// this counts as a retry and succeeds. If a different cluster presents the token, the join is refused with
+// A token lets one agent join. If the same agent presents the token again, with the same key and from the same
+// cluster, the request is a retry and succeeds. If a different cluster presents the token, the join is refused with
 // IdentityMismatch. A new token replaces both the key and the member, so a rebuilt member can join its Cluster again.
 func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	if err := checkRequest(in); err != nil {
@@ -99,7 +99,8 @@ func checkRequest(in JoinInput) *RefusalError {
 	return nil
 }
 
-// CheckConnect reports whether verified claims match a Cluster's agent. It has no side effects.
+// CheckConnect checks whether verified claims match a Cluster's agent. It returns nil if they do. It has no side
+// effects.
 func CheckConnect(claims protocol.ConnectClaims, owner client.Object, id *AgentIdentity) *RefusalError {
 	switch {
 	case id.OwnerUID != owner.GetUID() || !id.knownAs(claims.Cluster.UID):

@@ -11,7 +11,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// WithDefaults returns a Cluster's spec.agent, with the hub's defaults for unset fields. A variable that the Cluster
+// WithDefaults returns a Cluster's spec.agent with the hub's defaults for unset fields. A variable that the Cluster
 // sets replaces the hub's variable in both upper and lower case, because HTTPS_PROXY and https_proxy have the same
 // meaning.
 func WithDefaults(agent, hub v1.Agent) v1.Agent {

@@ -27,22 +27,22 @@ const (
 	// progressDeadline is the time, in seconds, within which a new pod has to pull its image and connect. If this takes
 	// longer, the agent restores the previous Deployment.
 	progressDeadline = 120
-	// gracePeriod is the time, in seconds, within which an agent has to stop. It is 10 seconds longer than
+	// gracePeriod is the time, in seconds, that an agent has to stop. It is 10 seconds longer than
 	// agent/daemon.StopTimeout, which is the time that requests in progress have to finish.
 	gracePeriod = 130
 )
 
-// Deployment is an agent's Deployment in the form in which the manifest contains it and in which it is sent through the
-// tunnel.
+// Deployment is an agent's Deployment. The manifest contains it in this form, and the hub sends it through the tunnel
+// in the same form.
 type Deployment struct {
 	// Digest covers all settings from spec.agent and the hub's configuration, except the hub's addresses and CA.
-	// Connected agents receive the addresses and the CA as protocol.Settings, and must not restart when they change.
+	// Connected agents receive the addresses and the CA as protocol.Settings, and must not restart when these change.
 	Digest string
-	// JSON is the Deployment as JSON.
+	// JSON is the Deployment, encoded as JSON.
 	JSON []byte
 }
 
-// buildDeployment returns the Deployment and its digest, which is also an annotation on the pods.
+// buildDeployment returns the Deployment and its digest. The digest is also an annotation on the pods.
 func buildDeployment(in ManifestInput) (*appsv1ac.DeploymentApplyConfiguration, string, error) {
 	anywhere := in
 	anywhere.Settings = protocol.Settings{}
@@ -119,7 +119,7 @@ func environment(in ManifestInput,
 		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
 	}
 	for _, e := range in.Agent.Env {
-		// a Cluster that predates the schema's validation may contain variables that the validation would reject
+		// a Cluster that predates the validation rule may contain other variables
 		if protocol.AgentVariable(e.Name) {
 			env = append(env, agentVariable(e))
 		}
@@ -127,7 +127,6 @@ func environment(in ManifestInput,
 	return env
 }
 
-// agentVariable returns a variable from spec.agent.
 func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 	if e.SecretKey == "" {
 		return variable(e.Name, e.Value)
@@ -138,7 +137,7 @@ func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	v := corev1ac.EnvVar().WithName(name)
-	if value == "" { // the API server stores the value in this form, so applying it again changes nothing
+	if value == "" { // the API server stores the value in this form, so applying the Deployment again changes nothing
 		return v
 	}
 	return v.WithValue(value)
@@ -185,7 +184,7 @@ func podSpec(
 	return pod.WithAffinity(own), err
 }
 
-// applied converts a part of spec.agent to an apply configuration that contains only the fields that are set.
+// applied converts part of spec.agent to an apply configuration that contains only the fields that are set.
 func applied[T any](part any) (*T, error) {
 	raw, err := json.Marshal(part)
 	out := new(T)
@@ -244,11 +243,12 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 }
 
 // nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default is five minutes, which is
-// meant for stateful pods.
+// too long for the agent.
 const nodeLossSeconds = 30
 
-// lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may be
-// on that node, for example if the cluster started with one node. Keys that the user already tolerates are skipped.
+// lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may
+// be on that node, for example if the cluster started with one node. Taint keys that the user's own tolerations
+// already contain are skipped.
 func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfiguration {
 	var all []*corev1ac.TolerationApplyConfiguration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -261,7 +261,7 @@ func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfigu
 	return all
 }
 
-// preferences returns an affinity that prefers control plane nodes and prefers a different node for each replica.
+// preferences returns an affinity that prefers control plane nodes and a different node for each replica.
 func preferences() *corev1ac.AffinityApplyConfiguration {
 	controlPlane := corev1ac.NodeSelectorTerm().WithMatchExpressions(corev1ac.NodeSelectorRequirement().
 		WithKey("node-role.kubernetes.io/control-plane").WithOperator(corev1.NodeSelectorOpExists))

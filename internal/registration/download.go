@@ -18,12 +18,12 @@ import (
 )
 
 // hostAgent is the file name of the agent's binary for hosts, which is in the same directory as the manager's binary.
-// For platforms other than the manager's, "-<platform>" is appended.
+// For platforms other than the manager's own platform, "-<platform>" is appended.
 const hostAgent = "drover-host-agent"
 
-// Limits on downloads of the agent's binary, which any client may request. A client that reads nothing for stallTime,
-// or does not finish within downloadTime, is cut off. Clients with the same address, such as clients behind a front
-// proxy, share the limit on concurrent downloads per address and wait for their turn.
+// Limits on downloads of the agent's binary. Any client may request a download. A client that reads nothing for
+// stallTime, or does not finish within downloadTime, is cut off. Clients with the same address, such as clients
+// behind a front proxy, share one limit on concurrent downloads and wait in a queue.
 const (
 	downloadsOfSource = 16
 	downloadsAtOnce   = 128
@@ -58,7 +58,7 @@ func (d *downloads) make() {
 	}
 }
 
-// serveHostAgent serves the agent's binary, so that a machine needs no server other than the hub.
+// serveHostAgent serves the agent's binary, so that a machine needs access only to the hub.
 func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.made.Do(d.make)
 	platform := r.PathValue("platform")
@@ -86,7 +86,7 @@ func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.send(w, file)
 }
 
-// send copies a binary to a client, for as long as the client keeps reading.
+// send copies a binary to a client, as long as the client keeps reading.
 func (d *downloads) send(w http.ResponseWriter, program io.Reader) {
 	control, last := http.NewResponseController(w), time.Now().Add(downloadTime)
 	for {

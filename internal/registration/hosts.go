@@ -14,9 +14,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// hostScript downloads the agent's binary, which does everything else. The script removes the directory in --temporary
-// at the end. It reads only --temporary, --server and --ca, and passes the other options to the binary. It contains
-// nothing that a client has sent.
+// hostScript downloads the agent's binary, which does everything else. At the end, the script removes the directory
+// given with --temporary. It reads only --temporary, --server and --ca, and passes the other options to the binary.
+// It contains nothing that a client has sent.
 const hostScript = `#!/bin/sh
 # Joins this machine to a Drover hub. The command in the Secret "<host>-host-join" runs it, with the join token on standard input.
 set -eu
@@ -50,8 +50,8 @@ mv "$new" "$dir/drover-host-agent"
 "$dir/drover-host-agent" join --server "$server" "$@"
 `
 
-// HostCommand returns the command for an administrator to run on a machine. The administrator may add --role, --label
-// and --taint. If the CA is pinned, the command contains the CA, so that every download is verified (CVE-2025-67601).
+// HostCommand returns the command that an administrator runs on a machine. The administrator may add --role, --label
+// and --taint. If the CA is pinned, the command contains it, so that every download is verified (CVE-2025-67601).
 func HostCommand(server, token string, trust v1.Trust, caBundle string) (string, error) {
 	script := server + protocol.PathHostScript
 	if trust == v1.TrustSystem || caBundle == "" {

@@ -16,28 +16,30 @@ import (
 // Limits on the requests that this replica sends to the API server on behalf of clients that have not proved that they
 // are agents.
 const (
-	// Lookups of agents that are not in the cache, for all clients together. The first lookup after a join does not
-	// count, because agents that join at the same time connect before the cache contains them. Above the limit, agents
-	// are asked to retry a little later, when the cache has caught up.
+	// These constants limit lookups of agents that are not in the cache, for all clients together. The first lookup
+	// after a join does not count, because agents that join at the same time connect before the cache contains them.
+	// When the limit is reached, agents are asked to retry a little later, when the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
-	// Joins of one Cluster, for all clients that have its token together, even after the token has been used.
+	// These constants limit the join requests for one Cluster, from all clients that have its token together, even
+	// after the token has been used.
 	joinsPerSecond = 1
 	joinBurst      = 10
-	// Status updates of Clusters that a client has named without proof. Any client that can reach the port can cause
-	// such an update.
+	// These constants limit the status updates of Clusters that a client has named without proof. Any client that can
+	// reach the port can cause such an update.
 	showsPerSecond = 1
 	showBurst      = 20
-	// maxIdleLimits is the number of Clusters above which the limiters of Clusters without a recent join are dropped.
+	// maxIdleLimits is the number of limiters above which unused limiters are dropped. Each Cluster with a recent
+	// join has a limiter.
 	maxIdleLimits = 1000
-	// joinedFor is the time after a join in which the first lookup does not count.
+	// joinedFor is how long after a join the first lookup does not count.
 	joinedFor = time.Minute
 )
 
 // errBusy is returned when a request exceeds one of the limits.
 var errBusy = errors.New("the hub receives too many requests at the moment; try again")
 
-// limits contains the rate limiters that enforce these limits. The zero value is ready to use.
+// limits contains the rate limiters for these limits. The zero value is ready to use.
 type limits struct {
 	mu      sync.Mutex // guards the fields below
 	lookups *rate.Limiter
@@ -46,7 +48,8 @@ type limits struct {
 	joined  map[types.NamespacedName]time.Time // when the agent joined, if there has been no lookup since then
 }
 
-// hasJoined records that a Cluster's agent has joined. This is necessary because the agent is not in the cache yet.
+// hasJoined records that a Cluster's agent has joined. The record is needed because the agent is not in the cache
+// yet.
 func (l *limits) hasJoined(name types.NamespacedName, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +78,8 @@ func (l *limits) lookup(name types.NamespacedName, now time.Time) bool {
 	return l.lookups.AllowN(now, 1)
 }
 
-// show reports whether one more Cluster may be updated because a client named it without proof.
+// show reports whether the status of one more Cluster may be updated now because a client named the Cluster without
+// proof.
 func (l *limits) show(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +106,7 @@ func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// forgetIdle drops the limiters that have as many tokens as a new limiter.
+// forgetIdle drops the limiters that are full, because a new limiter would be in the same state.
 func (l *limits) forgetIdle(now time.Time) {
 	if len(l.joins) < maxIdleLimits {
 		return

@@ -20,14 +20,14 @@ import (
 
 // registered is a Cluster or a Host together with its join token.
 type registered struct {
-	name   types.NamespacedName // its member name
+	name   types.NamespacedName // the member name
 	owner  client.Object
 	secret *corev1.Secret
 	token  Token
 }
 
-// find uses the reader to get the Cluster that a token belongs to, or returns errUnknownToken. The Cluster's name
-// always comes from the cache's index.
+// find reads the Cluster that a token belongs to from the given reader. It returns errUnknownToken if there is none.
+// The name of the Cluster always comes from the cache's index.
 func (s *Server) find(ctx context.Context, reader client.Reader, token string) (*registered, error) {
 	if !ValidToken(token) {
 		return nil, errUnknownToken

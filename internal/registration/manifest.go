@@ -31,8 +31,8 @@ type ManifestInput struct {
 	Trust v1.Trust
 	// Agent is the rest of the Cluster's spec.agent. Its image and trust are ignored.
 	Agent v1.Agent
-	// APIServer makes the agent run the webhook that the member's API servers use to review the tokens of users who do
-	// not connect through the hub. It requires the Full profile.
+	// APIServer makes the agent run a webhook for the member's API servers. They use the webhook to review the tokens
+	// of users who do not connect through the hub. It requires the Full profile.
 	APIServer bool
 	// Token is the join token.
 	Token string
@@ -40,11 +40,11 @@ type ManifestInput struct {
 	Settings protocol.Settings
 }
 
-// direct reports whether API servers send users' tokens to the agent for review. A ReadOnly agent cannot review tokens,
-// because it accepts no sets.
+// direct reports whether API servers send users' tokens to the agent for review. They do not if the agent is
+// ReadOnly, because such an agent accepts no sets and therefore cannot review tokens.
 func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
-// Manifests creates manifests. It marshals the parts that all members share only once, because ten thousand manifests
+// Manifests creates manifests. It marshals the parts that all members share only once, because thousands of manifests
 // differ only in their tokens. The zero value is ready to use and is safe for concurrent use.
 type Manifests struct {
 	mu     sync.Mutex // guards the fields below
@@ -52,17 +52,16 @@ type Manifests struct {
 	parts  *manifestParts
 }
 
-// manifestParts contains the text before and after the token.
+// manifestParts contains the text before and after the token in a manifest.
 type manifestParts struct {
 	before, after []byte
 	deployment    Deployment
 }
 
-// tokensPlace is the placeholder for the token that is used when the parts are created. It does not occur anywhere else
-// in the manifest.
+// tokensPlace is the placeholder for the token while the parts are created. It occurs nowhere else in the manifest.
 const tokensPlace = "the place of the join token in a manifest"
 
-// key returns text that is the same for two inputs only if they differ in nothing except the token.
+// key returns a cache key. Two inputs have the same key only if they differ in nothing except the token.
 func (in ManifestInput) key() (string, error) {
 	agent, err := json.Marshal(in.Agent)
 	if err != nil {
@@ -81,7 +80,7 @@ func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	}
 	size := len(parts.before) + base64.StdEncoding.EncodedLen(len(in.Token)) + len(parts.after) + 2
 	manifest := append(make([]byte, 0, size), parts.before...)
-	manifest = append(manifest, '"') // YAML could read it as a number
+	manifest = append(manifest, '"') // without quotes, YAML could parse the token as a number
 	manifest = append(base64.StdEncoding.AppendEncode(manifest, []byte(in.Token)), '"')
 	return append(manifest, parts.after...), nil
 }
@@ -95,7 +94,8 @@ func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
 	return parts.deployment, nil
 }
 
-// around returns the parts. It caches the parts for the last key, because few Clusters have their own spec.agent.
+// around returns the parts of the manifest. It caches the parts for the last key, because few Clusters have their own
+// spec.agent.
 func (m *Manifests) around(in ManifestInput) (*manifestParts, error) {
 	key, err := in.key()
 	if err != nil {
@@ -150,13 +150,13 @@ func marshal(objects ...any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// apply is the command that applies the manifest. Server-side apply takes over an agent that was installed with kubectl
-// or a GitOps tool, without a warning or conflict, even if the agent has changed its Deployment. It also does not copy
-// the join token into an annotation.
+// apply is the command that applies the manifest. Because it uses server-side apply, it takes over an agent that was
+// installed with kubectl or a GitOps tool without a warning or conflict, even if the agent has changed its
+// Deployment. It also does not copy the join token into an annotation.
 const apply = "kubectl apply --server-side --force-conflicts -f -"
 
-// Command returns the command for an administrator to run in the member. If the CA is pinned, the command contains the
-// CA, so that every download is verified (CVE-2025-67601). If the hub responds with an error, the command writes the
+// Command returns the command that an administrator runs in the member. If the CA is pinned, the command contains it,
+// so that every download is verified (CVE-2025-67601). If the hub responds with an error, the command writes the
 // error message to standard error and applies nothing. "curl --fail" would show only the status, and --fail-with-body
 // requires curl 7.76.
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
@@ -189,9 +189,9 @@ func serviceAccount(name string) *corev1ac.ServiceAccountApplyConfiguration {
 	return corev1ac.ServiceAccount(name, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
 }
 
-// role returns the agent's rights in its own namespace, which allow it to manage Secrets, elect a leader, change its
-// own Deployment and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent with the Full
-// profile has left behind. Rights to create Leases are not restricted to a name, because RBAC cannot do this.
+// role returns the agent's Role in its own namespace, which allows the agent to manage Secrets, elect a leader,
+// change its own Deployment and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent
+// with the Full profile has left behind. RBAC cannot restrict the right to create Leases to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	daemonSets := []string{"create", "patch", "delete"}
 	if profile == v1.ProfileReadOnly {
@@ -223,7 +223,7 @@ func account(name string) *rbacv1ac.SubjectApplyConfiguration {
 }
 
 func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {
-	// this is not stringData, because applying stringData again would always change the object
+	// The Secret does not use stringData, because applying stringData again would always change the object.
 	data := map[string][]byte{protocol.KeyToken: []byte(in.Token)}
 	if in.Trust == v1.TrustPinned {
 		data[protocol.KeyCABundle] = []byte(in.Settings.CABundle)

@@ -54,8 +54,8 @@ func tokenTTL(owner client.Object) time.Duration {
 	return 0
 }
 
-// SecretOf reads the registration Secret of a Cluster or Host. It returns nil if there is none. foreign reports whether
-// another Secret has its name.
+// SecretOf reads the registration Secret of a Cluster or Host. It returns nil if there is none. foreign reports
+// whether its name is taken by another Secret.
 func SecretOf(
 	ctx context.Context, reader client.Reader, owner client.Object,
 ) (secret *corev1.Secret, foreign bool, err error) {
@@ -70,8 +70,9 @@ func SecretOf(
 	return secret, false, nil
 }
 
-// TokenOf returns the join token in the registration Secret of a Cluster or Host. It is zero if there is no Secret, or
-// if the Secret lacks its owner, as it may after a restore, because in that case no agent can join with the token.
+// TokenOf returns the join token in the registration Secret of a Cluster or Host. It returns the zero Token if there
+// is no Secret. It also does so if the Secret lacks its owner, as it may after a restore, because no agent can join
+// with the token in this case.
 func TokenOf(secret *corev1.Secret, owner client.Object) Token {
 	if secret == nil || !Owned(secret, owner) {
 		return Token{}
@@ -79,8 +80,8 @@ func TokenOf(secret *corev1.Secret, owner client.Object) Token {
 	return ReadToken(secret, tokenTTL(owner))
 }
 
-// AgentOf reads the identity of the agent of a Cluster or Host. It returns nil if there is none. A Secret that cannot
-// be decoded, was not created by Drover, or belongs to a former owner with this name identifies no agent.
+// AgentOf reads the identity of the agent of a Cluster or Host. It returns nil if there is none. A Secret identifies
+// no agent if it cannot be decoded, was not created by Drover, or belongs to a former owner with this name.
 func AgentOf(ctx context.Context, reader client.Reader, owner client.Object) (*AgentIdentity, error) {
 	member := memberName(owner)
 	secret, err := owned.ReadSecret(ctx, reader, AgentSecret(member))

@@ -11,19 +11,20 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxConnects is the number of connect tokens that are remembered for one agent. This number is enough for about two
+// maxConnects is the maximum number of connect tokens that are remembered for one agent. It is enough for about two
 // minutes.
 const maxConnects = 1000
 
-// replayGuard remembers the IDs of connect tokens until they expire. It accepts only verified tokens and is limited per
-// agent, so one client cannot use up the space for others. The zero value is ready to use.
+// replayGuard remembers the IDs of connect tokens until the tokens expire. It accepts only verified tokens and is
+// limited per agent, so one client cannot use up the space for others. The zero value is ready to use.
 type replayGuard struct {
 	mu    sync.Mutex                      // guards the fields below
-	used  map[string]map[string]time.Time // the expiry of each token, by KeyID and then by the token's ID
+	used  map[string]map[string]time.Time // the expiry of each token, by KeyID and then by token ID
 	swept time.Time
 }
 
-// use records the ID of an agent's token, which is valid until expires. It refuses an ID that has been used before.
+// use records the ID of an agent's token, which is valid until expires. It returns an error if the ID has been used
+// before.
 func (g *replayGuard) use(agent, id string, now, expires time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,7 +13,6 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// rules are rules of a Role or ClusterRole in the manifest.
 type rules = []*rbacv1ac.PolicyRuleApplyConfiguration
 
 // allow returns a rule for resources in an API group. The rule has no verbs yet.
@@ -40,8 +39,8 @@ func clusterRights(profile v1.AgentProfile) []any {
 }
 
 // directRights returns the ServiceAccount of the webhook to which API servers send users' tokens for review. It also
-// returns the Role and the RoleBinding that let the account read two Secrets: the hub's data for the webhook, and the
-// CA that issues the webhook's certificate.
+// returns the Role and RoleBinding that let the account read two Secrets, which contain the hub's data for the
+// webhook and the CA that issues the webhook's certificate.
 func directRights(in ManifestInput) []any {
 	if !in.direct() {
 		return nil
@@ -65,7 +64,7 @@ func reporting() rules {
 }
 
 // removing returns the rules that the agent needs to remove itself. Because the agent lacks the verb escalate, it
-// cannot add rights to its role that it does not already have.
+// cannot grant itself rights that it does not already have.
 func removing() rules {
 	return rules{
 		allow("", "namespaces").WithResourceNames(protocol.AgentNamespace).WithVerbs("get", "delete"),
@@ -74,8 +73,8 @@ func removing() rules {
 	}
 }
 
-// viewing returns the rule for impersonating the viewer. A ReadOnly agent sends the requests of all users as this one
-// user.
+// viewing returns the rule for impersonating the viewer. A ReadOnly agent sends the requests of all users as the
+// viewer.
 func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
 	return allow("", "users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
@@ -84,7 +83,7 @@ func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
 func impersonating() rules {
 	return rules{
 		allow("", "users", "groups", "serviceaccounts").WithVerbs("impersonate"),
-		// uids, and userextras with any key, because RBAC does not support userextras/*
+		// these are uids, and userextras with any key, because RBAC does not support userextras/*
 		allow("authentication.k8s.io", "*").WithVerbs("impersonate"),
 	}
 }
@@ -93,7 +92,7 @@ func impersonating() rules {
 func delivering() rules {
 	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
 	return rules{
-		// must never include delete
+		// these verbs must never include delete
 		allow("", "namespaces").WithVerbs("get", "list", "watch", "create", "patch"),
 		allow("", "limitranges", "resourcequotas", "secrets").WithVerbs(deliver...),
 		allow("networking.k8s.io", "networkpolicies").WithVerbs(deliver...),
@@ -107,7 +106,7 @@ func delivering() rules {
 }
 
 // planning returns the rules for running Plans. They allow the agent to install the schema of Plans and the
-// ServiceAccount for their pods, to create Jobs, and to cordon, drain and label nodes.
+// ServiceAccount of their pods, to create Jobs, and to cordon, drain and label nodes.
 func planning() rules {
 	return rules{
 		allow("apiextensions.k8s.io", "customresourcedefinitions").WithResourceNames("plans."+v1.Group).
@@ -122,7 +121,7 @@ func planning() rules {
 		allow("", "pods").WithVerbs("delete"),
 		allow("", "pods/eviction").WithVerbs("create"),
 		allow("", "pods/log").WithVerbs("get"),
-		allow("", "events").WithVerbs("list", "watch"), // shows why a Job's pod is waiting
+		allow("", "events").WithVerbs("list", "watch"), // events show why a Job's pod is waiting
 		allow("apps", "daemonsets").WithVerbs("get"),
 	}
 }

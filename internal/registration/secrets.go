@@ -33,10 +33,10 @@ import (
 const (
 	// KeyToken is the join token.
 	KeyToken = "token"
-	// KeyManifestURL is the URL of the agent's manifest. Clients need no other credential. The URL works until its
-	// token has been used or has expired.
+	// KeyManifestURL is the URL of the agent's manifest. No other credential is needed to fetch it. The URL works
+	// until its token has been used or has expired.
 	KeyManifestURL = "manifest-url"
-	// KeyCommand is the command to run in the member.
+	// KeyCommand is the command that an administrator runs in the member.
 	KeyCommand = "command"
 	// KeyManifest is the agent's manifest itself.
 	KeyManifest = "manifest.yaml"
@@ -49,12 +49,12 @@ const (
 	annotationTokenUsed    = v1.Group + "/token-used"
 )
 
-// tokenJoining, followed by a time, is the value of annotationTokenUsed while an agent is joining. After the join, the
-// value is the hash of the token.
+// tokenJoining, followed by a time, is the value of annotationTokenUsed while an agent is joining. After the join,
+// the value is the hash of the token.
 const tokenJoining = "joining "
 
 // Keys in the Secret "<cluster>-agent". The values are not secret. They are stored in a Secret because a user who can
-// write them decides which cluster is the member.
+// write them can decide which cluster is the member.
 const (
 	keyPublicKey  = "public-key"
 	keyClusterUID = "cluster-uid"
@@ -65,7 +65,7 @@ const (
 	keyFormerOwner = "former-owner-uid"
 )
 
-// RegistrationSecret returns the name of the Secret with the join token of a Cluster.
+// RegistrationSecret returns the name of the Secret that contains a Cluster's join token.
 func RegistrationSecret(cluster types.NamespacedName) types.NamespacedName {
 	if host, ok := protocol.HostOf(cluster.Name); ok {
 		return types.NamespacedName{Namespace: cluster.Namespace, Name: host + v1.HostJoinSecretSuffix}
@@ -73,7 +73,7 @@ func RegistrationSecret(cluster types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + v1.RegistrationSecretSuffix}
 }
 
-// AgentSecret returns the name of the Secret with the identity of a Cluster's agent.
+// AgentSecret returns the name of the Secret that contains the identity of a Cluster's agent.
 func AgentSecret(cluster types.NamespacedName) types.NamespacedName {
 	if host, ok := protocol.HostOf(cluster.Name); ok {
 		return types.NamespacedName{Namespace: cluster.Namespace, Name: host + v1.HostAgentSecretSuffix}
@@ -86,8 +86,8 @@ func secretName(cluster string) string {
 	return RegistrationSecret(types.NamespacedName{Namespace: namespace, Name: name}).Name
 }
 
-// ReadToken reads the join token from a Cluster's registration Secret. The argument ttl is the value from the Cluster.
-// A Secret without Drover's annotations is treated as having an expired token, so that reading fails closed.
+// ReadToken reads the join token from a Cluster's registration Secret. The argument ttl comes from the Cluster. If
+// the Secret lacks Drover's annotations, the token counts as expired, so that reading fails closed.
 func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	value := string(secret.Data[KeyToken])
 	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
@@ -105,8 +105,8 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	}
 }
 
-// TokenCreated returns when the join token in a Cluster's registration Secret was created, or, if the Secret does not
-// say so, when the Secret was created.
+// TokenCreated returns when the join token in a Cluster's registration Secret was created. If the Secret does not
+// contain this time, it returns when the Secret was created.
 func TokenCreated(secret metav1.Object) time.Time {
 	if created, err := time.Parse(time.RFC3339, secret.GetAnnotations()[annotationTokenCreated]); err == nil {
 		return created
@@ -114,12 +114,12 @@ func TokenCreated(secret metav1.Object) time.Time {
 	return secret.GetCreationTimestamp().Time
 }
 
-// maxCached is the maximum size, in bytes, of a Secret's value that the manager keeps in memory. The longest value that
+// maxCached is the maximum size, in bytes, of a Secret value that the manager keeps in memory. The longest value that
 // the manager needs is a hash or a token.
 const maxCached = 1 << 10
 
-// maxMark is the maximum size of an annotation that the manager keeps in memory, in bytes. Such an annotation contains
-// a hash or a time.
+// maxMark is the maximum size, in bytes, of an annotation that the manager keeps in memory. The annotations that the
+// manager needs contain a hash or a time.
 const maxMark = 256
 
 // CachedKinds returns the values of v1.LabelSecretKind for Secrets that the manager keeps in memory. The list is fixed
@@ -129,7 +129,6 @@ func CachedKinds() []string {
 		v1.SecretKindHostPlan}
 }
 
-// cachedMetadata returns the part of a Secret's metadata that the manager reads.
 func cachedMetadata() untrusted.Metadata {
 	return untrusted.Metadata{
 		Annotations: map[string]int{
@@ -139,14 +138,14 @@ func cachedMetadata() untrusted.Metadata {
 	}
 }
 
-// keyContent is the key in StringData under which Trim stores a digest of the part of a registration Secret's content
-// that only users read. The API server never sends StringData, so no other client can have set it. Without Trim, ten
+// keyContent is the key in StringData under which Trim stores a digest of the content that only users read from a
+// registration Secret. The API server never sends StringData, so no other client can have set it. Without Trim, ten
 // thousand manifests would take up most of the manager's memory.
 const keyContent = "content-digest"
 
 // Trim is a cache transform that removes everything from a Secret except the parts that are read from the cache. It
-// treats all Secrets with Drover's label in the same way, because users can also create such Secrets. It modifies and
-// returns the Secret. It is idempotent.
+// modifies and returns the Secret. It treats all Secrets with Drover's label in the same way, because users can also
+// create such Secrets. It is idempotent.
 func Trim(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -204,15 +203,15 @@ func Ours(secret *corev1.Secret, cluster, kind string) bool {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: ownLabels(cluster, kind)}.Has(secret)
 }
 
-// Owned reports whether Drover created a registration Secret for this Cluster or Host, and not for an earlier one with
-// the same name. The content of any other Secret must not be sent or applied anywhere.
+// Owned reports whether Drover created a registration Secret for this Cluster or Host, and not for an earlier object
+// with the same name. The content of any other Secret must not be sent or applied anywhere.
 func Owned(secret *corev1.Secret, owner client.Object) bool {
 	return Ours(secret, memberName(owner).Name, v1.SecretKindRegistration) && owned.By(secret, owner.GetUID())
 }
 
-// Foreign explains why a Secret is not the Secret that Drover created for a Cluster or Host. It returns "" if the
-// Secret was created by Drover. Callers that find a Secret by its name must call Foreign before they apply or show the
-// Secret's content, because a user who can create Secrets may have created another Secret with that name.
+// Foreign explains why a Secret is not the Secret that Drover created for a Cluster or Host. It returns "" if Drover
+// created the Secret. Callers that find a Secret by its name must call Foreign before they apply or show the Secret's
+// content, because a user who can create Secrets may have created another Secret with that name.
 func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	member := memberName(owner)
 	want := ownLabels(member.Name, kind)
@@ -253,7 +252,7 @@ func hostKinds() map[string]string {
 	return map[string]string{v1.SecretKindRegistration: v1.SecretKindHostJoin, v1.SecretKindAgent: v1.SecretKindHostAgent}
 }
 
-// Content is the content of a registration Secret except the token.
+// Content is the content of a registration Secret apart from the token.
 type Content struct {
 	ManifestURL string
 	Command     string
@@ -299,10 +298,11 @@ type AgentIdentity struct {
 	ClusterUID string
 	// TokenHash is the hash of the join token that the agent used.
 	TokenHash string
-	// OwnerUID is the UID of the Cluster object that the agent joined or that adopted it.
+	// OwnerUID is the UID of the Cluster object that the agent joined, or of the Cluster object that adopted the
+	// agent.
 	OwnerUID types.UID
-	// FormerOwner is the UID of the Cluster object that an adopted agent joined. The agent's tokens still contain it.
-	// It is empty for other agents.
+	// FormerOwner is the UID of the Cluster object that an adopted agent originally joined. The agent's tokens still
+	// contain this UID. It is empty for other agents.
 	FormerOwner types.UID
 	// Joined is when the agent joined.
 	Joined time.Time
@@ -320,7 +320,7 @@ func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 		return nil, fmt.Errorf("secret %s/%s: %s is not an Ed25519 public key in base64", secret.Namespace, secret.Name,
 			keyPublicKey)
 	}
-	joined, _ := time.Parse(time.RFC3339, string(secret.Data[keyJoined])) // the zero time counts as long ago
+	joined, _ := time.Parse(time.RFC3339, string(secret.Data[keyJoined])) // the zero time counts as a long time ago
 	return &AgentIdentity{
 		Joined:     joined,
 		PublicKey:  key,

@@ -24,7 +24,7 @@ import (
 )
 
 // TokenHashIndex is the field index of registration Secrets by the hash of their token. IndexTokenHash computes the
-// values of the index.
+// indexed values.
 const TokenHashIndex = "drover.tokenHash"
 
 // IndexTokenHash is the index function for TokenHashIndex.
@@ -39,28 +39,29 @@ func IndexTokenHash(object client.Object) []string {
 	return []string{HashToken(string(secret.Data[KeyToken]))}
 }
 
-// errUnknownToken is returned when no Cluster has the token. It is not a refusal, because there is no Cluster whose
-// status could show it.
+// errUnknownToken is returned when no Cluster has the token. It is not a RefusalError, because there is no Cluster
+// whose status could show the refusal.
 var errUnknownToken = errors.New("no cluster has this join token; fetch the manifest again")
 
-// bodyTimeout is how long a client may take to send a body.
+// bodyTimeout is how long a client may take to send a request body.
 const bodyTimeout = 10 * time.Second
 
-// Server serves the requests that agents send before there is a tunnel, and authenticates the agents that open one.
+// Server serves the requests that agents send before they have a tunnel, and authenticates the agents that open a
+// tunnel.
 type Server struct {
-	// Cache reads from memory, and Live reads from the API server and is authoritative. The cache protects the API
-	// server from clients that have no valid token.
+	// Cache reads from memory. Live reads from the API server and is authoritative. The cache protects the API server
+	// from clients that have no valid token.
 	Cache client.Reader
 	Live  client.Reader
 	// Writer creates and updates agent Secrets.
 	Writer client.Writer
 	// Settings returns the settings that agents receive.
 	Settings func() protocol.Settings
-	// Audience returns the audience of connect tokens, which is the hub's identity.
+	// Audience returns the audience of connect tokens, which identifies the hub.
 	Audience func() string
-	// Refused is called when a client with a Cluster's token or key has been refused.
+	// Refused is called after a client that has a Cluster's token or key was refused.
 	Refused func(cluster types.NamespacedName, reason, message string)
-	// Unproven is called when a client has named an existing Cluster without any proof. Any client can cause this call.
+	// Unproven is called after a client named an existing Cluster without any proof. Any client can cause this call.
 	Unproven func(cluster types.NamespacedName, reason, message string)
 	Now      func() time.Time
 	Log      logr.Logger
@@ -125,8 +126,8 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(found.secret.Data[KeyManifest])
 }
 
-// findManifest reads the manifest from the API server, because the cache does not contain it. The limit for clients
-// with that token applies.
+// findManifest reads the manifest from the API server, because the cache does not contain it. It is subject to the
+// limit for clients with that token.
 func (s *Server) findManifest(ctx context.Context, cluster types.NamespacedName, token string) (*registered, error) {
 	if !s.limits.join(cluster, s.Now()) {
 		return nil, errBusy
@@ -150,8 +151,8 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(response)
 }
 
-// register lets an agent join. If a client has no valid token, register does a single lookup in the cache and does not
-// read the body.
+// register lets an agent join. If a client has no valid token, register only looks it up in the cache once and does
+// not read the body.
 func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) (*protocol.RegisterResponse, error) {
 	known, err := s.find(r.Context(), s.Cache, token)
 	if err != nil {
@@ -186,7 +187,7 @@ func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterReque
 }
 
 // join decides whether an agent may join, based on the current state in the API server, and writes the result. If two
-// agents race for one token, one of them gets a conflict, and join then decides again.
+// agents use the same token at the same time, one of the writes causes a conflict, and join then decides again.
 func (s *Server) join(ctx context.Context, token string, request protocol.RegisterRequest) (*protocol.RegisterResponse,
 	error) {
 	const attempts = 3
@@ -240,11 +241,13 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 	return nil, conflict
 }
 
-// claim sets an annotation on the Secret of a Cluster's token before an agent joins with the token. Editors may delete
-// the Secret of an unused token, and the admission policy recognizes used tokens by this annotation. If only the
-// controller wrote the annotation, an editor could delete the Secret just after a join, and use the next token to
-// replace the member's agent with another one. The token stays valid until the controller writes the token's hash to
-// the annotation, so a join that fails at this point can be repeated.
+// claim sets an annotation on the Secret that contains a Cluster's token before an agent joins with the token.
+// Editors may delete the Secret of an unused token, and the admission policy recognizes a used token by this
+// annotation. If only the controller wrote the annotation, an editor could delete the Secret just after a join, and
+// use the next token to replace the member's agent with another one.
+//
+// The token stays valid until the controller writes the token's hash to the annotation, so a join that fails at this
+// point can be repeated.
 func (s *Server) claim(ctx context.Context, found *registered) error {
 	if _, isCluster := found.owner.(*v1.Cluster); !isCluster {
 		return nil // the Secret of a Host's token is always protected
@@ -256,7 +259,7 @@ func (s *Server) claim(ctx context.Context, found *registered) error {
 	return s.Writer.Update(ctx, found.secret)
 }
 
-// write creates or replaces the agent Secret of a Cluster, provided that the Secret has not changed since it was read.
+// write creates or replaces a Cluster's agent Secret, provided that the Secret has not changed since it was read.
 func (s *Server) write(ctx context.Context, secret *corev1.Secret, owner client.Object, id AgentIdentity) error {
 	exists := secret.ResourceVersion != ""
 	WriteIdentity(secret, owner, id)
@@ -297,7 +300,7 @@ func (s *Server) unavailable(w http.ResponseWriter, err error, doing string) {
 	http.Error(w, doing+": the hub's API server does not respond; try again", http.StatusServiceUnavailable)
 }
 
-// bearer returns a request's token if the request has exactly one Authorization header.
+// bearer returns the bearer token of a request that has exactly one Authorization header.
 func bearer(r *http.Request) (string, bool) {
 	values := r.Header.Values("Authorization")
 	if len(values) != 1 {

@@ -22,8 +22,8 @@ import (
 // tokenBytes is the entropy of the tokens that Drover creates: 256 bits.
 const tokenBytes = 32
 
-// tokenForm is the accepted form of a token. A token in this form needs no escaping in a URL path. Its minimum length
-// makes a token that a user has chosen hard to guess.
+// tokenForm is the accepted form of a token. A token in this form needs no escaping in a URL path. Because of the
+// minimum length, even a token that was chosen by a user is hard to guess.
 var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~-]{32,256}$`)
 
 // NewToken returns a random join token.
@@ -36,7 +36,7 @@ func NewToken() string {
 // ValidToken reports whether a token has the format of a join token.
 func ValidToken(token string) bool { return tokenForm.MatchString(token) }
 
-// HashToken returns the SHA-256 digest of a token in hex, which is stored and compared instead of the token.
+// HashToken returns the SHA-256 digest of a token in hex. The digest is stored and compared instead of the token.
 func HashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
@@ -44,11 +44,11 @@ func HashToken(token string) string {
 
 // Token is the current join token of a Cluster.
 type Token struct {
-	// Value is the token, which must not be printed.
+	// Value is the token. It must not be printed.
 	Value string
-	// Created is the time when the hub created the token or first saw the token.
+	// Created is the time when the hub created the token or first saw it.
 	Created time.Time
-	// TTL is counted from Created.
+	// TTL is how long the token is valid, counted from Created.
 	TTL time.Duration
 	// Used is true if an agent has joined with the token.
 	Used bool
@@ -56,23 +56,23 @@ type Token struct {
 	Claimed time.Time
 }
 
-// Announcement describes a new token for a Cluster or Host, for use in an event.
+// Announcement returns the text of an event about a new token for a Cluster or Host.
 func (t Token) Announcement(owner client.Object) string {
 	return fmt.Sprintf("Created a join token that expires at %s; see Secret %s",
 		t.Expires().UTC().Format("2006-01-02 15:04 MST"), RegistrationSecret(memberName(owner)).Name)
 }
 
-// joinTime is how long a join may take from the time when its token is claimed until the agent's identity is written.
+// joinTime is how long a join may take from claiming its token to writing the agent's identity.
 const joinTime = time.Minute
 
-// Joining reports whether an agent may be joining with the token. The token is not replaced until the join is over,
-// because by then the Cluster may already have an agent.
+// Joining reports whether an agent may be joining with the token. The token is not replaced during the join, because
+// the Cluster may have an agent at the end of it.
 func (t Token) Joining(now time.Time) bool { return now.Before(t.Claimed.Add(joinTime)) }
 
 // Expires returns when the token expires.
 func (t Token) Expires() time.Time { return t.Created.Add(t.TTL) }
 
-// Usable returns nil if the token can be used to join, and otherwise the reason why it cannot.
+// Usable returns nil if the token can be used to join. Otherwise, it returns the reason why the token cannot be used.
 func (t Token) Usable(cluster string, now time.Time) *RefusalError {
 	switch {
 	case t.Used:
@@ -85,12 +85,13 @@ func (t Token) Usable(cluster string, now time.Time) *RefusalError {
 	return nil
 }
 
-// String returns a placeholder, so that the token does not appear in logs and errors.
+// String returns a placeholder that keeps the token out of logs and errors.
 func (t Token) String() string {
 	return fmt.Sprintf("token(created %s, used %t)", t.Created.UTC().Format(time.RFC3339), t.Used)
 }
 
-// RefusalError explains why a client may not join or connect, and what to do. The message is safe to show.
+// RefusalError explains why a client may not join or connect, and what to do about it. The message contains no
+// secrets.
 type RefusalError struct {
 	// Reason is one of the Reason constants of api/v1.
 	Reason  string
