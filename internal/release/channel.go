@@ -3,10 +3,11 @@
 
 // Package release queries release channels for the version that they point to.
 //
-// Any user who can create a Plan chooses the URL, but the request is sent by the hub or by a member's agent from its
-// own network. For this reason, a Client sends only a GET without credentials, follows no redirects, returns nothing
-// from a body, and by default connects only to public addresses. It checks the address that it actually dials, so a
-// name that resolves to a different address the second time (DNS rebinding) does not circumvent the check.
+// Any user who can create a Plan can choose the URL, but the hub or a member's agent sends the request from its own
+// network. For this reason, a Client sends only GET requests without credentials, follows no redirects, returns
+// nothing from a body, and by default connects only to public addresses. It checks the address that it actually
+// dials, so a name that resolves to a different address the second time (DNS rebinding) does not circumvent the
+// check.
 package release
 
 import (
@@ -25,35 +26,35 @@ import (
 	"time"
 )
 
-// Limits on a request.
+// Limits for a request.
 const (
-	// timeout is the timeout of a request, from the lookup of the name to the headers of the response.
+	// timeout is the time limit for a request, from the name lookup until the response headers have arrived.
 	timeout = 10 * time.Second
-	// maxHeader is the maximum size of the headers of a response, in bytes.
+	// maxHeader is the maximum size of the response headers, in bytes.
 	maxHeader = 32 << 10
 	// maxVersion is the maximum length of a version, as in the schema of Plan.
 	maxVersion = 128
 )
 
-// Reach is the set of addresses that a Client connects to.
+// Reach determines the addresses that a Client connects to.
 type Reach int
 
 const (
 	// Public includes only public addresses.
 	Public Reach = iota
-	// Private also includes private addresses (RFC 1918, RFC 4193, shared address space), for sites with their own channel
-	// server.
+	// Private also includes private addresses (RFC 1918, RFC 4193, shared address space), for sites that run their
+	// own channel server.
 	Private
 	// Anywhere also includes this machine and link-local addresses, where cloud providers serve credentials.
 	Anywhere
 )
 
-// ErrAddress is returned when connecting to a channel's address is not allowed. The error that wraps it explains what
-// to do.
+// ErrAddress is returned when a Client is not allowed to connect to a channel's address. The error that wraps it
+// explains what to do.
 var ErrAddress = errors.New("its host has no address that is allowed for a channel")
 
-// refusal is the error for all addresses that a reach does not include, and for names without an address. The error is
-// the same in every case, so that it discloses neither an address nor which names exist in the hub's network.
+// refusal returns the error for all addresses that a reach does not include, and for names without an address. The
+// error is always the same, so that it discloses neither an address nor which names exist in the hub's network.
 func (r Reach) refusal() error {
 	if r == Public {
 		return fmt.Errorf("%w: use one whose name resolves to a public address, or set channels.private in the manager's "+
@@ -70,8 +71,8 @@ type Client struct {
 	proxy           func(*http.Request) (*url.URL, error)
 }
 
-// New returns a Client. It uses the proxy from HTTPS_PROXY, HTTP_PROXY and NO_PROXY. For a request that goes through a
-// proxy, checking the address is left to the proxy.
+// New returns a Client. It uses the proxy from HTTPS_PROXY, HTTP_PROXY and NO_PROXY. If a request goes through a
+// proxy, the proxy is responsible for checking the address.
 func New(reach Reach) *Client {
 	transport := func(proxy func(*http.Request) (*url.URL, error), dial func(context.Context, string, string) (net.Conn,
 		error)) http.RoundTripper {
@@ -84,7 +85,7 @@ func New(reach Reach) *Client {
 	}
 }
 
-// dialer returns a dialer that checks addresses when it dials them.
+// dialer returns a dialer that checks each address just before it connects.
 func (r Reach) dialer() *net.Dialer {
 	return &net.Dialer{Timeout: timeout, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
@@ -95,7 +96,7 @@ func (r Reach) dialer() *net.Dialer {
 	}}
 }
 
-// Includes reports whether connections to an address are allowed.
+// Includes reports whether a Client may connect to an address.
 func (r Reach) Includes(a netip.Addr) bool {
 	a = a.Unmap()
 	switch {
@@ -113,14 +114,14 @@ func in(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// shared returns the carriers' shared address space, which sites use for pods and services.
+// shared returns the shared address space that is reserved for carriers. Some sites use it for pods and services.
 func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")} }
 
-// never returns addresses that are not on the public Internet or that lead to other addresses. They include "this
+// never returns addresses that are not on the public Internet or that can reach other addresses. They include "this
 // network", addresses for protocols and benchmarks, and reserved addresses. In IPv6, they also include site-local
 // addresses, and addresses that embed IPv4 addresses and would be mistaken for public, such as Teredo addresses. The
-// last line contains addresses that look public but at which cloud providers serve credentials: AWS and Google in IPv6,
-// and Alibaba and Azure in IPv4.
+// last line contains addresses that look public but at which cloud providers serve credentials: AWS and Google in
+// IPv6, and Alibaba and Azure in IPv4.
 func never() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range []string{
@@ -133,10 +134,10 @@ func never() []netip.Prefix {
 	return all
 }
 
-// Latest queries a channel once and returns the version that it points to. The version is the last element of the path
-// in the Location of a 302, 303, 307 or 308 response. It must contain a digit, so that a login page does not count as a
-// version. Other responses are errors. A Location with the channel's own path is also an error, because servers send it
-// to redirect from http to https. An error never contains the URL.
+// Latest queries a channel once and returns the version that it points to. The version is the last path element in
+// the Location of a 302, 303, 307 or 308 response. It must contain a digit, so that a login page does not count as a
+// version. Any other response is an error. A Location with the channel's own path is also an error, because it is a
+// redirect from http to https. Errors never contain the URL.
 func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -165,8 +166,7 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
-// reason returns the part of an error that discloses nothing about the hub's network. For example, it must not disclose
-// whether a port is open.
+// reason returns the part of an error that discloses nothing about the hub's network, such as whether a port is open.
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {
@@ -200,5 +200,5 @@ func versionOf(channel *url.URL, locations []string) (string, error) {
 		!strings.ContainsAny(version, "0123456789") {
 		return "", errors.New("the last element of its Location is not a version")
 	}
-	return strings.Clone(version), nil // the Location may be long, and the clone does not keep it in memory
+	return strings.Clone(version), nil // the Location may be long, and a clone does not keep it in memory
 }

@@ -11,35 +11,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Intervals between requests.
+// Intervals between queries.
 const (
-	// Interval is the interval at which a channel is queried, with a jitter of a tenth.
+	// Interval is the time between queries of a channel, with a jitter of ten percent.
 	Interval = 15 * time.Minute
-	// firstRetry is the wait after a failed request; it doubles up to Interval.
+	// firstRetry is the delay after the first failed request. It doubles with each failure, up to Interval.
 	firstRetry = 15 * time.Second
 )
 
-// maxRequests is the maximum number of concurrent requests, and maxOwn is the maximum for one workspace, so that a
-// workspace whose channels respond slowly delays only its own requests.
+// maxRequests is the maximum number of concurrent requests. maxOwn is the maximum for one workspace. If a workspace's
+// channels respond slowly, only the requests of that workspace are delayed.
 const (
 	maxRequests = 8
 	maxOwn      = 2
 )
 
-// Result is the last result from a channel.
+// Result is the latest result for a channel.
 type Result struct {
-	// Version is the last version that was found, or "" if there is none.
+	// Version is the latest version that was found, or "" if none was found.
 	Version string
-	// Err is the error of the last request, or nil if it succeeded.
+	// Err is the error from the latest request, or nil if the request succeeded.
 	Err error
 	// Asked reports whether at least one request has ended.
 	Asked bool
-	// Next is the time of the next query.
+	// Next is the time at which the next query is due.
 	Next time.Time
 }
 
-// Poller caches the results of channels. If the last result is old when Result is called, it queries the channel in the
-// background, so no caller has to wait. Use NewPoller to create one. It is safe for concurrent use.
+// Poller caches the results for channels. If the latest result is old when Result is called, the Poller queries the
+// channel in the background, so no caller has to wait. Use NewPoller to create a Poller. It is safe for concurrent
+// use.
 type Poller struct {
 	ask   func(context.Context, string) (string, error)
 	now   func() time.Time
@@ -53,7 +54,7 @@ type Poller struct {
 	ended    []func(channel string)
 }
 
-// channelState is the state that the Poller keeps for a channel. Poller.mu guards it.
+// channelState is the state of a channel in the Poller. It is guarded by Poller.mu.
 type channelState struct {
 	Result
 	running  bool
@@ -62,7 +63,7 @@ type channelState struct {
 	wanted   time.Time
 }
 
-// ownSlots are the slots of one workspace. Poller.mu guards tasks.
+// ownSlots are the slots of one workspace. tasks is guarded by Poller.mu.
 type ownSlots struct {
 	slots chan struct{}
 	tasks int
@@ -74,7 +75,7 @@ func NewPoller(ask func(context.Context, string) (string, error), now func() tim
 		channels: map[string]*channelState{}}
 }
 
-// OnPolled calls f after each request has ended. f must not block.
+// OnPolled registers a function that is called after each request has ended. f must not block.
 func (p *Poller) OnPolled(f func(channel string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,14 +99,14 @@ func (p *Poller) Start(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	p.mu.Lock()
-	p.ctx = nil // no further request starts
+	p.ctx = nil // no more requests start
 	p.mu.Unlock()
 	p.tasks.Wait()
 	return nil
 }
 
-// Result returns the last result from a channel. If a request is due, it starts one on behalf of a workspace. A channel
-// that several workspaces use is queried only once, on behalf of the first of these workspaces that gets a slot.
+// Result returns the latest result for a channel. If a query is due, Result starts one on behalf of a workspace. If
+// several workspaces use the channel, it is queried only once, on behalf of the first workspace that gets a slot.
 func (p *Poller) Result(workspace, channel string) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,8 +165,8 @@ func take(ctx context.Context, slots chan struct{}) bool {
 	}
 }
 
-// begin records that a workspace no longer waits for slots. It reports whether the channel must be queried now, because
-// no other workspace has queried it in the meantime.
+// begin records that a workspace is no longer waiting for slots. It reports whether the channel must be queried now.
+// This is not necessary if another workspace has queried it in the meantime.
 func (p *Poller) begin(workspace, channel string, free bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +179,7 @@ func (p *Poller) begin(workspace, channel string, free bool) bool {
 	return true
 }
 
-// leave forgets the slots of a workspace if no task needs them anymore.
+// leave drops the slots of a workspace when no task needs them anymore.
 func (p *Poller) leave(workspace string, own *ownSlots) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,7 +188,7 @@ func (p *Poller) leave(workspace string, own *ownSlots) {
 	}
 }
 
-// request queries a channel and records the result.
+// request queries a channel and stores the result.
 func (p *Poller) request(ctx context.Context, channel string) {
 	version, err := p.ask(ctx, channel)
 	p.mu.Lock()
@@ -210,5 +211,5 @@ func (p *Poller) request(ctx context.Context, channel string) {
 	}
 }
 
-// jitter returns a random duration between nine and eleven tenths of d.
+// jitter returns a random duration within ten percent of d.
 func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// boundaries finds the ends of events in a stream. It sees the stream piece by piece.
+// boundaries finds the ends of events in a stream that arrives in pieces.
 type boundaries interface {
-	// scan takes the next piece. It returns how many bytes of the piece precede the end of the first event that ends in
-	// the piece, and the end of the last such event. Both numbers are -1 if no event ends in the piece. A stream starts
-	// at a boundary.
+	// scan processes the next piece. It returns two offsets in the piece: the end of the first event that ends in the
+	// piece, and the end of the last such event. Both are -1 if no event ends in the piece. A stream starts at a
+	// boundary.
 	scan(p []byte) (first, last int)
 }
 
-// boundariesOf chooses how to find the events of a response. In an unknown format, each piece that was read counts as
-// complete, because API servers write one event at a time.
+// boundariesOf selects a way to find the events in a response. In an unknown format, each piece counts as complete,
+// because API servers write one event at a time.
 func boundariesOf(h http.Header) boundaries {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return pieces{}
@@ -37,7 +37,7 @@ func boundariesOf(h http.Header) boundaries {
 	return pieces{}
 }
 
-// lines finds JSON events. Each event ends with a newline, which JSON never contains.
+// lines finds JSON events. Each event ends with a newline, and contains no other newline.
 type lines struct{}
 
 func (lines) scan(p []byte) (first, last int) {
@@ -51,10 +51,10 @@ func (lines) scan(p []byte) (first, last int) {
 // headSize is the size of the length prefix of each protobuf event.
 const headSize = 4
 
-// frames finds protobuf events. Each event follows its length, which is four bytes in big-endian order.
+// frames finds protobuf events. Each event is preceded by its length, as four bytes in big-endian order.
 type frames struct {
 	head [headSize]byte
-	have int    // number of bytes of the head
+	have int    // number of bytes of the head that have arrived
 	left uint32 // remaining bytes of the current event, once the head is complete
 }
 

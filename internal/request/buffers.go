@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// bufferSize is the size of one piece of a response, in bytes. It is the size that httputil copies at a time, and it
-// fits a frame of the tunnel.
+// bufferSize is the size of one piece of a response, in bytes. It equals the number of bytes that httputil copies at
+// a time, and it fits into a frame of the tunnel.
 const bufferSize = 32 << 10
 
-// Buffers lends buffers for copying responses. The zero value is ready to use. It is safe for concurrent use.
+// Buffers is a pool of buffers for copying responses. The zero value is ready to use. It is safe for concurrent use.
 type Buffers struct{ pool sync.Pool }
 
 // Get implements httputil.BufferPool.
@@ -30,11 +30,11 @@ func (b *Buffers) Put(buffer []byte) {
 	}
 }
 
-// FewWrites prevents httputil.ReverseProxy from flushing the header and each piece of a response whose length is not
-// known in advance. ReverseProxy flushes so that streams arrive as they are written, but an object or a list is of no
-// use before it is complete.
+// FewWrites prevents httputil.ReverseProxy from flushing the header and each piece of a response of unknown length.
+// ReverseProxy flushes so that clients receive the parts of a stream immediately, but an object or a list is useless
+// before it is complete.
 func (i Info) FewWrites(response *http.Response) {
 	if i.Resource != "" && i.Subresource == "" && !i.Long && response.ContentLength < 0 {
-		response.ContentLength = 0 // ReverseProxy reads this only to decide whether to flush; the client gets the header
+		response.ContentLength = 0 // used only to decide whether to flush; the client gets the header
 	}
 }

@@ -14,11 +14,11 @@ import (
 type Kind int
 
 const (
-	// Short requests soon end by themselves.
+	// Short requests end on their own after a short time.
 	Short Kind = iota
-	// Watch requests end between two events when they are asked to, and their users continue with another replica.
+	// Watch requests can be ended between two events. Their users then continue with another replica.
 	Watch
-	// Session requests last as long as their user wants, and the user notices if one is lost. Examples are a shell, a
+	// Session requests last as long as their users want, and a user notices if one is lost. Examples are a shell, a
 	// forwarded port, and a log that is followed.
 	Session
 
@@ -36,12 +36,12 @@ func KindOf(r *http.Request) Kind {
 	return Short
 }
 
-// follows reports whether a request follows a log, like kubectl logs -f.
+// follows reports whether a request follows a log, as kubectl logs -f does.
 func follows(r *http.Request) bool {
 	return strings.HasSuffix(r.URL.Path, "/log") && BoolParameter(r.URL.Query()["follow"])
 }
 
-// Counts contains the numbers of requests in progress.
+// Counts contains the number of requests in progress for each kind.
 type Counts struct {
 	Requests, Watches, Sessions int
 }
@@ -53,10 +53,10 @@ type Group struct {
 	cut context.CancelFunc
 
 	mu         sync.Mutex      // guards the fields below
-	watches    context.Context // ends when the watches that use it must end
+	watches    context.Context // ends when the watches that were started with it must end
 	endWatches context.CancelFunc
 	under      [kinds]int
-	empty      chan struct{} // closed when no request is in progress; nil while no caller waits for that
+	empty      chan struct{} // closed when no request is in progress; nil while no caller is waiting
 }
 
 // NewGroup returns an empty Group.
@@ -69,7 +69,7 @@ func NewGroup() *Group {
 
 type groupKey struct{}
 
-// Handler counts the requests that next serves, and gives them a context that Cut ends.
+// Handler counts the requests that next serves, and gives each of them a context that is canceled by Cut.
 func (g *Group) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kind := KindOf(r)
@@ -82,10 +82,10 @@ func (g *Group) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// EndResponse makes the response to a watch end when any of the given contexts ends. If the request went through
-// Handler, RenewWatches and EndWatches also end it. It also ends when the connection to the responder is lost between
-// two events. EndResponse must be called before any of the response is read. It reports whether the response ends in
-// this way.
+// EndResponse makes the response to a watch end when any of the given contexts ends, or when the connection to the
+// responder is lost between two events. If the request went through Handler, RenewWatches and EndWatches also end the
+// response. EndResponse must be called before any part of the response is read. It returns false if the response is
+// not a watch.
 func EndResponse(response *http.Response, r *http.Request, with ...context.Context) bool {
 	if KindOf(r) != Watch {
 		return false
@@ -96,7 +96,7 @@ func EndResponse(response *http.Response, r *http.Request, with ...context.Conte
 	return endWatch(response, func(error) bool { return true }, with...)
 }
 
-// RenewWatches ends the watches in progress, each of them between two events. New watches may start.
+// RenewWatches ends each of the watches in progress between two events. New watches may start.
 func (g *Group) RenewWatches() {
 	g.mu.Lock()
 	end := g.endWatches
@@ -119,17 +119,17 @@ func (g *Group) watching() context.Context {
 	return g.watches
 }
 
-// Cut ends the contexts of all requests in progress, and of requests that start later.
+// Cut cancels the contexts of all requests in progress, and of requests that start later.
 func (g *Group) Cut() { g.cut() }
 
-// Counts returns the current numbers.
+// Counts returns the current counts.
 func (g *Group) Counts() Counts {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return Counts{Requests: g.under[Short], Watches: g.under[Watch], Sessions: g.under[Session]}
 }
 
-// Wait returns nil when no request is in progress, or an error if ctx ends first.
+// Wait returns nil once no request is in progress, or an error if ctx ends first.
 func (g *Group) Wait(ctx context.Context) error {
 	select {
 	case <-g.whenEmpty():

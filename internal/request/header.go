@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Strip removes headers from a user's request that are meant for the server that received it, that only a trusted proxy
-// may set, or that are useless to an API server.
+// Strip removes headers from a user's request if they are meant for the server that received the request, if only a
+// trusted proxy may set them, or if API servers do not use them.
 func Strip(h http.Header) {
 	for name := range h {
 		if staysHere(name) {
@@ -21,31 +21,33 @@ func Strip(h http.Header) {
 
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
-	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // must not be disclosed to the member
-		"Priority", // would change the order of streams in the tunnel
-		// they name the hub's pages, which the member does not serve; SetOrigin sets an origin that it does serve
+	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // these must not be disclosed to the member
+		"Priority", // this would change the order of streams in the tunnel
+		// these name pages of the hub, which the member does not serve; SetOrigin sets an origin that the member
+		// serves
 		"Origin", "Referer",
-		// the server itself sends 100 Continue when it reads the body
+		// the server sends 100 Continue itself when it reads the body
 		"Expect",
-		"Forwarded", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url", // claims to come from a proxy
+		"Forwarded", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url", // only a proxy may set these
 		"Http2-Settings":
 		return true
 	}
 	return hasFoldedPrefix(name, "X-Remote-") || hasFoldedPrefix(name, "X-Forwarded-")
 }
 
-// SetOrigin makes a request to open a WebSocket look like one from the API server's own pages. API servers open a
-// WebSocket for a watch only if the request has an Origin header, regardless of the header's value. The caller's header
-// names a page on another server. The server that the caller contacted decides whether that page may open a WebSocket.
+// SetOrigin makes a request to open a WebSocket look as if it came from the API server's own pages. API servers open
+// a WebSocket for a watch only if the request has an Origin header, regardless of its value. The Origin header from
+// the caller names a page on another server. The server that received the request decides whether that page may open
+// a WebSocket.
 func SetOrigin(h http.Header, server *url.URL) {
 	if asked := h["Upgrade"]; len(asked) > 0 && strings.EqualFold(asked[0], "websocket") {
 		h["Origin"] = []string{server.Scheme + "://" + server.Host}
 	}
 }
 
-// IgnoreUpgrade removes a request for a protocol that the Kubernetes API does not use. The API uses only WebSocket and
-// SPDY/3.1. A server may ignore an upgrade request (RFC 9110, section 7.8), and API servers ignore h2c. If such an
-// upgrade request were forwarded, it could become a tunnel for unchecked requests.
+// IgnoreUpgrade removes an upgrade request for a protocol that the Kubernetes API does not use. The API uses only
+// WebSocket and SPDY/3.1. A server may ignore an upgrade request (RFC 9110, section 7.8), and API servers ignore h2c.
+// If a request to upgrade to another protocol were forwarded, it could become a tunnel for unchecked requests.
 func IgnoreUpgrade(h http.Header) {
 	asked, asks := h["Upgrade"]
 	known := len(asked) == 1 && (strings.EqualFold(asked[0], "websocket") || strings.EqualFold(asked[0], "SPDY/3.1"))
@@ -54,13 +56,12 @@ func IgnoreUpgrade(h http.Header) {
 	}
 }
 
-// hasFoldedPrefix ignores case, because a header that did not come through net/http may have any case.
+// hasFoldedPrefix ignores case, because headers that do not come from net/http are not in canonical form.
 func hasFoldedPrefix(name, prefix string) bool {
 	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 }
 
-// StripAnswer removes headers from a response that would affect the whole host of the server rather than only the
-// response.
+// StripAnswer removes headers from a response if they would affect the server's whole host and not just the response.
 func StripAnswer(h http.Header) {
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data",
 		"Public-Key-Pins"} {

@@ -9,8 +9,8 @@ import (
 	"net/http"
 )
 
-// Aborted is the status of a request that got no response, either because the caller had disconnected or because the
-// connection was closed on purpose.
+// Aborted is the status of a request that received no response, either because the caller had disconnected or because
+// the connection was closed on purpose.
 const Aborted = 0
 
 // Recorder is an http.ResponseWriter that records the status. NewRecorder returns a Recorder.
@@ -20,8 +20,8 @@ type Recorder struct {
 	begun  func(status int) // may be nil
 }
 
-// NewRecorder wraps w, which http.ResponseController can still reach. A Recorder is not wrapped again, so audit,
-// metrics and spans share one.
+// NewRecorder wraps w. http.ResponseController can still reach w. If w is already a Recorder, NewRecorder returns it,
+// so that audit, metrics and spans share one Recorder.
 func NewRecorder(w http.ResponseWriter) *Recorder {
 	if r, ok := w.(*Recorder); ok {
 		return r
@@ -29,11 +29,11 @@ func NewRecorder(w http.ResponseWriter) *Recorder {
 	return &Recorder{ResponseWriter: w}
 }
 
-// OnBegin calls f with the status when the response begins.
+// OnBegin registers a function that is called with the status when the response starts.
 func (r *Recorder) OnBegin(f func(status int)) { r.begun = f }
 
-// Status returns the status of the response. It is 101 for a connection that was taken over, and Aborted as long as
-// there is no response.
+// Status returns the status of the response. It is 101 for a hijacked connection, and Aborted as long as there is no
+// response.
 func (r *Recorder) Status() int { return r.status }
 
 // WriteHeader implements http.ResponseWriter. Informational responses are ignored.
@@ -56,7 +56,7 @@ func (r *Recorder) FlushError() error {
 	return http.NewResponseController(r.ResponseWriter).Flush()
 }
 
-// Hijack is called by http.ResponseController. A handler hijacks a connection to switch protocols.
+// Hijack is called by http.ResponseController. Handlers hijack a connection to switch protocols.
 func (r *Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
 	if err == nil {

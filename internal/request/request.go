@@ -13,17 +13,17 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Info describes what a request does. It is determined in the same way as in kube-apiserver's RequestInfoFactory, so
-// limits, audit and metrics use the same terms as the audit log of the API server that receives the request. No
-// decision is based on it, because the API server itself interprets each request. For a path that is not a resource,
-// such as /version or /apis, only Path and Verb are set.
+// Info describes what a request does. It is derived in the same way as in kube-apiserver's RequestInfoFactory, so
+// limits, audit and metrics use the same terms as the audit log of the API server that receives the request. Info is
+// not used for access decisions, because the API server interprets each request itself. For a path that is not a
+// resource, such as /version or /apis, only Path and Verb are set.
 type Info struct {
 	// Path is the decoded path in the Kubernetes API.
 	Path string
-	// Verb is the verb as in RBAC: get, list, watch, create, update, patch, delete or deletecollection. For a path that
-	// is not a resource, it is the method in lower case. For an unknown method, it is "".
+	// Verb is the RBAC verb: get, list, watch, create, update, patch, delete or deletecollection. For a path that is
+	// not a resource, it is the method in lower case. For an unknown method, it is "".
 	Verb string
-	// Group is the API group, empty for the core group. Version is the version of the group.
+	// Group is the API group, or empty for the core group. Version is the version of the group.
 	Group, Version string
 	// Namespace is empty for cluster-scoped objects. For a Namespace object, it is the object's own name.
 	Namespace string
@@ -33,13 +33,13 @@ type Info struct {
 	Subresource string
 	// Name is the name of the object. It is empty for a collection.
 	Name string
-	// Long reports whether the request is meant to last. This applies to a watch, logs that are followed, an exec, an
-	// attach, a port forward, a request that is proxied to a workload, and any upgrade.
+	// Long reports whether the request is long-running. Long-running requests are watches, followed logs, exec,
+	// attach, port forwards, requests that are proxied to a workload, and all upgrades.
 	Long bool
 }
 
-// Of describes a request. The argument path is the decoded path in the Kubernetes API behind the hub. All other
-// information is taken from r.
+// Of describes a request. The argument path is the decoded path in the Kubernetes API behind the hub. Everything else
+// comes from r.
 func Of(r *http.Request, path string) Info {
 	i := Info{Path: path, Verb: plainVerb(r.Method)}
 	query := lazyQuery{raw: r.URL.RawQuery}
@@ -60,7 +60,7 @@ func plainVerb(method string) string {
 	return ""
 }
 
-// readPath determines which resource the path names, and reports whether there is one.
+// readPath determines which resource the path refers to, and reports whether it refers to one.
 func (i *Info) readPath(method string) bool {
 	parts := split(i.Path)
 	switch {
@@ -72,7 +72,7 @@ func (i *Info) readPath(method string) bool {
 		return false
 	}
 	i.Verb = resourceVerb(method)
-	if parts[0] == "watch" || parts[0] == "proxy" { // deprecated path formats, which API servers still accept
+	if parts[0] == "watch" || parts[0] == "proxy" { // API servers still accept these deprecated path formats
 		if len(parts) == 1 {
 			i.Verb, i.Group, i.Version = plainVerb(method), "", ""
 			return false
@@ -138,7 +138,7 @@ func (i *Info) readVerb(query *lazyQuery) {
 	}
 }
 
-// selectedName returns the single name that a field selector selects, or "" if there is none.
+// selectedName returns the only name that a field selector selects, or "" if it may select several.
 func selectedName(selector string) string {
 	for requirement := range strings.SplitSeq(selector, ",") {
 		rest, ok := strings.CutPrefix(requirement, "metadata.name=")
@@ -162,12 +162,12 @@ func (i *Info) lasts(query *lazyQuery) bool {
 	return slices.Contains([]string{"exec", "attach", "portforward", "proxy"}, i.Subresource)
 }
 
-// IsUpgrade reports whether a request with this header requests to switch protocols.
+// IsUpgrade reports whether a header asks to switch protocols.
 func IsUpgrade(h http.Header) bool {
 	return len(h["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade")
 }
 
-// lazyQuery parses a query only when it is first needed, because most requests have none.
+// lazyQuery parses a query when it is first needed. Most requests have no query.
 type lazyQuery struct {
 	raw    string
 	values url.Values
@@ -189,14 +189,14 @@ func (q *lazyQuery) truth(name string) bool {
 	return BoolParameter(q.values[name])
 }
 
-// BoolParameter interprets the values of a boolean parameter in the same way as API servers. The parameter is true if
-// it is present and is neither false nor 0. An empty value counts as true.
+// BoolParameter interprets the values of a boolean parameter in the same way as API servers do. The parameter is true
+// if it is present and is neither false nor 0. An empty value counts as true.
 func BoolParameter(values []string) bool {
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
 func (q *lazyQuery) parse() {
 	if q.values == nil {
-		q.values, _ = url.ParseQuery(q.raw) // parameters that cannot be parsed are ignored, as in API servers
+		q.values, _ = url.ParseQuery(q.raw) // like API servers, ignore parameters that cannot be parsed
 	}
 }

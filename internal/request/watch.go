@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// watchPatience is how long the rest of an event may take to arrive when the watch has to end.
+// watchPatience is how long the rest of an event may take to arrive once the watch has to end.
 const watchPatience = 5 * time.Second
 
-// ErrBrokenOff means that a watch had to end in the middle of an event.
+// ErrBrokenOff is returned when a watch had to end in the middle of an event.
 var ErrBrokenOff = errors.New("the watch was broken off within an event")
 
-// IsWatch reports whether a request is a watch, which never ends by itself. The path may have any prefix. A request
-// that an API server forwards to a pod, service or node is not a watch.
+// IsWatch reports whether a request is a watch. A watch never ends on its own. The path may have any prefix. Requests
+// that an API server forwards to a pod, service or node are not watches.
 func IsWatch(r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
@@ -29,15 +29,16 @@ func IsWatch(r *http.Request) bool {
 	return asks && !proxied(r.URL.Path) // checked last, because few requests get this far
 }
 
-// Repeatable reports whether a request may be sent again even if it has already been served. This is the case if it
-// only reads from an API server. A pod, service or node behind an API server may do anything on a GET.
+// Repeatable reports whether a request may be sent again even if it may already have been served. This is the case if
+// the request only reads from an API server. Requests to a pod, service or node behind an API server are not
+// repeatable, because even a GET request may change something there.
 func Repeatable(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions) &&
 		!proxied(r.URL.Path)
 }
 
-// proxied reports whether a path leads to a pod, service or node. The path prefixes that the agent and the hub use do
-// not contain these path elements in sequence.
+// proxied reports whether a path refers to a pod, service or node behind an API server. No path prefix of the agent
+// or the hub contains these path elements in sequence.
 func proxied(path string) bool {
 	parts := strings.Split(path, "/")
 	for i := 2; i < len(parts); i++ {
@@ -48,8 +49,8 @@ func proxied(path string) bool {
 	return false
 }
 
-// deprecated reports whether a path has the old form of watches, such as /api/v1/watch/pods, which API servers still
-// serve.
+// deprecated reports whether a path has the old format for watches, such as /api/v1/watch/pods. API servers still
+// serve such paths.
 func deprecated(path string) bool {
 	before, _, found := strings.Cut(path, "/watch/")
 	if !found {
@@ -60,27 +61,27 @@ func deprecated(path string) bool {
 	return n >= 2 && parts[n-2] == "api" || n >= 3 && parts[n-3] == "apis"
 }
 
-// watchBody is the body of a response to a watch that can be ended. As with any body, Read and Close must each be
-// called from one goroutine.
+// watchBody is the body of the response to a watch. The watch can be ended between two events. As with any body, Read
+// and Close must each be called from one goroutine.
 type watchBody struct {
 	source  io.ReadCloser
-	forget  []func() bool    // stops waiting for the end
+	forget  []func() bool    // functions that stop waiting for contexts to end
 	excused func(error) bool // reports whether a failure of source between two events counts as a normal end
 
 	mu       sync.Mutex // guards the fields below; it is not held while source is read
 	events   boundaries
-	between  bool // the data that has been read ends at the end of an event
-	ending   bool // set if the watch must end with the next event
+	between  bool // set if the data read so far ends at the end of an event
+	ending   bool // set if the watch must end after the current event
 	ended    bool
 	deadline *time.Timer
 }
 
-// EndWatch makes the response to a watch end when ctx does. If ctx ends between two events, the response ends
-// immediately. Otherwise it ends at the end of the current event. If that event is not complete within 5 s, it is
-// broken off.
+// EndWatch makes the response to a watch end when ctx ends. If ctx ends between two events, the response ends
+// immediately. Otherwise, the response ends at the end of the current event. If that event is not complete within 5
+// s, the response ends with ErrBrokenOff.
 func EndWatch(ctx context.Context, response *http.Response) { endWatch(response, nil, ctx) }
 
-// EndWatchOrFailure is like EndWatch, but a failure of the source between two events also ends the response cleanly if
+// EndWatchOrFailure is like EndWatch, but the response also ends normally if the source fails between two events and
 // excused accepts the error.
 func EndWatchOrFailure(ctx context.Context, response *http.Response, excused func(error) bool) {
 	endWatch(response, excused, ctx)
@@ -88,7 +89,7 @@ func EndWatchOrFailure(ctx context.Context, response *http.Response, excused fun
 
 func endWatch(response *http.Response, excused func(error) bool, with ...context.Context) bool {
 	if len(with) == 0 || response.StatusCode != http.StatusOK {
-		return false // a refusal ends by itself, and a 101 is no longer a watch
+		return false // error responses end on their own, and a response with status 101 is no longer a watch
 	}
 	b := &watchBody{source: response.Body, excused: excused, events: boundariesOf(response.Header), between: true}
 	for _, ctx := range with {
@@ -138,7 +139,7 @@ func (b *watchBody) Read(p []byte) (int, error) {
 	return n, b.outcome(err)
 }
 
-// outcome returns the error for the reader that corresponds to an error of the source.
+// outcome returns the error that Read returns for an error from the source.
 func (b *watchBody) outcome(err error) error {
 	switch {
 	case err == nil || errors.Is(err, io.EOF):

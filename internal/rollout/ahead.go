@@ -13,7 +13,7 @@ import (
 // maxAheadNamed is the maximum number of members that a message names.
 const maxAheadNamed = 5
 
-// Ahead records that a member had progressed further than the hub knew, because the hub was restored from an older
+// Ahead records that a member had progressed further than the hub knew, because the hub was restored to an earlier
 // state.
 type Ahead struct {
 	// Found is the revision that the member had completed.
@@ -22,8 +22,8 @@ type Ahead struct {
 	Plan string `json:"plan"`
 }
 
-// ahead reports whether, in a member whose claim is complete, nodes have a revision that this hub has never delivered
-// to the member. A revision with the hash of the current plan, or with the hash in the Cluster's label, does not count.
+// ahead reports whether a member whose claim is complete has nodes with a revision that this hub has never delivered
+// to it. A revision does not count if its hash is the hash of the current plan or the hash in the Cluster's label.
 // For a member in progress, the result is false, because such a member may still report an earlier revision.
 func (f *Fleet) ahead(c *Cluster) bool {
 	s := c.Status
@@ -31,8 +31,7 @@ func (f *Fleet) ahead(c *Cluster) bool {
 		return false
 	}
 	if s.Revision == f.plan.Revision {
-		// The member compared its nodes with this revision. None of the nodes has this revision, although the claim is
-		// complete.
+		// The member compared its nodes with this revision. No node has the revision, although the claim is complete.
 		return f.current(c) && !f.plan.Pace.Paused && s.Reason == v1.ReasonPaused && s.Complete == 0
 	}
 	if s.Complete == 0 || s.Revision == "" || s.Revision == c.Claim.Revision ||
@@ -42,13 +41,13 @@ func (f *Fleet) ahead(c *Cluster) bool {
 	return f.current(c) || s.Reason == v1.ReasonComplete
 }
 
-// unlooked reports whether a member's claim is complete although the member reports a different revision. Such a member
-// first receives the plan as paused, and then reports whether its nodes have completed the plan.
+// unlooked reports whether a member's claim is complete although the member reports a different revision. Such a
+// member first receives the plan with paused set, and then reports whether its nodes have completed the plan.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision
 }
 
-// halted returns the reason to wait for a user's decision if a member is ahead. A change to the plan counts as a
+// halted returns the reason to wait for a user's decision if any member is ahead. A change to the plan counts as a
 // decision.
 func (f *Fleet) halted() Wait {
 	var names []string
@@ -72,8 +71,8 @@ func (f *Fleet) halted() Wait {
 		Clusters(len(names)), which, v1.AnnotationResume, f.plan.Revision)}
 }
 
-// asked returns the reason to wait while members with a claim have yet to report the state of the plan. No member
-// starts before they have reported, because they may be ahead.
+// asked returns the reason to wait if members with a claim have not reported the state of the plan yet. No member
+// starts until all of them have reported, because they may be ahead.
 func (f *Fleet) asked() Wait {
 	n := 0
 	for i := range f.clusters {

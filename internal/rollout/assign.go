@@ -28,7 +28,7 @@ func (f *Fleet) assign(selectors []labels.Selector) {
 	}
 }
 
-// room returns the members that each wave with a share has room for. An entry is nil for a wave without a share.
+// room returns the set of members that each wave with a share has room for. An entry is nil if the wave has no share.
 func (f *Fleet) room(selectors []labels.Selector) []map[int]bool {
 	room := make([]map[int]bool, len(selectors))
 	if !slices.ContainsFunc(f.plan.Pace.Waves, func(w Wave) bool { return w.Share > 0 }) {
@@ -59,7 +59,7 @@ func (f *Fleet) room(selectors []labels.Selector) []map[int]bool {
 	return room
 }
 
-// scattered returns the indexes of the selected members, in an order that depends only on their names.
+// scattered returns the indexes of the selected members in a pseudorandom order that depends only on their names.
 func (f *Fleet) scattered() []int {
 	var all []int
 	sums := make([]uint64, len(f.clusters))
@@ -76,8 +76,8 @@ func (f *Fleet) scattered() []int {
 	return all
 }
 
-// Begin records that a member starts a step, in the same way as NewFleet would find it later, and returns the member's
-// index. It changes the members that were given to NewFleet.
+// Begin records that a member starts a step, in the same way as NewFleet would record it later, and returns the
+// member's index. It modifies the members that were passed to NewFleet.
 func (f *Fleet) Begin(step *ClusterStep) int {
 	i := slices.IndexFunc(f.clusters, func(c Cluster) bool { return c.Name == step.Cluster })
 	f.clusters[i].Claim = step.Claim

@@ -17,28 +17,28 @@ import (
 // tally counts the nodes of a plan.
 type tally struct {
 	total, complete   int
-	applying, waiting int // in progress; between attempts
+	applying, waiting int // nodes in progress, and nodes between two attempts
 	settling, failed  int
 	former            int // waiting nodes that failed permanently with an earlier version of the plan
 	unready           int
 	places            int   // slots that are taken
-	tainted           int   // unready nodes that are prevented from starting only by a taint
-	foreign           int   // selected nodes that are left out, because the plan's pods cannot run on them
+	tainted           int   // nodes that are unready and cannot start only because of a taint
+	foreign           int   // selected nodes that are omitted because they cannot run the plan's pods
 	next              *Node // the first node that could start
 	first             obstacles
 }
 
-// obstacles contains the name of the first node or plan for each kind of obstacle that prevents nodes from starting.
+// obstacles contains the first node or plan of each kind that prevents nodes from starting.
 type obstacles struct {
 	failedNode, unreadyNode string
-	lostNode                string // complete but no longer ready
-	silentNode              string // in progress, and not ready
-	stuckNode               string // waits for its kubelet
-	taintedNode, taint      string // a node has a taint that the plan does not tolerate
-	foreignNode, foreignOS  string // cannot run the plan's pods
-	waitingNode, waitingFor string // its pod has not started
-	rival, rivalNode        string // another plan in progress on the node
-	exclusive               string // another exclusive plan in progress
+	lostNode                string // a node that is complete but no longer ready
+	silentNode              string // a node that is in progress but not ready
+	stuckNode               string // a node that is waiting for its kubelet
+	taintedNode, taint      string // a node with a taint that the plan does not tolerate
+	foreignNode, foreignOS  string // a node that cannot run the plan's pods
+	waitingNode, waitingFor string // a node whose pod has not started
+	rival, rivalNode        string // another plan that is in progress on the node
+	exclusive               string // another exclusive plan that is in progress
 }
 
 func (v *view) count() tally {
@@ -79,7 +79,8 @@ func (v *view) count() tally {
 	return t
 }
 
-// tally counts a node that has a claim. A node that failed permanently with an earlier plan starts again.
+// tally counts a node that has a claim. A node that failed permanently with an earlier version of the plan starts
+// again.
 func (v *view) tally(t *tally, n *Node, c Claim) {
 	t.places++
 	switch {
@@ -109,7 +110,7 @@ func (v *view) tally(t *tally, n *Node, c Claim) {
 	}
 }
 
-// candidate counts a node that has not started.
+// candidate counts a node that has not started yet.
 func (v *view) candidate(t *tally, n *Node) {
 	if !n.Ready || n.Leaving {
 		t.unready++
@@ -170,8 +171,8 @@ func (v *view) begin() (*Node, Wait) {
 	return nil, w
 }
 
-// reason returns the reason to wait. If there are several reasons, the reason that most urgently requires a
-// user's action takes precedence.
+// reason returns the reason to wait. If there are several reasons, it returns the one that a user most urgently needs
+// to act on.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
 	case t.first.stuckNode != "":
@@ -233,7 +234,7 @@ func concurrency(spec *intstr.IntOrString, total int) int {
 	}
 	limit, err := intstr.GetScaledValueFromIntOrPercent(spec, total, false)
 	if err != nil {
-		return 1 // the schema rejects such a value, and one is the safest choice
+		return 1 // the schema rejects such a value, and 1 is the safest choice
 	}
 	return max(limit, 1)
 }
@@ -245,7 +246,7 @@ func duration(d *metav1.Duration, otherwise time.Duration) time.Duration {
 	return d.Duration
 }
 
-// counted returns "node a", or "3 nodes".
+// counted returns the name if n is 1, such as "node a", and the number of nodes otherwise, such as "3 nodes".
 func counted(n int, name string) string {
 	if n == 1 && name != "" {
 		return "node " + name

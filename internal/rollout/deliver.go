@@ -13,8 +13,8 @@ import (
 
 const maxName = 253
 
-// ForMember returns the spec that members receive. This spec has no target and no channel. It contains the version,
-// which is never empty, and refers to the plan's Secrets by the names of the copies in members.
+// ForMember returns the spec that members receive. It has no target and no channel. It contains the version, which is
+// never empty, and refers to the plan's Secrets by the names of their copies in members.
 func ForMember(plan string, spec *v1.PlanSpec, version string) *v1.PlanSpec {
 	s := spec.DeepCopy()
 	s.PlanTarget, s.Channel, s.Version = v1.PlanTarget{}, "", version
@@ -31,9 +31,9 @@ func ForMember(plan string, spec *v1.PlanSpec, version string) *v1.PlanSpec {
 	return s
 }
 
-// SecretName returns the name that the copy of a Secret has in a member. If two plans use the same Secret, each plan
-// has its own copy. In such a name, the first dot marks the end of the plan's name. If the plan's name itself contains
-// a dot, or if the result would be too long, a digest is used instead.
+// SecretName returns the name of the copy of a Secret in a member. If two plans use the same Secret, each plan has
+// its own copy. The first dot in the name marks the end of the plan's name. If the plan's name itself contains a dot,
+// or if the result would be too long, SecretName uses a digest instead.
 func SecretName(plan, secret string) string {
 	name := plan + "." + secret
 	if len(name) <= maxName && !strings.Contains(plan, ".") {

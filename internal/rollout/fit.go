@@ -24,9 +24,9 @@ func Tolerations(work *v1.NodeWork) []corev1.Toleration {
 // its process namespace, which works only on Linux.
 func (n *Node) runsPods() bool { return n.OS == "" || n.OS == string(corev1.Linux) }
 
-// taint returns a taint that keeps the plan's pods off a node, as "key=value:effect", or "" if there is none. The
-// taints of a node that is not ready do not count, because the node's condition has already been checked, and the
-// taints disappear shortly after the condition changes.
+// taint returns a taint that prevents the plan's pods from running on a node, as "key=value:effect", or "" if there
+// is none. Taints do not count if the node is not ready, because the node's condition has already been checked, and
+// these taints disappear shortly after the condition changes.
 func (v *view) taint(n *Node) string {
 	for i := range n.Taints {
 		taint := &n.Taints[i]
@@ -64,7 +64,8 @@ func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	return false
 }
 
-// untolerated returns a message that names the taint that prevents a node from starting and explains how to fix this.
+// untolerated returns a message that names the taint that prevents a node from starting, and explains how to solve
+// the problem.
 func (v *view) untolerated(t *tally) string {
 	what := "node " + t.first.taintedNode + " has"
 	if t.tainted > 1 {
@@ -74,8 +75,8 @@ func (v *view) untolerated(t *tally) string {
 		what, t.first.taint, v.label)
 }
 
-// foreignNodes returns a message that names the selected nodes that cannot run the plan's pods, or "" if there are
-// none.
+// foreignNodes returns a message that names the selected nodes that cannot run the plan's pods. It returns "" if
+// there are none.
 func (t *tally) foreignNodes() string {
 	switch t.foreign {
 	case 0:

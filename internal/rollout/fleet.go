@@ -16,27 +16,27 @@ import (
 // Rest is the name of the wave that contains the members that no other wave selects.
 const Rest = "rest"
 
-// FleetPlan is a Plan on the hub with its hash and revision. It specifies the work to do in the members, and the pace.
+// FleetPlan is a Plan on the hub together with its hash and revision. It specifies the work in the members, and the
+// pace.
 type FleetPlan struct {
 	Name string
 	Pace Pace
-	// Hash and Revision are the hash and the revision of the Plan. The functions with these names compute them from the
-	// spec that members receive.
+	// Hash and Revision are computed by the functions with these names, from the spec that members receive.
 	Hash, Revision string
-	// Resume is the Plan's annotation v1.AnnotationResume. It contains the revision with which, by a user's decision,
-	// the plan continues although members are ahead.
+	// Resume is the Plan's annotation v1.AnnotationResume. If it contains the current revision, a user has decided to
+	// continue the plan although members are ahead.
 	Resume string
-	// Omitted counts, by wave, the members that the caller left out. These members affect a step only through the
-	// counts.
+	// Omitted contains, by wave, the counts of members that the caller left out. These members affect a step only
+	// through their counts.
 	Omitted []OmittedMembers
 }
 
-// OmittedMembers counts members of a wave that have completed the plan or have not started.
+// OmittedMembers counts the members of a wave that have completed the plan or have not started it.
 type OmittedMembers struct {
 	Omitted
 	// Absent counts the members that are unavailable or held.
 	Absent int
-	// Last is the time at which the last of the members completed.
+	// Last is the time at which the last of these members completed the plan.
 	Last time.Time
 }
 
@@ -52,35 +52,38 @@ type Cluster struct {
 	Labels map[string]string
 	// Selected reports whether the plan selects the member.
 	Selected bool
-	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan has never started in the member.
+	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan has never started in the
+	// member.
 	Claim *ClusterClaim
-	// Away is the reason why the member cannot receive anything, for example AgentTooOld or AgentReadOnly, or that the
-	// member is disconnected. It is empty if the member can receive the plan.
+	// Away is the reason why nothing can be delivered to the member, for example AgentTooOld or AgentReadOnly, or
+	// that the member is disconnected. It is empty if the plan can be delivered.
 	Away string
-	// AwaySince is the latest time at which the member can have become unavailable. It is zero if this is unknown.
+	// AwaySince is the latest time at which the member may have become unavailable. It is zero if this time is
+	// unknown.
 	AwaySince time.Time
 	// Hold is the reason why the member's agent does not take part in any plan. See protocol.PlanHold.
 	Hold string
-	// Status is the member's status that its agent last reported, for any revision. It is nil before the first report.
+	// Status is the member's status from the latest report of its agent, for any revision. It is nil before the first
+	// report.
 	Status *Status
-	// Unreported is true if the agent has reported neither the state of the plan nor that there is no such plan.
+	// Unreported is true if the agent has not yet reported the state of the plan or that the member has no such plan.
 	Unreported bool
-	// Ask is true if the agent must report that the member takes part before the member starts.
+	// Ask is true if the agent has to report that the member takes part in plans before the member can start.
 	Ask bool
 }
 
-// ClusterClaim records that a plan is being or has been carried out in a member. It is the annotation
-// v1.PlanLabel(plan) of the Cluster, as JSON.
+// ClusterClaim records that a member has started or completed a plan. It is stored as JSON in the annotation
+// v1.PlanLabel(plan) of the Cluster.
 type ClusterClaim struct {
 	// Revision is the revision of the plan with which the member started.
 	Revision string `json:"revision"`
 	// Since is when the member started.
 	Since time.Time `json:"since"`
-	// Complete is the time when all nodes of the member had completed the plan.
+	// Complete is the time when all nodes of the member had completed the plan. It is nil if they have not.
 	Complete *time.Time `json:"complete,omitempty"`
-	// Failed is the time when a node of the member used up its attempts.
+	// Failed is the time when a node of the member used up its attempts. It is nil if this has not happened.
 	Failed *time.Time `json:"failed,omitempty"`
-	// Ahead is set, without a revision, for a member that had progressed further than this hub knew.
+	// Ahead is set, without a revision, if the member had progressed further than this hub knew.
 	Ahead *Ahead `json:"ahead,omitempty"`
 }
 
@@ -98,23 +101,22 @@ type ClusterStep struct {
 type FleetDecision struct {
 	Step *ClusterStep
 	Wait Wait
-	// Ask holds the members that would start now but must send a report first. In the meantime, each of them takes a
+	// Ask lists the members that would start now but have to send a report first. Each of them already occupies a
 	// slot, so that no more members are asked than may start.
 	Ask []string
 }
 
-// Delivery determines the form in which a member receives a plan.
+// Delivery is the form in which a plan is delivered to a member.
 type Delivery string
 
 const (
 	// DeliverNothing removes the plan from the member.
 	DeliverNothing Delivery = "Nothing"
-	// DeliverPaused gives the member the plan with paused set. Work that is running finishes.
+	// DeliverPaused delivers the plan to the member with paused set. Work that is in progress finishes.
 	DeliverPaused Delivery = "Paused"
-	// DeliverPlan gives the member the plan as it is.
+	// DeliverPlan delivers the plan to the member unchanged.
 	DeliverPlan Delivery = "Plan"
-	// DeliverUnchanged leaves the member's plan unchanged, because its agent has not reported yet which plan the member
-	// has.
+	// DeliverUnchanged keeps the plan that the member has, because its agent has not yet reported which plan that is.
 	DeliverUnchanged Delivery = "Unchanged"
 )
 
@@ -137,7 +139,7 @@ type wave struct {
 	name                            string
 	soak                            time.Duration
 	total, complete, failed, active int
-	absent                          int // unavailable or held, and not started
+	absent                          int // members that are unavailable or held, and have not started
 	last                            time.Time
 }
 
@@ -190,14 +192,14 @@ func (f *Fleet) readWaves() ([]labels.Selector, error) {
 	name := Rest
 	for _, w := range f.waves {
 		if w.name == Rest {
-			name = "others" // the names are keys of a list in the status
+			name = "others" // these names are the keys of a list in the status
 		}
 	}
 	f.waves = append(f.waves, wave{name: name})
 	return selectors, nil
 }
 
-// join counts a member in its wave.
+// join adds a member to its wave.
 func (f *Fleet) join(w *wave, c *Cluster) {
 	w.total++
 	switch {
@@ -218,8 +220,8 @@ func (f *Fleet) join(w *wave, c *Cluster) {
 	}
 }
 
-// CountOf returns the wave of a member and the counts for this member alone. i is the member's index in the slice that
-// was given to NewFleet. The wave is -1 for a member that the plan does not select.
+// CountOf returns a member's wave and the counts for this member alone. The argument i is the member's index in the
+// slice that was passed to NewFleet. The wave is -1 if the plan does not select the member.
 func (f *Fleet) CountOf(i int) (int, OmittedMembers) {
 	if f.of[i] < 0 {
 		return -1, OmittedMembers{}
@@ -239,7 +241,7 @@ func (f *Fleet) current(c *Cluster) bool {
 	return c.Claim != nil && c.Claim.Revision == f.plan.Revision
 }
 
-// held returns the reason why a member does not take part in any plan, or "" if it takes part.
+// held returns the reason why a member does not take part in any plan. It returns "" if the member takes part.
 func (f *Fleet) held(c *Cluster) string {
 	if value, set := c.Labels[v1.LabelPlansHold]; set && value != "false" {
 		return fmt.Sprintf("cluster %s is labelled %s", c.Name, v1.LabelPlansHold)
@@ -250,8 +252,9 @@ func (f *Fleet) held(c *Cluster) string {
 	return ""
 }
 
-// takes reports whether a member occupies a slot. A failed member occupies one while any of its nodes are in progress
-// and not stuck. A lost member occupies one until a user changes its labels so that the plan no longer selects it.
+// takes reports whether a member occupies a slot. A failed member occupies a slot while any of its nodes are in
+// progress and not stuck. A lost member occupies a slot until a user changes its labels so that the plan no longer
+// selects it.
 func (f *Fleet) takes(c *Cluster) bool {
 	switch {
 	case !f.counts(c) && f.lost(c):
@@ -269,7 +272,7 @@ func (f *Fleet) lingers(c *Cluster) bool {
 	return c.Claim != nil && !f.current(c) && c.Claim.Complete == nil && !f.idle(c)
 }
 
-// idle reports whether it is certain that no node of a member is in progress and that none will start.
+// idle reports whether it is certain that no node of a member is in progress or will start.
 func (f *Fleet) idle(c *Cluster) bool {
 	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Busy {
 		return false
@@ -279,8 +282,8 @@ func (f *Fleet) idle(c *Cluster) bool {
 		reason == v1.ReasonNodeFailed
 }
 
-// Deliver returns what a member receives. The result depends only on the member's claim, so a new leader does not have
-// to query the member.
+// Deliver returns the form in which the plan is delivered to a member. The result depends only on the hub's knowledge
+// of the member, so a new leader does not have to query the member.
 func (f *Fleet) Deliver(c *Cluster) Delivery {
 	switch {
 	case c.Claim == nil:

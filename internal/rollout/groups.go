@@ -3,17 +3,18 @@
 
 package rollout
 
-// Group counts the members of a fleet that belong together, for example the members of one workspace.
+// Group counts members of a fleet that belong together, for example the members of one workspace.
 type Group struct {
 	Members, Failed int
 }
 
-// HeldBack returns the groups in which no further member may start, and whether all groups are held back. The function
-// allowed takes a number of members and returns how many of them may fail.
+// HeldBack returns the groups in which no more members may start, and whether this applies to all groups. The
+// function allowed returns how many of the given number of members may fail.
 //
-// A group is held back by its own failures. The whole fleet stops when too many members have failed even without the
-// group that has the most failures, so that no single group can stop the others. A group contributes at most one
-// failure more than it is allowed, because further failures provide no new information once the group is held back.
+// A group is held back if too many of its own members have failed. All groups are held back if too many members have
+// failed even without counting the group with the most failures, so no single group can hold back the others. For
+// each group, at most one failure more than allowed is counted, because further failures of a group that is already
+// held back provide no new information.
 func HeldBack(groups map[string]Group, allowed func(members int) int) (held map[string]bool, all bool) {
 	held = map[string]bool{}
 	var members, failed, most int

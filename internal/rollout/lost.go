@@ -10,18 +10,18 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// lostTime is the time after which a member that disconnected while in progress counts as lost. Most members reconnect
-// sooner, because only the network or the hub was down.
+// lostTime is how long after disconnecting a member in progress counts as lost. Most members reconnect sooner,
+// because only the network or the hub was down.
 const lostTime = 5 * time.Minute
 
-// lost reports whether a member has been away for longer than lostTime.
+// lost reports whether a member has been away for at least lostTime.
 func (f *Fleet) lost(c *Cluster) bool {
 	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(lostTime))
 }
 
-// working returns the reason to wait while members are in progress. It names the first lost member that keeps its slot.
-// The nodes of that member may be in the middle of an upgrade, so only a user can decide to continue the plan without
-// it.
+// working returns the reason to wait while members are in progress. It names the first lost member that keeps its
+// slot. Nodes of a lost member may be in the middle of an upgrade, so only a user can decide to continue the plan
+// without that member.
 func (f *Fleet) working() Wait {
 	var away *Cluster
 	lost := 0

@@ -16,7 +16,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// keepJobs is how long finished Jobs are kept so that users can inspect them.
+// keepJobs is how long finished Jobs are kept for users to inspect them.
 const keepJobs = 15 * time.Minute
 
 // Next returns the next step of a plan in a member, or the reason to wait.
@@ -29,12 +29,12 @@ func Next(m Member, p Plan, now time.Time) Decision {
 	return Decision{Step: next, Wait: wait}
 }
 
-// errOneStep ends Settle after the first step.
+// errOneStep stops Settle after the first step.
 var errOneStep = errors.New("one step is enough")
 
-// Settle takes the steps of a plan in a member, one after another in the order of Next, until there are none left. It
-// returns the reason to wait. It examines the member only once instead of for each step. For this reason, take must
-// also apply the step to m, and must not move nodes within m.Nodes.
+// Settle takes the steps of a plan in a member one by one, in the order of Next, until no step is left. It returns
+// the reason to wait. It examines the member only once instead of before each step. For this reason, take must also
+// apply the step to m, and must not move nodes within m.Nodes.
 func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, error) {
 	v, err := look(m, p, now)
 	if err != nil {
@@ -65,7 +65,7 @@ func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, err
 	}
 }
 
-// finish takes the steps of a node until the node is waiting.
+// finish takes the steps of a node until the node has to wait.
 func (v *view) finish(n *Node) error {
 	for step := v.work(n); step != nil; step = v.work(n) {
 		if err := v.do(step); err != nil {
@@ -75,7 +75,7 @@ func (v *view) finish(n *Node) error {
 	return nil
 }
 
-// do takes a step and updates the view with its changes.
+// do takes a step and updates the view accordingly.
 func (v *view) do(s *Step) error {
 	if err := v.take(s); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (v *view) do(s *Step) error {
 	return nil
 }
 
-// index adds the Jobs of the plan for which the function those returns true.
+// index adds the plan's Jobs for which those returns true to the view.
 func (v *view) index(those func(*Job) bool) {
 	for i := range v.Jobs {
 		if j := &v.Jobs[i]; j.Plan == v.plan.Name && those(j) {
@@ -127,7 +127,7 @@ type view struct {
 	window      *Window
 	tolerations []corev1.Toleration // tolerations of the plan's pods
 	jobs        map[string][]Job    // Jobs of this plan, by node
-	until       time.Time           // the latest time to decide again
+	until       time.Time           // the time of the next decision at the latest
 }
 
 func look(m *Member, p Plan, now time.Time) (*view, error) {
@@ -150,7 +150,7 @@ func look(m *Member, p Plan, now time.Time) (*view, error) {
 	return v, nil
 }
 
-// wanted reports whether the plan selects a node and the node can run the plan.
+// wanted reports whether the plan selects a node and the node can run the plan's pods.
 func (v *view) wanted(n *Node) bool { return n.runsPods() && v.selected(n) }
 
 // selected reports whether the plan selects a node.
@@ -176,10 +176,10 @@ func (v *view) job(n *Node, c Claim, kind JobKind) *Job {
 	return nil
 }
 
-// by sets a time to decide again, unless an earlier one is set.
+// by sets the time of the next decision to t, unless an earlier time is already set.
 func (v *view) by(t time.Time) { v.until = Sooner(v.until, t) }
 
-// gate returns the reason why no node and no attempt may start, or nil if there is none.
+// gate returns the reason why no node and no attempt may start. It returns nil if they may start.
 func (v *view) gate() *Wait {
 	if v.plan.Spec.Paused {
 		return &Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to continue"}
@@ -208,7 +208,7 @@ func opens(what string, at time.Time) string {
 	return fmt.Sprintf("%s opens at %s", what, at.UTC().Format(time.RFC3339))
 }
 
-// clean deletes Jobs that no node needs. Unfinished Jobs are deleted immediately, and finished Jobs after keepJobs.
+// clean deletes Jobs that no node needs. It deletes unfinished Jobs immediately, and finished Jobs after keepJobs.
 func (v *view) clean() []*Step {
 	if len(v.Jobs) == 0 {
 		return nil
@@ -243,8 +243,8 @@ func (v *view) discard(j Job) *Step {
 	}
 }
 
-// write returns the step that sets or removes a node's claim. If the claim ends or the attempt failed, the step also
-// uncordons the node if this plan cordoned it.
+// write returns the step that sets or removes a node's claim. If the claim ends or the attempt has failed, the step
+// also uncordons the node, provided that this plan cordoned it.
 func write(verb Verb, n *Node, was Claim, is *Claim) *Step {
 	s := &Step{Act: WriteNode, Verb: verb, Node: n.Name, Claim: is}
 	over := is == nil || is.Failure != nil || is.Done != nil

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// NextMember returns the next step of a plan in a fleet, or the reason to wait. The clusters are sorted by name.
+// NextMember returns the next step of a plan in a fleet, or the reason to wait. The clusters must be sorted by name.
 func NextMember(clusters []Cluster, plan FleetPlan, now time.Time) FleetDecision {
 	f, err := NewFleet(clusters, plan, now)
 	if err != nil {
@@ -36,7 +36,7 @@ func (f *Fleet) Next() FleetDecision {
 		clusters[i].Claim, clusters[i].Unreported = decision.Step.Claim, false
 		next, err := NewFleet(clusters, f.plan, f.now)
 		if err != nil {
-			break // NewFleet also failed for f
+			break // NewFleet would have failed for f as well
 		}
 		ask, supposed = append(ask, decision.Step.Cluster), next
 	}
@@ -51,7 +51,7 @@ func (d FleetDecision) begins(cluster string) bool {
 	return d.Step != nil && d.Step.Verb == VerbBegin && d.Step.Cluster == cluster
 }
 
-// next returns the next step, as if no member had to be asked for a report.
+// next returns the next step under the assumption that no member has to be asked for a report.
 func (f *Fleet) next() FleetDecision {
 	for i := range f.clusters {
 		if step := f.record(&f.clusters[i]); step != nil {
@@ -70,11 +70,12 @@ func (f *Fleet) next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// steadyTime is the minimum time for which a failed member counts as failed, regardless of its reports in the meantime.
-// An agent whose reports alternate therefore causes at most two writes per minute.
+// steadyTime is the minimum time for which a failed member counts as failed, no matter what it reports in the
+// meantime. As a result, an agent whose reports alternate causes at most two writes per minute.
 const steadyTime = time.Minute
 
-// record returns the step that writes a member's progress into its claim, or nil if there is none.
+// record returns the step that writes a member's progress into its claim. It returns nil if there is nothing to
+// write.
 func (f *Fleet) record(c *Cluster) *ClusterStep {
 	if c.Claim == nil {
 		return nil
@@ -90,7 +91,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 			Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
 	}
 	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
-		// Otherwise, if the plan is changed back, the member would be in progress without a slot.
+		// Without this step, if the plan were changed back, the member would be in progress without a slot.
 		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
 	}
 	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {
@@ -109,7 +110,8 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 		step.Verb = VerbFail
 		next.Failed = &f.now
 	case next.Failed != nil && f.plan.Pace.Paused && reason == v1.ReasonPaused:
-		// A user pauses the plan, and resumes it to try again. No member fails meanwhile, so this is one write at most.
+		// A user pauses the plan and resumes it to try again. No member fails while the plan is paused, so this
+		// causes at most one write.
 		step.Verb = VerbRecover
 		next.Failed = nil
 		return step
@@ -171,7 +173,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	return best, Wait{}
 }
 
-// openWaves returns how many waves may start, counted from the first, and why the next wave may not start.
+// openWaves returns how many of the waves, from the first, may start, and why the next wave may not start.
 func (f *Fleet) openWaves() (int, Wait) {
 	for i, w := range f.waves {
 		if i < f.opened {
@@ -182,10 +184,10 @@ func (f *Fleet) openWaves() (int, Wait) {
 		case w.total == 0:
 		case w.active > 0:
 			return i + 1, f.working()
-		case begun+w.absent < w.total: // some members can start now
+		case begun+w.absent < w.total: // some members of the wave can start now
 			return i + 1, Wait{}
 		case w.complete == 0:
-			return i + 1, Wait{} // no member has shown that the plan works
+			return i + 1, Wait{} // no member has proved yet that the plan works
 		case f.now.Before(end):
 			f.until = Sooner(f.until, end)
 			return i + 1, Wait{Reason: v1.ReasonSoaking,
@@ -245,7 +247,7 @@ func (f *Fleet) remainder() Wait {
 			"\"kubectl drover plan retry %s\", or change the plan", complete, Clusters(total), failed, f.plan.Name)}
 }
 
-// finished returns the reason to wait when there is nothing left to do. If a plan selects no node in any member, the
+// finished returns the reason to wait when nothing is left to do. If the plan selects no node in any member, the
 // reason says so, because the selector is probably wrong.
 func (f *Fleet) finished() Wait {
 	total := 0
@@ -265,7 +267,8 @@ func (f *Fleet) finished() Wait {
 	return Wait{Reason: v1.ReasonComplete, Message: Clusters(total) + " complete"}
 }
 
-// Waves returns the progress of each wave. It leaves out the last wave if it is empty and the plan does not name it.
+// Waves returns the progress of each wave. It omits the last wave if that wave is empty and the plan does not name
+// it.
 func (f *Fleet) Waves() []v1.WaveStatus {
 	var all []v1.WaveStatus
 	for i, w := range f.waves {
@@ -282,8 +285,8 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 	return all
 }
 
-// WaveOf returns the name of a member's wave. The argument i is the member's index in the slice that was given to
-// NewFleet. The name is empty for a member that the plan does not select.
+// WaveOf returns the name of a member's wave. The argument i is the member's index in the slice that was passed to
+// NewFleet. The name is empty if the plan does not select the member.
 func (f *Fleet) WaveOf(i int) string {
 	if f.of[i] < 0 {
 		return ""
@@ -291,7 +294,7 @@ func (f *Fleet) WaveOf(i int) string {
 	return f.waves[f.of[i]].name
 }
 
-// Clusters returns "1 cluster", or "3 clusters".
+// Clusters returns the number of clusters as text, such as "1 cluster" or "3 clusters".
 func Clusters(n int) string {
 	if n == 1 {
 		return "1 cluster"

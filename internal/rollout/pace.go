@@ -12,18 +12,18 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Pace specifies in which order the members of a fleet start, how many of them at the same time, and when. With the
-// zero Pace, members start one after another until one fails.
+// Pace specifies the order in which the members of a fleet start, how many of them start at the same time, and when
+// they start. With the zero Pace, members start one after another until one of them fails.
 type Pace struct {
-	// Paused prevents further members from starting.
+	// Paused prevents more members from starting.
 	Paused bool
-	// Window is the window in which members start. A nil window is always open.
+	// Window is the time window in which members may start. A nil window is always open.
 	Window *v1.TimeWindow
 	// MaxConcurrent is how many members may be in progress at the same time. It is at least 1.
 	MaxConcurrent int
-	// MaxFailed is how many members may fail before no further members start.
+	// MaxFailed is how many members may fail before no more members start.
 	MaxFailed int
-	// Waves start one after another. Members that are in none of them form the last wave.
+	// Waves start one after another. Members that are in none of these waves form the last wave.
 	Waves []Wave
 }
 
@@ -32,14 +32,14 @@ type Wave struct {
 	Name string
 	// Selector selects members that are in no earlier wave. A nil selector selects all such members.
 	Selector *metav1.LabelSelector
-	// Share is the percentage of the selected members that are in the wave, rounded up. The selection depends on a hash
-	// of the members' names, so that they are spread over all workspaces. 0 means all members.
+	// Share is the percentage of the selected members that are in the wave, rounded up. The members are chosen by a
+	// hash of their names, so that they are spread over all workspaces. 0 means all members.
 	Share int
-	// Soak is how long the wave must have been complete before the next wave starts.
+	// Soak is how long the wave must have been complete before the next wave may start.
 	Soak time.Duration
 }
 
-// PaceOf returns the pace of a Plan.
+// PaceOf returns the pace that a Plan specifies.
 func PaceOf(spec *v1.PlanSpec) Pace {
 	p := Pace{Paused: spec.Paused, Window: spec.Window, MaxConcurrent: 1}
 	r := spec.Rollout
@@ -53,20 +53,21 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 	return p
 }
 
-// Status is the progress of a member as its agent last reported it.
+// Status is the progress of a member, as last reported by its agent.
 type Status struct {
-	// Revision and Hash are the revision that the report is about, and the hash of the work on each node.
+	// Revision is the revision that the report refers to. Hash is the hash of the work on each node.
 	Revision, Hash string
 	// Reason is the reason of the Complete condition.
 	Reason string
-	// Busy reports whether nodes are in progress.
+	// Busy reports whether any nodes are in progress.
 	Busy bool
-	// Counted reports whether nodes were counted, and Complete is the number of nodes that have completed the plan.
+	// Counted reports whether the report contains counts of nodes. Complete is the number of nodes that have
+	// completed the plan.
 	Counted  bool
 	Complete int
 }
 
-// StatusOf returns the progress in the status of a member's Plan, or nil if there is none.
+// StatusOf extracts the progress from the status of a member's Plan. It returns nil if there is none.
 func StatusOf(s *v1.PlanStatus) *Status {
 	if s == nil {
 		return nil
@@ -76,7 +77,7 @@ func StatusOf(s *v1.PlanStatus) *Status {
 		out.Reason = c.Reason
 	}
 	if n := s.Nodes; n != nil {
-		// stuck nodes are listed as applying but counted as failed, because nothing is happening on them
+		// stuck nodes are listed as applying but counted as failed, because they are making no progress
 		out.Busy, out.Counted, out.Complete = n.Applying > 0, true, int(n.Complete)
 	}
 	return out

@@ -16,13 +16,14 @@ import (
 // Progress is the progress of a plan in a member.
 type Progress struct {
 	Nodes v1.PlanCount
-	// Applying and Failures list at most v1.MaxPlanNodes each, in the order of the nodes. Failures do not include a
-	// log.
+	// Applying and Failures each list at most v1.MaxPlanNodes nodes, in the order of the nodes. Failures do not
+	// include logs.
 	Applying []v1.ApplyingNode
 	Failures []v1.NodeFailure
 }
 
-// ProgressOf returns the progress of a plan in a member. It fails if Next returns InvalidPlan for the plan.
+// ProgressOf returns the progress of a plan in a member. It returns an error if Next returns InvalidPlan for the
+// plan.
 func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
 	v, err := look(&m, p, now)
 	if err != nil {
@@ -71,7 +72,7 @@ func (v *view) stage(n *Node, c Claim) v1.NodeStage {
 	return v1.StageUpgrading
 }
 
-// Count returns a count that includes its summary.
+// Count returns a count with its summary filled in.
 func Count(total, complete, applying, failed, held int) v1.PlanCount {
 	return v1.PlanCount{
 		Total: narrow(total), Complete: narrow(complete), Applying: narrow(applying), Failed: narrow(failed), Held: narrow(held),
@@ -81,8 +82,8 @@ func Count(total, complete, applying, failed, held int) v1.PlanCount {
 
 func narrow(n int) int32 { return int32(min(n, math.MaxInt32)) }
 
-// pending returns the reason why the pod of a node's Job has not started. It is empty if the pod has started, or if the
-// reason is unknown.
+// pending returns the reason why the pod of a node's Job has not started. It returns "" if the pod has started, or if
+// the reason is unknown.
 func (v *view) pending(n *Node, c Claim) string {
 	for _, kind := range []JobKind{Upgrade, Prepare} {
 		if job := v.job(n, c, kind); job != nil && job.State == Running {

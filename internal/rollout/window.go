@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // the time zone database for windows, because the image does not contain one
+	_ "time/tzdata" // time zone database for windows, because the image does not contain one
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -20,14 +20,14 @@ const (
 	week       = 7
 )
 
-// Window is a period that recurs every week. The zero Window and a nil Window are always open.
+// Window is a time window that recurs every week. The zero Window and a nil Window are always open.
 type Window struct {
 	days       [week]bool
-	start, end int // minutes of the day; end is beyond dayMinutes for a window that extends past midnight
+	start, end int // minutes of the day; end exceeds dayMinutes if the window extends past midnight
 	zone       *time.Location
 }
 
-// NewWindow returns the window of a plan. For a nil spec, the window is always open.
+// NewWindow returns the window that a plan specifies. For a nil spec, the window is always open.
 func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	if spec == nil {
 		return nil, nil
@@ -68,8 +68,8 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 }
 
 // ParseWindow parses text such as "Sat,Sun 02:00-06:00 Europe/Berlin". The text consists of days, times and a time
-// zone, in this order, each of which is optional. For empty text, ParseWindow returns a nil window, which is always
-// open.
+// zone, in this order. Each of these parts is optional. For empty text, ParseWindow returns a nil window, which is
+// always open.
 func ParseWindow(text string) (*Window, error) {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {
@@ -97,8 +97,8 @@ func ParseWindow(text string) (*Window, error) {
 	return NewWindow(spec)
 }
 
-// Open reports whether the window is open, and returns the next time at which this changes. The time is zero if it
-// never changes.
+// Open reports whether the window is open, and returns the time when this changes next. The time is zero if it never
+// changes.
 func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 	if w == nil || w.zone == nil {
 		return true, time.Time{}
@@ -119,14 +119,14 @@ func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 		}
 	}
 	if open && until.Sub(now) > week*24*time.Hour {
-		return true, time.Time{} // the spans cover the whole week without a gap
+		return true, time.Time{} // the window covers the whole week without a gap
 	}
 	return open, until
 }
 
 type span struct{ from, to time.Time }
 
-// spans returns, in order, the spans of the window from the day before yesterday until after its next opening. Spans
+// spans returns the window's spans in order, from the day before yesterday until after the window opens next. Spans
 // may touch or overlap.
 func (w *Window) spans(now time.Time) []span {
 	today := now.In(w.zone)
@@ -145,9 +145,9 @@ func (w *Window) spans(now time.Time) []span {
 	return spans
 }
 
-// instants returns the first and the last moment at which the clocks of a zone show a time of day. They differ if the
-// clocks are set back over that time. If the clocks are set forward over that time, both results are the moment of the
-// change.
+// instants returns the first and the last moment at which the clocks in a zone show a given time of day. The two
+// moments differ if the clocks are set back past that time. If the clocks are set forward past that time, both
+// results are the moment of the change.
 func instants(day time.Time, minute int, zone *time.Location) (first, last time.Time) {
 	wall := day.Add(time.Duration(minute) * time.Minute)
 	var found []time.Time
@@ -166,7 +166,7 @@ func instants(day time.Time, minute int, zone *time.Location) (first, last time.
 	return slices.MinFunc(found, time.Time.Compare), slices.MaxFunc(found, time.Time.Compare)
 }
 
-// clockForm matches a time of day, as defined in the schema.
+// clockForm matches a time of day in the format that the schema requires.
 var clockForm = regexp.MustCompile(`^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$`)
 
 func minutes(clock string) (int, error) {

@@ -20,11 +20,12 @@ const (
 	defaultBackoff = 30 * time.Second
 	maxBackoff     = time.Hour
 	maxMessage     = 256 // the maximum size of Failure.Message, in bytes
-	// maxSkew is how far ahead the clock of the agent that wrote a claim may have been.
+	// maxSkew is how far in the future the times of a claim may be because the clock of the agent that wrote it was
+	// ahead.
 	maxSkew = time.Minute
 )
 
-// work returns the next step of a node that is in progress. It returns nil if the node is waiting or is not in
+// work returns the next step of a node that is in progress. It returns nil if the node has to wait or is not in
 // progress.
 func (v *view) work(n *Node) *Step {
 	c, ok := v.claim(n)
@@ -46,8 +47,9 @@ func (v *view) work(n *Node) *Step {
 	return v.approach(n, c)
 }
 
-// redate returns a claim without times in the future, and whether there were any. Either the clock of the writer or the
-// clock of the reader was wrong, and a node must not wait for the difference between the two clocks.
+// redate returns a claim without times in the future, and reports whether it contained any. Such times mean that the
+// clock of either the writer or the reader was wrong, and a node must not wait for the difference between the two
+// clocks.
 func (v *view) redate(c Claim) (Claim, bool) {
 	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
 	ahead := false
@@ -65,7 +67,7 @@ func (v *view) redate(c Claim) (Claim, bool) {
 	return c, ahead
 }
 
-// settle frees the slot of a complete node.
+// settle frees the slot of a node that has completed the plan.
 func (v *view) settle(n *Node, c Claim) *Step {
 	end := c.Done.Add(duration(v.plan.Spec.PostCompleteDelay, 0))
 	if v.now.Before(end) {
@@ -105,8 +107,8 @@ func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh returns the claim for a node that starts, whether for the first time or again. Its attempt is greater than the
-// attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
+// fresh returns the claim for a node that starts, for the first time or again. The claim's attempt is greater than
+// the attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {
@@ -118,11 +120,11 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 	}
 }
 
-// retryAt returns when the next attempt is due after a failure.
+// retryAt returns when the next attempt is due after a failed one.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
 // stuck reports whether a node in progress is waiting for its kubelet. This is the case if the node is not ready, and
-// either its next attempt is due, or its last Job is being deleted while one of the Job's pods may still be running.
+// either its next attempt is due or its last Job is being deleted but one of the Job's pods may still be running.
 func (v *view) stuck(n *Node, c Claim) bool {
 	switch {
 	case n.Ready || c.Done != nil:
@@ -144,7 +146,7 @@ func (v *view) backoff(spent int32) time.Duration {
 	return min(wait, maxBackoff)
 }
 
-// upgrade follows the Job of the upgrade container, even if the plan has changed since.
+// upgrade follows the Job of the upgrade container, even if the plan has changed in the meantime.
 func (v *view) upgrade(n *Node, c Claim, job *Job) *Step {
 	switch {
 	case job.Deleting:
@@ -180,9 +182,9 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns the labels that a plan sets on complete nodes, in which the version and the hash are
-// filled in. It fails if one of them is invalid. In this case, no node may start, because the API server would reject
-// the write that completes a node and uncordons it.
+// PostCompleteLabels returns the labels that a plan sets on nodes that have completed it, with the version and the
+// hash filled in. It returns an error if one of the labels is invalid. In this case, no node may start, because the
+// API server would reject the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
 	labels := map[string]string{}
@@ -196,7 +198,7 @@ func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]str
 	return labels, nil
 }
 
-// fail ends an attempt. A prepare container that exceeded its deadline does not use up an attempt, because it was
+// fail ends an attempt. If a prepare container exceeds its deadline, no attempt is used up, because the container was
 // waiting for something and the node is unchanged.
 func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if job.Reason != "" {
@@ -240,7 +242,7 @@ func (v *view) approach(n *Node, c Claim) *Step {
 		job := v.job(n, c, Prepare)
 		switch {
 		case job == nil && v.taint(n) != "":
-			return write(VerbRelease, n, c, nil) // the Job's pod would not be scheduled
+			return write(VerbRelease, n, c, nil) // the Job's pod would not be scheduled on the node
 		case job == nil:
 			return v.create(n, c, Prepare, VerbPrepare)
 		case job.Deleting || job.State == Running:
@@ -252,7 +254,7 @@ func (v *view) approach(n *Node, c Claim) *Step {
 	return v.enter(n, c)
 }
 
-// enter cordons and drains a prepared node and starts its upgrade.
+// enter cordons and drains a prepared node, and then starts its upgrade.
 func (v *view) enter(n *Node, c Claim) *Step {
 	if !c.Prepared && v.taint(n) != "" {
 		// the Job's pod would not be scheduled, so the node must not be cordoned or drained

@@ -11,8 +11,9 @@ import (
 )
 
 // Claims returns, for each project of a member, the namespaces that the project lists but that belong to another
-// project, and the name of the other project. A namespace belongs to the oldest project that lists it. If projects have
-// the same age, it belongs to the project whose name sorts first. The order of projects does not matter.
+// project, together with the name of that project. A namespace belongs to the oldest project that lists it. If
+// several projects have the same age, it belongs to the project whose name sorts first. The result does not depend on
+// the order of the projects.
 func Claims(projects []*v1.Project) map[string]map[string]string {
 	ordered := slices.SortedFunc(slices.Values(projects), func(a, b *v1.Project) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))

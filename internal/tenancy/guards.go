@@ -17,9 +17,9 @@ import (
 //go:embed guards.yaml
 var guards string
 
-// Guards returns the admission policies of a member. They restrict which users may move a namespace between projects,
-// change its pod security, open isolated projects to it, and change objects with a set's label. The policies are the
-// same in all members.
+// Guards returns the admission policies for members. They restrict who may move a namespace between projects, change
+// the pod security of a namespace, open isolated projects to a namespace, and change objects with a set's label. The
+// policies are the same in all members.
 func Guards() (set.Content, error) {
 	var content set.Content
 	for document := range strings.SplitSeq(guards, "\n---\n") {

@@ -16,21 +16,21 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// SkippedSecret is a Secret with a project's label that is never copied.
+// SkippedSecret is a Secret that has a project's label but is not copied.
 type SkippedSecret struct {
 	// Name is the name of the Secret.
 	Name string
-	// Message is the reason. It does not contain any data from the Secret.
+	// Message explains why the Secret is not copied. It contains no data from the Secret.
 	Message string
 }
 
-// Secrets returns the copies of a project's Secrets for each namespace of each of its members. It uses only Secrets in
-// the project's own workspace that have the project's label. A project with the same name in another workspace does not
-// affect the copies.
+// Secrets returns the copies of a project's Secrets for each namespace of each of its members. It uses only the
+// Secrets in the project's own workspace that have the project's label. Secrets for a project with the same name in
+// another workspace are ignored.
 //
-// A copy has the name, type, data and labels of its source, but not the labels that tools on the hub use to mark their
-// own objects. It has no annotations, because the annotation last-applied-configuration may contain a copy of the data.
-// A copy is not immutable even if its source is, so that it can be updated if the source is recreated.
+// A copy has the name, type, data and labels of its source, except the labels that tools on the hub use to mark their
+// own objects. It has no annotations, because the annotation last-applied-configuration may contain the data. It is
+// not immutable even if its source is, so that it can be updated after the source has been recreated.
 func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecret, error) {
 	per := &set.PerNamespace{Project: p.Name}
 	var skipped []SkippedSecret
@@ -55,7 +55,8 @@ func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecr
 	return set.Content{PerNamespace: per}, skipped, nil
 }
 
-// NeverCopied returns the reason why a Secret is never copied into a member, or "" if it may be copied.
+// NeverCopied returns the reason why a Secret must not be copied into a member. It returns "" if the Secret may be
+// copied.
 func NeverCopied(s *corev1.Secret) string {
 	switch {
 	case s.Labels[v1.LabelSecretKind] != "":
@@ -72,8 +73,8 @@ func NeverCopied(s *corev1.Secret) string {
 	return ""
 }
 
-// Copy returns the copy of a Secret for members. It has the name, type, data and labels, but not the labels that tools
-// on the hub use to mark their own objects.
+// Copy returns the copy of a Secret for members. It has the name, type, data and labels of the Secret, except the
+// labels that tools on the hub use to mark their own objects.
 func Copy(s *corev1.Secret) *corev1.Secret {
 	labels := map[string]string{}
 	for key, value := range s.Labels {
@@ -89,8 +90,8 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// ClaimsOwnership reports whether a label makes a tool regard the object as its own. Such a tool removes objects that
-// it does not know.
+// ClaimsOwnership reports whether a label marks an object as owned by a tool. Such a tool removes objects that have
+// its label but that it does not know.
 func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
@@ -100,7 +101,7 @@ func ClaimsOwnership(key string) bool {
 		"helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"}, domain)
 }
 
-// exceptions returns the namespaces that get no copy, according to the source's annotation.
+// exceptions returns the namespaces that do not receive a copy, from the annotation of the source.
 func exceptions(s *corev1.Secret) []string {
 	var names []string
 	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {

@@ -4,8 +4,8 @@
 // Package tenancy computes the objects that a project has in its members: namespaces, quota, limits, network policies
 // and copies of Secrets.
 //
-// It has no side effects and uses no client, context, clock or logger. Objects that depend on the member's namespaces
-// are returned as templates. Package set expands the templates, both on the hub and in the agent.
+// The package has no side effects and uses no client, context, clock or logger. Objects that depend on the member's
+// namespaces are returned as templates. Package set expands the templates, both on the hub and in the agent.
 package tenancy
 
 import (
@@ -23,21 +23,21 @@ import (
 
 // Names of the objects in each namespace of a project.
 const (
-	// LimitRangeName is the name of the LimitRange with the defaults for containers.
+	// LimitRangeName is the name of the LimitRange that contains the defaults for containers.
 	LimitRangeName = "drover-project"
 	// NetworkPolicyName is the name of the NetworkPolicy of a project with networkIsolation.
 	NetworkPolicyName = "drover-project"
 )
 
-// Labels from other tools that a project sets or reads.
+// Labels of other tools that a project sets or reads.
 const (
 	podSecurityPrefix = "pod-security.kubernetes.io/"
-	// headlampProject makes Headlamp show the namespaces of a project as one of its own projects, across all clusters.
+	// headlampProject makes Headlamp show the namespaces of a project as a Headlamp project across all clusters.
 	headlampProject = "headlamp.dev/project-id"
 	namespaceName   = "kubernetes.io/metadata.name"
 )
 
-// Content returns the objects of a project for each member, without the copies of Secrets. It leaves out namespaces in
+// Content returns the objects of a project for each member, except the copies of Secrets. It omits the namespaces in
 // spec.namespaces that are also in taken, because they belong to another project in that member (see Claims).
 func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	content := set.Content{
@@ -47,7 +47,7 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	}
 	labels := set.Labels(set.ID(set.Project, p.Name))
 	for _, name := range p.Spec.Namespaces {
-		// the schema rejects reserved namespaces, but an older schema may have accepted them
+		// the schema rejects reserved namespaces, but an older version of the schema may have accepted them
 		if _, lost := taken[name]; !lost && !set.Reserved(name) {
 			content.Objects = append(content.Objects, namespace(p, name, labels))
 		}
@@ -69,8 +69,8 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	return content, nil
 }
 
-// namespace returns a Namespace that the spec lists. The Namespace has the pod security labels from the start. It is
-// not labeled as managed by Drover, because Drover does not own it and never deletes it.
+// namespace returns a Namespace that is listed in the spec. The Namespace has the pod security labels from the start.
+// It is not labeled as managed by Drover, because Drover does not own it and never deletes it.
 func namespace(p *v1.Project, name string, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(name)
@@ -112,9 +112,10 @@ func limitRange(defaults *v1.ContainerDefaults) *corev1.LimitRange {
 	}
 }
 
-// networkPolicy returns a policy that allows connections to the project's pods from three sources: the project,
-// kube-system (where K3s and RKE2 have their ingress controllers, and only administrators of the cluster run pods), and
-// namespaces that an administrator has labeled for ingress. It does not restrict outgoing connections.
+// networkPolicy returns a policy that allows connections to the project's pods from three sources. These are the
+// project, kube-system, and namespaces that an administrator has labeled for ingress. kube-system is included because
+// K3s and RKE2 run their ingress controllers there, and only cluster administrators run pods there. The policy does
+// not restrict outgoing connections.
 func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	from := func(label, value string) networkingv1.NetworkPolicyPeer {
 		return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: value}}}
@@ -131,7 +132,7 @@ func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	}
 }
 
-// toTemplate converts an object to a template, without the fields that only an API server sets.
+// toTemplate converts an object to a template. It removes the fields that only an API server sets.
 func toTemplate(object runtime.Object, labels map[string]string) (set.Template, error) {
 	o, err := set.Object(object)
 	if err != nil {

@@ -10,20 +10,20 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeMembers are the members of a fleet for which a simulation computes steps. They correspond to activeNodes in a
-// member. They include the next member to start. They also include each member in which the plan has started, until
-// that member is complete and nothing more happens in it. The other members are only counted, so that the cost of a
-// simulation grows with the number of steps and not with the number of members.
+// activeMembers are the members of a fleet for which a simulation computes steps, like activeNodes in a member. They
+// include the next member to start, and each member in which the plan has started. A member becomes inactive when it
+// is complete and nothing more happens in it. Inactive members are only counted, so that the cost of a simulation
+// grows with the number of steps and not with the number of members.
 type activeMembers struct {
-	// members holds the active members' indexes in the list of all members, which is sorted by name.
+	// members contains the indexes of the active members in the list of all members, which is sorted by name.
 	members []int
-	// waiting holds the indexes of the other members that can start, in the order in which they start.
+	// waiting contains the indexes of the inactive members that can still start, in the order in which they start.
 	waiting []int
 	waves   []int             // the wave of each member; nil if all members are active
 	view    []rollout.Cluster // clusters of the active members
 }
 
-// selectActive selects the active members again, because the caller may have changed the members.
+// selectActive determines the active members anew, because the caller may have changed the members.
 func (p *Simulation) selectActive() error {
 	p.activateAll()
 	if p.fleet == nil {
@@ -65,7 +65,7 @@ func (p *Simulation) activateAll() {
 	}
 }
 
-// activateNext activates the member that may start next.
+// activateNext activates the next member that may start.
 func (p *Simulation) activateNext() {
 	l := &p.active
 	if len(l.waiting) == 0 {
@@ -78,8 +78,8 @@ func (p *Simulation) activateNext() {
 	l.members = slices.Insert(l.members, at, i)
 }
 
-// deactivateComplete deactivates the members that are complete and in which nothing more happens. The argument f is the
-// fleet of the active members.
+// deactivateComplete deactivates members that are complete and in which nothing more happens. f is the fleet of
+// active members.
 func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
 	l := &p.active
 	if l.waves == nil {
@@ -99,7 +99,7 @@ func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
 	l.members = kept
 }
 
-// countInactive counts members that are not active.
+// countInactive adds the counts of members that are not active.
 func (p *Simulation) countInactive(wave int, is rollout.OmittedMembers) {
 	for len(p.fleet.Omitted) <= wave {
 		p.fleet.Omitted = append(p.fleet.Omitted, rollout.OmittedMembers{})
@@ -107,14 +107,14 @@ func (p *Simulation) countInactive(wave int, is rollout.OmittedMembers) {
 	p.fleet.Omitted[wave].Add(is)
 }
 
-// inactiveAbsent reports whether an inactive member is unavailable or held. If there is one, the plan does not end as
+// inactiveAbsent reports whether any inactive member is unavailable or held. If so, the plan does not end as
 // complete.
 func (p *Simulation) inactiveAbsent() bool {
 	return p.fleet != nil &&
 		slices.ContainsFunc(p.fleet.Omitted, func(a rollout.OmittedMembers) bool { return a.Absent > 0 })
 }
 
-// activeClusters returns the clusters of the active members.
+// activeClusters returns the Clusters of the active members.
 func (p *Simulation) activeClusters() []rollout.Cluster {
 	l := &p.active
 	l.view = l.view[:0]

@@ -9,9 +9,9 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeNodes are the nodes of a member for which steps are computed. Nodes that come before them have completed the
-// plan, and nodes that come after them have not started. As a result, the cost of a simulation grows with the number of
-// steps, not with the number of nodes.
+// activeNodes are the nodes of a member for which steps are computed. Nodes before the active ones have completed the
+// plan, and nodes after them have not started. As a result, the cost of a simulation grows with the number of steps
+// and not with the number of nodes.
 type activeNodes struct {
 	hash       string
 	generation int64
@@ -22,8 +22,8 @@ type activeNodes struct {
 	member rollout.Member
 }
 
-// deactivateComplete deactivates nodes that have completed the plan. If the plan has changed, it starts over with all
-// nodes.
+// deactivateComplete deactivates nodes that have completed the plan. If the plan has changed, it first activates all
+// nodes again.
 func (m *Member) deactivateComplete(plan *rollout.Plan, now time.Time) error {
 	if a := m.active; a == nil || a.hash != plan.Hash || a.generation != plan.Generation {
 		m.active = &activeNodes{hash: plan.Hash, generation: plan.Generation}
@@ -46,7 +46,8 @@ func (m *Member) deactivateComplete(plan *rollout.Plan, now time.Time) error {
 	return nil
 }
 
-// classify counts a node that comes after the active ones, or activates it and all nodes before it.
+// classify counts a node that follows the active nodes. If the node is not idle, classify activates it and all nodes
+// before it instead.
 func (m *Member) classify(i int, plan *rollout.Plan, now time.Time) error {
 	counts, idle, err := countNode(&m.Nodes[i], plan, now)
 	if !idle {
@@ -58,7 +59,7 @@ func (m *Member) classify(i int, plan *rollout.Plan, now time.Time) error {
 	return err
 }
 
-// activateMore activates more nodes if none of the active ones could start, and reports whether it did.
+// activateMore activates more nodes if none of the active nodes could start, and reports whether it activated any.
 func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 	a := m.active
 	for i := a.from; i < a.to; i++ {
@@ -66,7 +67,7 @@ func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 			return false, err
 		}
 	}
-	end := min(len(m.Nodes), a.to+max(1, a.to-a.from)) // twice as many nodes each time, so that the search stays short
+	end := min(len(m.Nodes), a.to+max(1, a.to-a.from)) // twice as many nodes each time, to keep the search short
 	if a.to == end {
 		return false, nil
 	}
@@ -81,15 +82,15 @@ func (m *Member) activateMore(plan *rollout.Plan, now time.Time) (bool, error) {
 	return true, nil
 }
 
-// countNode returns the counts of a node in a plan. The node is idle if it is ready, is not being deleted, and has no
-// claim.
+// countNode returns the counts for a single node in a plan. A node is idle if it is ready, is not being deleted, and
+// has no claim.
 func countNode(n *rollout.Node, plan *rollout.Plan, now time.Time) (counts rollout.Omitted, idle bool, err error) {
 	progress, err := rollout.ProgressOf(rollout.Member{Nodes: []rollout.Node{*n}}, *plan, now)
 	counts = rollout.Omitted{Total: int(progress.Nodes.Total), Complete: int(progress.Nodes.Complete)}
 	return counts, n.Ready && !n.Leaving && len(n.Claims) == 0, err
 }
 
-// activeView returns the member with only its active nodes.
+// activeView returns a view of the member that contains only the active nodes.
 func (m *Member) activeView() *rollout.Member {
 	a := m.active
 	a.member = m.Member

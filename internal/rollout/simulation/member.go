@@ -16,16 +16,16 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Member is a simulated member. It holds the contents of the member's API server, and the events that occur on their
-// own, not as part of a step of the simulation.
+// Member is a simulated member. It contains the objects in the member's API server, and the pending events that are
+// not steps of the plan, such as the end of a Job.
 type Member struct {
 	rollout.Member
 	scenario Cluster
 	base     Durations
-	jobs     map[string]time.Time // when Jobs end, by name
-	drains   map[string]time.Time // when drains end, by node
+	jobs     map[string]time.Time // the time when each Job ends, by name
+	drains   map[string]time.Time // the time when each drain ends, by node
 	active   *activeNodes
-	// changed is set when something happens that no step caused.
+	// changed is set when the state changes by something other than a step.
 	changed bool
 }
 
@@ -35,7 +35,7 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up cluster %s: %w", c.Name, err)
 	}
-	// this is a copy, because a simulation uses up the failures
+	// this is a copy, because the simulation uses up the failures
 	c.Nodes = slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	m := &Member{scenario: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
 	m.Hold, m.Window, m.Drains = c.Hold, window, map[string]rollout.Drain{}
@@ -51,7 +51,7 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	return m, nil
 }
 
-// Apply carries out a step of a plan. It fails if an API server would reject the step.
+// Apply applies a step of a plan to the member. It returns an error if an API server would reject the step.
 func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
 	at, found := slices.BinarySearchFunc(m.Nodes, s.Node,
 		func(n rollout.Node, name string) int { return strings.Compare(n.Name, name) })
@@ -74,7 +74,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 	return nil
 }
 
-// Remove does what an agent does when a plan is removed. It deletes the plan's Jobs and releases its nodes.
+// Remove does the same as an agent when a plan is removed: it deletes the plan's Jobs and releases its nodes.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
 	m.active, m.changed = nil, true
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
@@ -125,7 +125,7 @@ func (m *Member) create(s *rollout.Step, plan *rollout.Plan, now time.Time) erro
 	return nil
 }
 
-// Advance ends the Jobs and drains whose end is due.
+// Advance ends the Jobs and drains that are due.
 func (m *Member) Advance(now time.Time) {
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
@@ -153,7 +153,7 @@ func (m *Member) Advance(now time.Time) {
 	}
 }
 
-// Due returns when the next Job or drain ends, or the zero time if none will.
+// Due returns when the next Job or drain ends. It returns the zero time if none is running.
 func (m *Member) Due() time.Time {
 	var due time.Time
 	for _, all := range []map[string]time.Time{m.jobs, m.drains} {
@@ -164,7 +164,7 @@ func (m *Member) Due() time.Time {
 	return due
 }
 
-// Status returns the status of a plan as the agent would report it.
+// Status returns the status of a plan, as an agent would report it.
 func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, now time.Time) (*v1.PlanStatus, error) {
 	progress, err := rollout.ProgressOf(*m.activeView(), *plan, now)
 	if err != nil {
@@ -177,7 +177,7 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	}, nil
 }
 
-// node returns a node's scenario. The node exists, because steps refer only to nodes of the member.
+// node returns the scenario of a node. The node must exist. Steps refer only to nodes of the member.
 func (m *Member) node(name string) *Node {
 	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name,
 		func(n Node, name string) int { return strings.Compare(n.Name, name) })

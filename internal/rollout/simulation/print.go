@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Print runs a scenario and writes each step with its time, and then the outcome.
+// Print runs a scenario and writes each step with its time, and then the outcome, to out.
 func Print(s Scenario, out io.Writer) error {
 	simulation, err := New(s)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulation runs a Plan on simulated members and nodes, with the same planner that runs it on real members and
-// nodes.
+// Package simulation runs a Plan on simulated members and nodes, with the same planner that is used for real members
+// and nodes.
 package simulation
 
 import (
@@ -13,16 +13,15 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Scenario is a Plan, and the members and nodes on which it runs.
+// Scenario is a Plan together with the members and nodes on which it runs.
 type Scenario struct {
-	// Plan is the plan to run. If neither clusterName nor clusterSelector is set, the plan runs on the first of
-	// Clusters.
+	// Plan is the plan to run. If it has neither clusterName nor clusterSelector, it runs on the first of Clusters.
 	Plan v1.Plan `json:"plan"`
-	// Latest is the version that the channel returns, for a plan that does not specify a version.
+	// Latest is the version that the channel returns if the plan specifies no version.
 	Latest string `json:"latest,omitempty"`
 	// Start is when the plan starts.
 	Start metav1.Time `json:"start"`
-	// Durations are the durations for nodes that do not specify their own.
+	// Durations are the durations for nodes that specify none of their own.
 	Durations Durations `json:"durations"`
 	// Clusters are the clusters of the workspace.
 	Clusters []Cluster `json:"clusters"`
@@ -43,7 +42,7 @@ type Cluster struct {
 	Away string `json:"away,omitempty"`
 	// Hold is the reason why the member does not take part in any plan.
 	Hold string `json:"hold,omitempty"`
-	// Window is the member's own window, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
+	// Window is the member's own time window, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
 	Window string `json:"window,omitempty"`
 	Nodes  []Node `json:"nodes"`
 }
@@ -54,7 +53,7 @@ type Node struct {
 	Labels        map[string]string `json:"labels,omitempty"`
 	Unschedulable bool              `json:"unschedulable,omitempty"`
 	NotReady      bool              `json:"notReady,omitempty"`
-	// Fails is the number of attempts to upgrade the node that fail before one succeeds.
+	// Fails is the number of attempts to upgrade the node that fail before an attempt succeeds.
 	Fails int32 `json:"fails,omitempty"`
 	// Hangs makes the upgrade exceed its deadline instead of failing.
 	Hangs     bool      `json:"hangs,omitempty"`

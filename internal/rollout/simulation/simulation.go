@@ -14,48 +14,50 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxSteps limits a simulation that would otherwise never end. Real plans of this size take days.
+// maxSteps is the maximum number of steps of a simulation that would otherwise never end. A real plan with this many
+// steps takes days.
 const maxSteps = 2_000_000
 
 // Event is a step together with the time at which it is taken.
 type Event struct {
 	At time.Time
-	// Cluster is empty for a plan that runs in a single cluster, and Node is empty for a step that affects a whole
-	// cluster.
+	// Cluster is empty if the plan runs in a single cluster. Node is empty if the step affects a whole cluster.
 	Cluster, Node string
 	Verb          rollout.Verb
 	// Note contains details.
 	Note string
 }
 
-// Simulation is a run of a scenario. New returns one.
+// Simulation is a run of a scenario. Use New to create a Simulation.
 type Simulation struct {
 	Now       time.Time
 	Members   []*Member
 	Clusters  []rollout.Cluster // in the order of Members
 	source    v1.Plan
-	version   string // for a plan without a version
+	version   string // the version of a plan that does not specify one
 	plan      rollout.Plan
-	fleet     *rollout.FleetPlan // nil for a plan of one cluster
+	fleet     *rollout.FleetPlan // nil for a plan that runs in a single cluster
 	active    activeMembers      // the members for which steps are computed
-	delivered []delivered        // one for each of Members
-	settled   []settled          // one for each of Members
+	delivered []delivered        // one entry for each of Members
+	settled   []settled          // one entry for each of Members
 	// Observe is called after each step. It may be nil.
 	Observe func(Event) error
 }
 
-// delivered records the plan that a member last received, and how often it has received a different plan.
+// delivered records the plan that was last delivered to a member, and how many different plans have been delivered to
+// it.
 type delivered struct {
 	delivery   rollout.Delivery
 	revision   string
 	generation int64
 }
 
-// settled records what a member is waiting for, until the member receives something else or something happens in it.
+// settled records what a member is waiting for. It applies until another plan is delivered to the member or its state
+// changes.
 type settled struct {
 	delivered delivered
 	wait      rollout.Wait
-	// nodes holds the numbers of complete nodes and of all nodes, as in the status.
+	// nodes contains the number of complete nodes and the number of all nodes, as in the status.
 	nodes string
 }
 
@@ -143,7 +145,6 @@ func (p *Simulation) conclude() (rollout.Wait, error) {
 	return p.settle()
 }
 
-// advance advances the time.
 func (p *Simulation) advance(to time.Time) {
 	p.Now = to
 	for _, i := range p.active.members {
@@ -151,8 +152,8 @@ func (p *Simulation) advance(to time.Time) {
 	}
 }
 
-// settle takes all steps that can be taken now. It returns the reason why there is no further step, and the time when
-// there may be one.
+// settle takes all steps that can be taken now. It returns the reason why there are no more steps, and the time when
+// there may be more.
 func (p *Simulation) settle() (rollout.Wait, error) {
 	if p.fleet == nil {
 		return p.settleMember(0, p.plan)
