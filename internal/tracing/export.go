@@ -23,12 +23,12 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// exportTimeout is the time limit for sending one batch.
+// exportTimeout is the time limit for sending a batch.
 const exportTimeout = 10 * time.Second
 
-// exporter sends spans as OTLP in JSON over HTTP. The SDK's exporter would add gRPC and protobuf to the agent and make
-// the binary half as large again, just for a message that encoding/json can write. A batch that cannot be sent is
-// dropped, because spans are not worth the memory that it would take to keep them.
+// exporter sends spans as OTLP in JSON over HTTP. The SDK's exporter would add gRPC and protobuf to the agent and
+// make its binary 50 % larger, only to encode a message that encoding/json can encode as well. A batch that cannot be
+// sent is dropped, because spans are not worth the memory that a queue would need.
 type exporter struct {
 	url     string
 	header  http.Header
@@ -37,7 +37,7 @@ type exporter struct {
 	failing atomic.Bool
 }
 
-// newExporter returns the exporter for the options and the environment, or nil if tracing is off.
+// newExporter returns an exporter for the options and the environment. It returns nil if tracing is off.
 func newExporter(o Options) (*exporter, error) {
 	if o.Endpoint == "" {
 		return nil, nil
@@ -72,8 +72,8 @@ func newExporter(o Options) (*exporter, error) {
 	}, nil
 }
 
-// tracesURL returns the URL for traces at an endpoint. Errors do not contain the endpoint, which may contain a
-// password.
+// tracesURL returns the URL for traces at an endpoint. Its errors do not contain the endpoint, because the endpoint
+// may contain a password.
 func tracesURL(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	switch {
@@ -85,7 +85,7 @@ func tracesURL(endpoint string) (string, error) {
 	return u.JoinPath("v1", "traces").String(), nil
 }
 
-// headers parses key=value,key=value with percent-encoded values, which is the OpenTelemetry format.
+// headers parses headers in the OpenTelemetry format, key=value,key=value, with percent-encoded values.
 func headers(list string) (http.Header, error) {
 	h := http.Header{}
 	for entry := range strings.SplitSeq(list, ",") {
@@ -112,7 +112,8 @@ func first(lookup func(string) (string, bool), names ...string) string {
 	return ""
 }
 
-// ExportSpans implements sdk.SpanExporter. It logs a message when sending starts to fail, and when it works again.
+// ExportSpans implements sdk.SpanExporter. It logs a message when sending first fails, and another when it succeeds
+// again.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := e.send(ctx, spans)
 	switch was := e.failing.Swap(err != nil); {
@@ -121,7 +122,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	case err == nil && was:
 		e.log.Info("the collector accepts spans again")
 	}
-	return nil // otherwise the SDK would log an error for each batch
+	return nil // an error would make the SDK write a log message for each batch
 }
 
 func (e *exporter) send(ctx context.Context, spans []sdk.ReadOnlySpan) error {

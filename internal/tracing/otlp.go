@@ -13,8 +13,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// otlpRequest is the ExportTraceServiceRequest message of OTLP 1 in JSON, with the fields that our spans need. IDs are
-// hexadecimal, enums are numbers, and 64-bit numbers are strings.
+// otlpRequest is the OTLP 1 message ExportTraceServiceRequest in JSON, with the fields that Drover's spans need. IDs
+// are hexadecimal, enums are numbers, and 64-bit numbers are strings.
 type otlpRequest struct {
 	ResourceSpans []otlpResourceSpans `json:"resourceSpans"`
 }
@@ -72,8 +72,8 @@ type otlpValue struct {
 	Bool   *bool   `json:"boolValue,omitempty"`
 }
 
-// encode returns a request for the spans of one Tracer. All of these spans have the same resource and scope, so encode
-// takes them from the first span.
+// encode returns a request with the spans of one Tracer. It takes the resource and scope from the first span, because
+// they are the same for all spans.
 func encode(spans []sdk.ReadOnlySpan) otlpRequest {
 	if len(spans) == 0 {
 		return otlpRequest{ResourceSpans: []otlpResourceSpans{}}
@@ -109,7 +109,7 @@ func encodeContext(c trace.SpanContext) otlpContext {
 		Flags: uint32(c.TraceFlags())}
 }
 
-// encodeAttributes writes lists as text. None of our spans contains a list.
+// encodeAttributes writes lists as text. Drover's spans contain no lists.
 func encodeAttributes(attributes []attribute.KeyValue) []otlpAttribute {
 	var out []otlpAttribute
 	for _, a := range attributes {

@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing creates OpenTelemetry spans for requests and propagates the trace of each request from the hub to its
-// replicas, agents and API servers.
+// Package tracing creates OpenTelemetry spans for requests and propagates the trace of each request from the hub to
+// its replicas, agents and API servers.
 //
-// A nil *Tracer traces nothing and costs nothing. A span never contains the name of a person, a path, a query, a header
+// A nil *Tracer traces nothing and costs nothing. Spans never contain the name of a person, a path, a query, a header
 // or a body.
 package tracing
 
@@ -26,11 +26,11 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// Attributes in addition to OpenTelemetry's semantic conventions.
+// Attributes that OpenTelemetry's semantic conventions do not define.
 const (
 	// AttributeCluster is the namespace and name of a Cluster.
 	AttributeCluster = "drover.cluster"
-	// AttributeVerb is the verb as in RBAC, and AttributeResource is resource[.group][/subresource].
+	// AttributeVerb is the RBAC verb. AttributeResource is resource[.group][/subresource].
 	AttributeVerb     = "drover.verb"
 	AttributeResource = "drover.resource"
 
@@ -38,27 +38,28 @@ const (
 	attributeMethod = "http.request.method"
 )
 
-// maxText is the maximum length of a string in a span, in bytes. The limit is necessary because unauthenticated clients
-// can also send requests.
+// maxText is the maximum length of a string in a span, in bytes. The limit is needed because unauthenticated clients
+// can send requests too.
 const maxText = 128
 
-// Options of a Tracer.
+// Options are the options of a Tracer.
 type Options struct {
-	// Endpoint is the base URL of a collector that accepts OTLP over HTTP. The tracer adds /v1/traces to it. An empty
-	// Endpoint turns tracing off.
+	// Endpoint is the base URL of a collector that accepts OTLP over HTTP. The tracer appends /v1/traces to it. An
+	// empty Endpoint turns tracing off.
 	Endpoint string
-	// Ratio is the share of requests that are traced, from 0 to 1. It applies to traces that start in this process. For
-	// a request with a trusted trace, the decision in that trace applies.
+	// Ratio is the fraction of requests that are traced, from 0 to 1. It applies to traces that start in this
+	// process. If a request arrives with a trusted trace, the sampling decision in that trace applies.
 	Ratio float64
 	// Service, Version and Instance identify this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take
-	// precedence.
+	// precedence over them.
 	Service, Version, Instance string
-	// Environ looks up OTEL_* variables, for example os.LookupEnv.
+	// Environ looks up an OTEL_* variable, as os.LookupEnv does.
 	Environ func(string) (string, bool)
 	Log     logr.Logger
 }
 
-// Tracer creates spans. Create it with New. A nil Tracer does nothing. All methods may be called concurrently.
+// Tracer creates spans. Use New to create a Tracer. A nil Tracer does nothing. All methods may be called
+// concurrently.
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -91,7 +92,7 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 	return &Tracer{provider: provider, tracer: provider.Tracer("github.com/drover-dev/drover")}, nil
 }
 
-// Close sends the spans that have not been sent yet, until ctx ends.
+// Close sends the spans that have not been sent yet. It stops when ctx ends.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -102,17 +103,17 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// About holds the span attributes that describe a request.
+// About contains the span attributes that describe a request.
 type About struct {
-	// Name is the name of the span. It should have few distinct values.
+	// Name is the name of the span. There should be few different names.
 	Name string
-	// Cluster, Verb and Resource are left out if they are empty.
+	// Cluster, Verb and Resource are omitted if they are empty.
 	Cluster, Verb, Resource string
 }
 
 // Entrance serves requests from clients outside Drover. Each request starts a new trace. If a client could continue a
-// trace, it could control sampling and add spans to other clients' traces. The trace in the client's headers becomes a
-// link, and its headers are removed even if tracing is off.
+// trace, it could control sampling and add spans to other clients' traces. For this reason, a trace in the client's
+// headers is only added as a link. These headers are removed even if tracing is off.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -123,14 +124,15 @@ func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) ht
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		options := []trace.SpanStartOption{trace.WithNewRoot()}
 		if named := trace.SpanContextFromContext(named(r)); named.IsValid() {
-			// the trace state is free text
+			// the trace state is dropped because it is free text
 			options = append(options, trace.WithLinks(trace.Link{SpanContext: named.WithTraceState(trace.TraceState{})}))
 		}
 		t.serve(w, r, next, about(r), options)
 	})
 }
 
-// Continue serves requests from parts of Drover that already have a trace. Requests without a trace are not traced.
+// Continue serves requests from other parts of Drover and continues their traces. Requests without a trace are not
+// traced.
 func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return next
@@ -145,7 +147,7 @@ func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) ht
 	})
 }
 
-// serve serves a request in a new span. From then on, the request's headers contain this span.
+// serve serves a request in a new span, and replaces the trace in the request's headers with this span.
 func (t *Tracer) serve(w http.ResponseWriter, r *http.Request, next http.Handler, about About,
 	options []trace.SpanStartOption) {
 	options = append(options, trace.WithSpanKind(trace.SpanKindServer),
@@ -186,12 +188,12 @@ func (a About) attributes(method string) []attribute.KeyValue {
 	return all
 }
 
-// named returns r's context with the trace from its headers.
+// named returns the request's context with the trace from the request's headers.
 func named(r *http.Request) context.Context {
 	return propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 }
 
-// forget removes the header fields that identify a trace.
+// forget removes the headers that identify a trace.
 func forget(h http.Header) {
 	delete(h, "Traceparent")
 	delete(h, "Tracestate")
@@ -205,7 +207,7 @@ func clip(s string) string {
 }
 
 // Kubernetes returns the attributes of a request to a Kubernetes API. The argument path is the path in that API, and
-// where names the part of Drover that serves it. The argument cluster may be empty.
+// where is the part of Drover that serves the request. The argument cluster may be empty.
 func Kubernetes(r *http.Request, path, where, cluster string) About {
 	info := request.Of(r, path)
 	resource := info.Resource
@@ -219,7 +221,7 @@ func Kubernetes(r *http.Request, path, where, cluster string) About {
 		Resource: resource}
 }
 
-// Endpoint returns the value of OTEL_EXPORTER_OTLP_ENDPOINT in an environment. It is empty if the variable is not set.
+// Endpoint returns the value of OTEL_EXPORTER_OTLP_ENDPOINT. It returns "" if the variable is not set.
 func Endpoint(environ func(string) (string, bool)) string {
 	return first(environ, "OTEL_EXPORTER_OTLP_ENDPOINT")
 }

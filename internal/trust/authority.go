@@ -29,18 +29,19 @@ const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	ServingLifetime   = 30 * 24 * time.Hour
 
-	// backdate is how far back certificates are dated, to allow for clocks that are behind the hub's clock.
+	// backdate is how far the start of a certificate's validity is in the past, to allow for clocks that are behind
+	// the hub's clock.
 	backdate = time.Hour
 )
 
-// KeyPair is a certificate with its private key, both as PEM.
+// KeyPair is a certificate together with its private key, both as PEM.
 type KeyPair struct {
 	Cert []byte
 	Key  []byte
 }
 
-// NewAuthority returns a new self-signed ECDSA P-256 certificate authority, valid for AuthorityLifetime. Its
-// certificate does not limit the number of authorities below it, because it must be able to sign its successors.
+// NewAuthority returns a new self-signed ECDSA P-256 certificate authority that is valid for AuthorityLifetime. Its
+// certificate does not limit the number of CAs below it, because it has to sign its successors.
 func NewAuthority(now time.Time) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -50,8 +51,8 @@ func NewAuthority(now time.Time) (KeyPair, error) {
 	if err != nil {
 		return KeyPair{}, err
 	}
-	// The names of two authorities differ even if both were created in the same second, because verifiers look for issuers
-	// by name.
+	// The names of two authorities differ even if both were created in the same second, because verifiers look up
+	// issuers by name.
 	name := fmt.Sprintf("drover-ca-%s-%.8x", now.UTC().Format("20060102150405"), serial.Bytes())
 	template := authorityTemplate(serial, pkix.Name{CommonName: name}, now, now.Add(AuthorityLifetime))
 	return sign(template, template, key, key)
@@ -69,8 +70,8 @@ func authorityTemplate(serial *big.Int, subject pkix.Name, now, end time.Time) *
 	}
 }
 
-// errCannotVouch means that the certificate of an authority does not allow it to sign the certificate of another
-// authority.
+// errCannotVouch is returned when the certificate of an authority does not allow it to sign the certificate of
+// another authority.
 var errCannotVouch = errors.New("the certificate of the CA allows no CA below it")
 
 // mayVouch reports whether an authority may sign the certificate of another authority.
@@ -79,8 +80,8 @@ func mayVouch(authority *x509.Certificate) bool {
 		authority.MaxPathLen == 0 && !authority.MaxPathLenZero
 }
 
-// CrossSign returns a certificate, as PEM, with the name and key of the next authority, signed by the previous
-// authority. It expires no later than either authority.
+// CrossSign returns a certificate for the next authority, as PEM. The certificate has the next authority's name and
+// key, and is signed by the previous authority. It expires no later than either authority.
 func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	parent, err := tls.X509KeyPair(before.Cert, before.Key)
 	if err != nil {
@@ -106,14 +107,14 @@ func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// IssueServing signs a server certificate for hosts (DNS names or IP addresses). It is valid for ServingLifetime, but
-// never longer than the authority. The chain in the result contains only the leaf.
+// IssueServing signs a server certificate for hosts, which are DNS names or IP addresses. It is valid for
+// ServingLifetime, but never longer than the authority. The chain in the result contains only the leaf.
 func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
 }
 
-// IssueReplica signs the certificate that a replica of the hub presents to other replicas, both as client and as
-// server. It has the same lifetime as a certificate from IssueServing.
+// IssueReplica signs the certificate that a replica of the hub presents to other replicas, as a client and as a
+// server. It is valid for as long as a certificate from IssueServing.
 func IssueReplica(authority KeyPair, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, []string{ReplicaName},
 		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)
@@ -162,12 +163,13 @@ func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now tim
 	return &cert, nil
 }
 
-// RenewAt returns when a certificate should be replaced, which is when a third of its lifetime remains.
+// RenewAt returns when a certificate should be replaced. A certificate is replaced when a third of its lifetime
+// remains.
 func RenewAt(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3)
 }
 
-// Hosts returns the host names in base URLs, for IssueServing.
+// Hosts returns the host names of base URLs, for use with IssueServing.
 func Hosts(urls []string) ([]string, error) {
 	hosts := make([]string, 0, len(urls))
 	for _, raw := range urls {

@@ -10,12 +10,14 @@ import (
 	"slices"
 )
 
-// errNoReplica means that the other end has a certificate from the hub's CA, but not a replica's certificate.
+// errNoReplica is returned when the other end has a certificate from the hub's CA that is not a replica's
+// certificate.
 var errNoReplica = errors.New("the certificate does not belong to a replica of the hub")
 
-// ReplicaTLS returns the configuration for a connection between two replicas of the hub, for either end. Both ends
-// present a certificate from the hub's own CA that is intended only for replicas. The certificate of the hub's port is
-// not accepted. The configuration is for a single connection, because it is outdated when the CA changes.
+// ReplicaTLS returns the configuration for a connection between two replicas of the hub. It can be used for both
+// ends. Both ends present a certificate from the hub's own CA that is intended only for replicas. The serving
+// certificate of the hub is not accepted. The configuration must be used for a single connection, because it becomes
+// outdated when the CA changes.
 func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 	cert, roots, err := h.replica()
 	if err != nil {
@@ -29,7 +31,7 @@ func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 		RootCAs:      roots,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    roots,
-		// Session tickets are off, so that a certificate is presented on each connection.
+		// Session tickets are disabled, so that a certificate is presented on each connection.
 		SessionTicketsDisabled: true,
 		VerifyConnection:       isReplica,
 	}, nil
@@ -44,7 +46,8 @@ func isReplica(state tls.ConnectionState) error {
 	return nil
 }
 
-// replica returns the certificate of this replica, renewed if necessary, and the roots to verify other replicas.
+// replica returns this replica's certificate, which it renews if necessary, and the roots for verifying other
+// replicas.
 func (h *Holder) replica() (*tls.Certificate, *x509.CertPool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -56,7 +59,7 @@ func (h *Holder) replica() (*tls.Certificate, *x509.CertPool, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		// a replica that has not loaded this authority yet needs the bridges to verify the certificate
+		// another replica that has not loaded this authority yet needs the bridges to verify the certificate
 		if h.issued.replica, err = h.state.WithBridges(renewed); err != nil {
 			return nil, nil, err
 		}

@@ -14,49 +14,49 @@ import (
 	"time"
 )
 
-// State is the hub's identity and its authority, with the certificates for clients that trust only an earlier
-// authority.
+// State is the hub's identity and its authority, together with the certificates for clients that trust only an
+// earlier authority.
 type State struct {
-	// Identity is the hub's name in the tokens of its agents. It outlives every authority, and also the cluster in which
-	// the hub runs.
+	// Identity identifies the hub in the tokens of its agents. It stays the same when the authority changes or when
+	// the hub moves to another cluster.
 	Identity string
 	// Active is the authority that signs the hub's certificates.
 	Active KeyPair
-	// Bridges are certificates, as PEM, that a replaced authority has issued for its successor, with the newest first.
-	// The hub presents them after its own certificate, so that a client that trusts only a replaced authority can
-	// verify Active.
+	// Bridges are certificates, as PEM, that replaced authorities have issued for their successors, with the newest
+	// first. The hub presents them after its own certificate, so that a client that trusts only a replaced authority
+	// can verify Active.
 	Bridges []byte
-	// Old is the certificate, as PEM, of the authority before Active. It is still announced to agents.
+	// Old is the certificate, as PEM, of the authority that Active replaced. It is still announced to agents.
 	Old []byte
-	// Changed is when Active last changed. It is zero if it never changed.
+	// Changed is when Active last changed. It is zero if Active has never changed.
 	Changed time.Time
 }
 
-// Timing of a change of the authority.
+// Timing of the replacement of an authority.
 const (
-	// RenewBefore is how long before its expiry an authority is replaced without a request. In this time, users can add
-	// the next authority to their kubeconfigs.
+	// RenewBefore is how long before its expiry an authority is replaced without being requested. It gives users time
+	// to add the next authority to their kubeconfigs.
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience is the maximum time for which the revocation of the old authority waits, after a change, for
-	// connected members to learn about the new authority. A member that never confirms the new authority must not keep
-	// a stolen key in force.
+	// RevokePatience is the maximum time after a change for which the revocation of the old authority waits for
+	// connected members to learn about the new authority. It is limited because a member that never confirms the new
+	// authority must not keep a stolen key in force.
 	RevokePatience = 10 * time.Minute
 )
 
 // maxBridges is the maximum number of changes that a client may miss and still be able to connect. Each change adds
-// half a kilobyte to every handshake.
+// half a kilobyte to each handshake.
 const maxBridges = 8
 
-// Input contains everything that the next step of an authority depends on.
+// Input is everything that the decision about the next step depends on.
 type Input struct {
 	State State
-	// Requested reports whether a user has requested a change that has not been made yet.
+	// Requested is true if a user has requested a change that has not been made yet.
 	Requested bool
-	// Revoked reports whether a user has revoked the old authority, for example because its key was stolen.
+	// Revoked is true if a user has revoked the old authority, for example because its key was stolen.
 	Revoked bool
-	// Missing holds the names of the connected members that have not confirmed the announced bundle.
+	// Missing contains the names of connected members that have not confirmed the announced bundle.
 	Missing []string
 	Now     time.Time
 }
@@ -69,8 +69,8 @@ const (
 	StepWait Step = "Wait"
 	// StepCreate creates the first authority.
 	StepCreate Step = "Create"
-	// StepChange creates another authority, which signs from then on. The previous authority cross-signs it and is
-	// still announced.
+	// StepChange creates another authority, which signs certificates from then on. The previous authority cross-signs
+	// the new one and is still announced.
 	StepChange Step = "Change"
 	// StepRetire stops announcing the old authority, and drops expired bridges.
 	StepRetire Step = "Retire"
@@ -79,8 +79,8 @@ const (
 	StepRevoke Step = "Revoke"
 )
 
-// Decision is the next step with its reason, and the time of the next decision even if nothing happens (zero means
-// never).
+// Decision is the next step with its reason, and the time of the next decision. A zero time means that the next
+// decision is due only after something has changed.
 type Decision struct {
 	Step   Step
 	Why    string
@@ -122,7 +122,7 @@ func decideChange(in Input, active *x509.Certificate) Decision {
 	return Decision{Step: StepChange, Why: "the authority is in its last year; " + until(active)}
 }
 
-// until describes how long clients that trust only the replaced authority can still connect.
+// until returns text that says how long clients that trust only the replaced authority can still connect.
 func until(active *x509.Certificate) string {
 	return "clients that trust only the old authority verify the hub until " + active.NotAfter.UTC().Format(time.RFC3339) +
 		": give them the new one from /v1/cacerts by then"
@@ -165,7 +165,7 @@ func missingMessage(missing []string) string {
 	return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority: %v", len(names), names)
 }
 
-// Apply performs a step on a state and returns the new state, which has the same identity.
+// Apply applies a step to a state and returns the new state. The identity stays the same.
 func Apply(s State, step Step, now time.Time) (State, error) {
 	next, err := apply(s, step, now)
 	next.Identity = s.Identity
@@ -206,7 +206,7 @@ func change(s State, now time.Time) (State, error) {
 	return State{Active: next, Bridges: bridges, Old: s.Active.Cert, Changed: now}, nil
 }
 
-// lasting returns the newest of the bridges that have not expired.
+// lasting returns the newest bridges that have not expired, up to maxBridges.
 func lasting(bridges []byte, now time.Time) ([]byte, error) {
 	certs, err := certificates(bridges)
 	if err != nil {
@@ -220,12 +220,13 @@ func lasting(bridges []byte, now time.Time) ([]byte, error) {
 	return kept, nil
 }
 
-// Bundle returns the certificates that agents should trust, as PEM: the active authority first, and then the old one.
+// Bundle returns the certificates that agents should trust, as PEM. The active authority comes first, and then the
+// old one.
 func (s State) Bundle() []byte {
 	return slices.Concat(s.Active.Cert, s.Old)
 }
 
-// WithBridges adds the bridges to the chain of a certificate that the active authority has issued.
+// WithBridges appends the bridges to the chain of a certificate from the active authority.
 func (s State) WithBridges(cert *tls.Certificate) (*tls.Certificate, error) {
 	bridges, err := certificates(s.Bridges)
 	if err != nil {
@@ -237,7 +238,7 @@ func (s State) WithBridges(cert *tls.Certificate) (*tls.Certificate, error) {
 	return cert, nil
 }
 
-// certificates decodes certificates in PEM. The input may be empty.
+// certificates parses PEM certificates. The input may be empty.
 func certificates(raw []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for len(bytes.TrimSpace(raw)) > 0 {

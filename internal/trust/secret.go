@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Keys of the Secret that contains a State. ca.crt contains the bundle for clients that need to trust the hub. The hub
+// Keys of the Secret that contains a State. ca.crt is the bundle for clients that have to trust the hub. The hub
 // itself does not read ca.crt.
 const (
 	keyBundle     = "ca.crt"
@@ -23,15 +23,15 @@ const (
 	keyIdentity   = "identity"
 )
 
-// identityForm matches a hub's identity.
+// identityForm is the accepted form of a hub's identity.
 var identityForm = regexp.MustCompile(`^drover-hub:[A-Za-z0-9-]{1,64}$`)
 
-// Identity returns the identity for a hub. The argument uid is the UID of its kube-system namespace at the time when
-// its authority is created.
+// Identity returns the identity for a hub. The argument uid is the UID of the hub cluster's kube-system namespace
+// when the authority is created.
 func Identity(uid string) string { return "drover-hub:" + uid }
 
 // Identify adds the hub's identity to a Secret that contains an authority but no identity, because an earlier version
-// wrote it. It reports whether it did.
+// wrote the Secret. It reports whether it added the identity.
 func Identify(secret *corev1.Secret, identity string) bool {
 	if len(secret.Data[keyActiveCert]) == 0 || len(secret.Data[keyIdentity]) > 0 {
 		return false
@@ -40,7 +40,8 @@ func Identify(secret *corev1.Secret, identity string) bool {
 	return true
 }
 
-// ReadSecret returns the state that WriteSecret wrote. A Secret without data yields an empty state.
+// ReadSecret returns the state that WriteSecret has stored in a Secret. It returns an empty state if the Secret has
+// no data.
 func ReadSecret(secret *corev1.Secret) (State, error) {
 	state := State{
 		Identity: string(secret.Data[keyIdentity]),

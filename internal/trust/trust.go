@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package trust holds the hub's serving certificates and the certificates that its agents should trust, and decides
-// when they change.
+// when to replace them.
 package trust
 
 import (
@@ -19,18 +19,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// AuthoritySecret is the name of the Secret with the hub's CA, in the manager's namespace. An administrator requests a
-// new CA by setting the annotation v1.AnnotationRotate on this Secret.
+// AuthoritySecret is the name of the Secret that contains the hub's CA, in the manager's namespace. An administrator
+// requests a new CA by setting the annotation v1.AnnotationRotate on this Secret.
 const AuthoritySecret = "drover-ca"
 
-// AuthorityConfigMap is the name of the ConfigMap with the certificates to trust, in the manager's namespace. It
-// contains no keys.
+// AuthorityConfigMap is the name of the ConfigMap that contains the certificates to trust, in the manager's
+// namespace. It contains no keys.
 const AuthorityConfigMap = "drover-ca"
 
-// ErrNoAuthority means that the hub's CA has not been created or loaded yet.
+// ErrNoAuthority is returned when the hub's CA has not been created or loaded yet.
 var ErrNoAuthority = errors.New("the hub's CA has not been loaded yet")
 
-// Holder holds the current certificates. Use New to create it. All methods can be called concurrently.
+// Holder holds the current certificates. Use New to create a Holder. All methods can be called concurrently.
 type Holder struct {
 	hosts []string
 	now   func() time.Time
@@ -39,19 +39,20 @@ type Holder struct {
 
 	mu        sync.Mutex // guards the following fields
 	state     State
-	issued    issued           // certificates issued by state.Active
+	issued    issued           // certificates that state.Active has issued
 	given     *tls.Certificate // the operator's own certificate; nil if there is none
 	givenCA   []byte
-	awaiting  bool // set while it is not known whether there is an operator's certificate
+	awaiting  bool // set until it is known whether there is an operator's certificate
 	complete  bool // whether completed is closed
 	listeners []func()
 }
 
-// issued holds the certificates that the hub's CA has signed for this process. They are nil until they are needed.
+// issued contains the certificates that the hub's CA has issued for this process. A certificate is nil until it is
+// first needed.
 type issued struct{ serving, replica *tls.Certificate }
 
-// New returns a Holder for a hub with the given base URLs. Certificates are issued for the hosts in them, and for
-// extraHosts.
+// New returns a Holder for a hub with the given base URLs. Certificates are issued for the hosts in these URLs and
+// for extraHosts.
 func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	hosts, err := Hosts(urls)
 	if err != nil {
@@ -67,7 +68,7 @@ func (h *Holder) OnChange(f func()) {
 	h.listeners = append(h.listeners, f)
 }
 
-// LoadAuthority loads the hub's CA and identity from their Secret. If the Secret cannot be used, it returns an error
+// LoadAuthority loads the hub's CA and identity from their Secret. If the Secret is not usable, it returns an error
 // and keeps the previous CA and identity.
 func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	state, err := ReadSecret(secret)
@@ -94,21 +95,21 @@ func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	return nil
 }
 
-// Authority returns the hub's CA as it was last loaded, and false if it has never been loaded.
+// Authority returns the hub's CA as it was last loaded. It returns false if the CA has never been loaded.
 func (h *Holder) Authority() (State, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state, len(h.state.Active.Cert) > 0
 }
 
-// Identity returns the hub's identity as it was last loaded, or an empty string if it has never been loaded.
+// Identity returns the hub's identity as it was last loaded. It returns "" if the identity has never been loaded.
 func (h *Holder) Identity() string {
 	state, _ := h.Authority()
 	return state.Identity
 }
 
-// AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called,
-// nothing is served and agents get no settings. Without this, each restart of the hub would briefly remove the
+// AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called, no
+// certificate is served and agents receive no settings. Otherwise, each restart of the hub would briefly remove the
 // operator's CA from agents.
 func (h *Holder) AwaitGiven() {
 	h.mu.Lock()
@@ -116,8 +117,8 @@ func (h *Holder) AwaitGiven() {
 	h.awaiting = !h.complete
 }
 
-// GivenAbsent records that the operator's certificate is missing or invalid. A certificate that was loaded before
-// remains in use. If there is none, the hub's own CA is used.
+// GivenAbsent records that the operator's certificate is missing or invalid. A certificate that was loaded earlier
+// remains in use. If none was loaded, the hub's own CA is used.
 func (h *Holder) GivenAbsent() {
 	h.change(func() bool {
 		h.awaiting = false
@@ -125,7 +126,8 @@ func (h *Holder) GivenAbsent() {
 	})
 }
 
-// LoadGiven loads the operator's own serving certificate: tls.crt, tls.key and, unless the CA is a public one, ca.crt.
+// LoadGiven loads the operator's own serving certificate. The Secret contains tls.crt, tls.key and, unless the CA is
+// public, ca.crt.
 func (h *Holder) LoadGiven(secret *corev1.Secret) error {
 	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
@@ -145,7 +147,7 @@ func (h *Holder) LoadGiven(secret *corev1.Secret) error {
 	return nil
 }
 
-// change calls f with the lock held, and notifies the listeners if f returns true.
+// change calls f with the lock held. It notifies the listeners if f returns true.
 func (h *Holder) change(f func() bool) {
 	h.mu.Lock()
 	changed := f()
@@ -188,7 +190,8 @@ func (h *Holder) Ready() error {
 	return nil
 }
 
-// GetCertificate can be used in tls.Config. It issues a certificate if there is none or the last one must be renewed.
+// GetCertificate is for use in a tls.Config. It issues a certificate if there is none or if the last one is due for
+// renewal.
 func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,8 +215,8 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle returns the certificates that agents whose trust is Pinned should trust, as PEM: the hub's authorities, and
-// then the operator's CA. It is empty until the certificates are complete.
+// Bundle returns the certificates that agents with Pinned trust should trust, as PEM: the hub's authorities first,
+// and then the operator's CA. It is empty until the certificates are complete.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,10 +14,12 @@ import (
 )
 
 // Accept responds to an agent's request for a tunnel and returns the session. If it refuses the request, it responds
-// with the reason and also returns the reason as an error. The caller must already have authenticated the request with
-// something that a browser does not send on its own, so a cookie is not sufficient. The server that received the
-// request must not speak HTTP/2 and should have ReadHeaderTimeout set. The handler can return immediately, and the
-// session continues.
+// with the reason and also returns the reason as an error. The handler that calls Accept can return immediately, and
+// the session continues.
+//
+// The caller must already have authenticated the request with a credential that a browser does not send on its own,
+// so a cookie is not sufficient. The server that received the request must not speak HTTP/2 and should have
+// ReadHeaderTimeout set.
 func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error) {
 	if status, err := refusal(r); err != nil {
 		return nil, refuse(w, status, err)
@@ -29,7 +31,7 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 		WriteBufferSize:  writeBufferSize,
 		WriteBufferPool:  &cfg.Memory.buffers,
 		Subprotocols:     []string{Subprotocol},
-		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has checked the origin
+		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has already checked the origin
 		Error: func(w http.ResponseWriter, _ *http.Request, status int,
 			reason error) {
 			_ = refuse(w, status, reason)
@@ -47,12 +49,12 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 	return session, nil
 }
 
-// refusal returns the reason why a request for a tunnel must be refused, if there is one.
+// refusal returns the reason for refusing a request for a tunnel, or nil if the request is acceptable.
 func refusal(r *http.Request) (status int, err error) {
 	switch {
 	case len(r.Header.Values("Origin")) > 0:
-		// Browsers always send this header and agents never do. In CVE-2019-13209, a browser was tricked into opening a
-		// tunnel.
+		// Browsers always send this header, and agents never do. In CVE-2019-13209, a browser was tricked into
+		// opening a tunnel.
 		return http.StatusForbidden,
 			errors.New("a tunnel is for agents, not for browsers: the Origin header is not allowed")
 	case !websocket.IsWebSocketUpgrade(r):
@@ -68,7 +70,7 @@ func refusal(r *http.Request) (status int, err error) {
 	}
 }
 
-// refuse responds with the reason and returns it.
+// refuse responds with the reason and returns the reason.
 func refuse(w http.ResponseWriter, status int, reason error) error {
 	if status == http.StatusUpgradeRequired {
 		w.Header().Set("Connection", "Upgrade")

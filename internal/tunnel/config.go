@@ -27,113 +27,114 @@ import (
 // Subprotocol is the WebSocket subprotocol that both ends must agree on. It identifies the version of the framing.
 const Subprotocol = "drover.h2.v1"
 
-// These settings must be the same on both ends, so they must be changed together. SPEC.md gives the measurements behind
-// them.
+// Both ends must use the same values for these settings, so a change must be made on both ends. SPEC.md contains the
+// measurements behind the values.
 const (
-	maxStreams   = 100_000  // the library's default of 250 would limit the watches of all users of a member
+	maxStreams   = 100_000  // with the library's default of 250, the users of one member could not open enough watches
 	maxFrameSize = 64 << 10 // size of one HTTP/2 frame, in bytes
-	// size of one WebSocket frame, in bytes. It holds a 32 KiB piece of a body and its frame header. The library's
-	// default halves the throughput of bulk transfers
+	// size of a WebSocket frame, in bytes; it has room for a 32 KiB piece of a body and the frame header of the
+	// piece. The library's default halves the throughput of bulk transfers
 	writeBufferSize = 33 << 10
 	readBufferSize  = 4 << 10 // in bytes; large reads bypass this buffer
-	// buffer of each tunnel on the hub, in bytes. It is large enough for the headers of WebSocket frames. Their content
-	// bypasses this buffer and goes into the HTTP/2 buffer
+	// size of each tunnel's buffer on the hub, in bytes; it has room for the headers of WebSocket frames. The content
+	// of frames bypasses this buffer and goes into the HTTP/2 buffer
 	frameHeadBuffer = 256
-	lowWaterMark    = 64 << 10 // bytes that the kernel may hold unsent; see KeepUnsentLow
-	headerOverhead  = 32       // bytes that HTTP/2 counts for each header field in addition to its text
+	lowWaterMark    = 64 << 10 // maximum number of unsent bytes in the kernel; see KeepUnsentLow
+	headerOverhead  = 32       // number of bytes that HTTP/2 counts for each header field in addition to its text
 
-	closeTimeout  = 250 * time.Millisecond // time for sending the goodbye to a peer that may not be listening
+	closeTimeout  = 250 * time.Millisecond // time for sending the goodbye to a peer that may no longer be reading
 	upgradeLinger = 2 * time.Second        // time between closing an upgraded stream and resetting it
 )
 
-// Config holds the settings of both ends. A zero field means its default, which is suitable for production. Tests and
-// unusual links set other values.
+// Config contains the settings of both ends. A zero value selects the default, which is suitable for production.
+// Other values are meant for tests and for unusual networks.
 type Config struct {
-	// StreamWindow is the number of bytes that one stream may initially have in flight. A reader that never reads costs
-	// this much memory. The default is 1 MiB, which allows 20 MB/s with a round-trip time of 50 ms. The maximum is
-	// 2^30.
+	// StreamWindow is the initial number of bytes that one stream may have in flight. A stream whose reader never
+	// reads uses this much memory. The default is 1 MiB, which allows 20 MB/s with a round-trip time of 50 ms. The
+	// maximum is 2^30.
 	StreamWindow int
 
-	// MaxStreamWindow limits the growth of a stream's window, in bytes. The window grows if the stream reads faster
+	// MaxStreamWindow is the maximum size of a stream's window, in bytes. A window grows if the stream is read faster
 	// than the window allows. The default is 16 MiB, the minimum is StreamWindow, and the maximum is 2^30.
 	MaxStreamWindow int
 
-	// PingInterval is the time without traffic after which this end checks whether the other end is alive. The default
-	// is 15 s.
+	// PingInterval is how long there must be no traffic before this end checks whether the other end is alive. The
+	// default is 15 s.
 	PingInterval time.Duration
 
-	// PingTimeout is the time within which the other end must respond. If it does not respond in time, the tunnel ends.
-	// The default is 10 s.
+	// PingTimeout is how long the other end may take to respond to a ping. The tunnel ends if the other end takes
+	// longer. The default is 10 s.
 	PingTimeout time.Duration
 
-	// WriteTimeout ends the tunnel if the network accepts no data for this long. The default is 20 s.
+	// WriteTimeout is how long the network may accept no data before the tunnel ends. The default is 20 s.
 	WriteTimeout time.Duration
 
-	// HandshakeTimeout limits the time for dialing and upgrading, and then the time for the first HTTP/2 exchange. The
-	// default is 10 s.
+	// HandshakeTimeout limits the time for dialing and upgrading. It also limits the time for the first HTTP/2
+	// exchange after that. The default is 10 s.
 	HandshakeTimeout time.Duration
 
-	// DrainTimeout limits how long the agent waits for open streams when it stops. The default is 30 s.
+	// DrainTimeout is how long a stopping agent waits for open streams. The default is 30 s.
 	DrainTimeout time.Duration
 
-	// MaxHeaderBytes limits the header of a response together with its trailer. Fields are counted as in HTTP/2: name +
-	// value + 32 for each field. The default is 64 KiB. Both ends must have the same value.
+	// MaxHeaderBytes is the maximum total size of a response's header and trailer. As in HTTP/2, each field counts as
+	// name + value + 32 bytes. The default is 64 KiB. Both ends must have the same value.
 	MaxHeaderBytes int
 
-	// MaxRequestHeaderBytes limits the header of a request in the same way. The default is 1 MiB, as in API servers.
-	// The hub limits its callers' headers, and adds a header for each of the user's groups. An agent announces its
-	// limit, and the hub does not send larger headers.
+	// MaxRequestHeaderBytes is the maximum size of a request's header, which is counted in the same way. The default
+	// is 1 MiB, as in API servers. The hub limits the headers of its callers, and adds a header for each of the
+	// user's groups. An agent announces its limit, and the hub does not send larger headers.
 	MaxRequestHeaderBytes int
 
-	// Repeatable reports whether a request without a body may be sent again even if a handler may have seen it. The
-	// default is true for GET, HEAD and OPTIONS. Only the hub uses it.
+	// Repeatable reports whether a request without a body may be sent again even if a handler may already have seen
+	// it. By default, GET, HEAD and OPTIONS requests are repeatable. It is used only on the hub.
 	Repeatable func(*http.Request) bool
 
-	// Memory is shared by all tunnels of a process. It allows idle tunnels to have no buffers, and limits the growth of
-	// all windows together. If it is nil, the tunnel has its own Memory.
+	// Memory is shared by all tunnels of a process. It allows idle tunnels to do without buffers, and limits the
+	// growth of all windows together. If it is nil, the tunnel has its own Memory.
 	Memory *Memory
 
-	// Observer receives events of the tunnel, for metrics and debugging.
+	// Observer receives events from the tunnel, for metrics and debugging.
 	Observer Observer
 
-	// OnEnd is called once on the hub, when the session has ended, with the value of Session.Err. It must not block,
-	// because it runs on the goroutine that noticed the end.
+	// OnEnd is called once on the hub, with the value of Session.Err, when the session has ended. It must not block,
+	// because it runs in the goroutine that detects the end.
 	OnEnd func(error)
 
-	// ErrorLog receives the log messages of net/http, such as panics of handlers. It defaults to the standard logger,
-	// as in net/http.
+	// ErrorLog receives log messages from net/http, for example about handlers that panic. As in net/http, it
+	// defaults to the standard logger.
 	ErrorLog *log.Logger
 }
 
-// Observer holds functions that a tunnel calls. Each of them may be nil. They are called by several goroutines
-// concurrently and must not block.
+// Observer contains functions that a tunnel calls. Any of them may be nil. They are called concurrently and must not
+// block.
 type Observer struct {
-	// BytesRead and BytesWritten count the bytes that HTTP/2 reads from and writes to the tunnel, without the overhead
-	// of WebSocket and TLS.
+	// BytesRead and BytesWritten are called with the number of bytes that HTTP/2 has read from and written to the
+	// tunnel, without the overhead of WebSocket and TLS.
 	BytesRead, BytesWritten func(n int)
 
-	// WriteBlocked receives the duration of each write that waited for the network for at least 100 ms.
+	// WriteBlocked is called with the duration of each write that waited for the network for at least 100 ms.
 	WriteBlocked func(d time.Duration)
 
-	// Ping receives the round-trip time of each answered keepalive and of the handshake. Only the hub calls it.
+	// Ping is called with the round-trip time of the handshake and of each keepalive that was answered. It is called
+	// only on the hub.
 	Ping func(roundTrip time.Duration)
 
-	// HTTP2Error counts protocol errors by short names, such as "recv_rststream_CANCEL".
+	// HTTP2Error is called for each protocol error with a short name, such as "recv_rststream_CANCEL".
 	HTTP2Error func(kind string)
 
-	// Frame receives the header of each HTTP/2 frame, never its content. Calling it takes time, so it should be nil
-	// except for debugging.
+	// Frame is called with the header of each HTTP/2 frame, never with its content. The calls take time, so Frame
+	// should be nil except for debugging.
 	Frame func(Frame)
 }
 
-// Memory is shared by tunnels. It holds write buffers that no tunnel is currently using, and counts the bytes by which
-// windows exceed Config.StreamWindow. The zero value is ready to use.
+// Memory is shared by tunnels. It holds the write buffers that no tunnel is currently using, and counts the bytes by
+// which windows exceed Config.StreamWindow. The zero value is ready to use.
 type Memory struct {
 	buffers sync.Pool
 	grown   atomic.Int64
 }
 
-// withDefaults returns the settings with every zero value replaced by its default.
+// withDefaults returns the settings with the defaults in place of zero values.
 func (c Config) withDefaults() Config {
 	setDefault(&c.StreamWindow, 1<<20)
 	setDefault(&c.MaxStreamWindow, 16<<20)
@@ -161,7 +162,7 @@ func setDefault[T int | time.Duration](field *T, value T) {
 	}
 }
 
-// headerSize returns the size of a header, as HTTP/2 counts it toward the limit.
+// headerSize returns the size of a header, as HTTP/2 counts it.
 func headerSize(h http.Header) int {
 	size := 0
 	for name, values := range h {

@@ -23,8 +23,9 @@ import (
 type Dialer struct {
 	Config Config
 
-	// TLS determines which certificates to trust. Dial copies it, raises the minimum version to TLS 1.3 and allows only
-	// HTTP/1.1, because some proxies do not pass WebSockets over HTTP/2. It defaults to the system's certificates.
+	// TLS determines which certificates are trusted. It defaults to the system's certificates. Dial copies the
+	// configuration, raises the minimum version to TLS 1.3, and allows only HTTP/1.1, because some proxies do not
+	// support WebSockets over HTTP/2.
 	TLS *tls.Config
 
 	// Proxy returns the proxy for a request, as in http.Transport. It defaults to http.ProxyFromEnvironment.
@@ -34,9 +35,10 @@ type Dialer struct {
 	DialSocket func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Dial opens a tunnel at a wss URL (ws is for tests). It sends the given header, which typically contains
-// Authorization. If the hub refuses, the error is a *HandshakeError; if it ends the TLS handshake, the error is
-// ErrTurnedAway. Call Serve soon afterward, because the hub gives up after Config.HandshakeTimeout.
+// Dial opens a tunnel to a wss URL. ws is for tests. It sends the given header, which typically contains
+// Authorization. If the hub refuses the tunnel, Dial returns a *HandshakeError. If the hub ends the TLS handshake,
+// Dial returns ErrTurnedAway. The caller should call Serve soon afterward, because the hub gives up after
+// Config.HandshakeTimeout.
 func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*Conn, error) {
 	cfg := d.Config.withDefaults()
 	proxy := d.Proxy
@@ -69,7 +71,6 @@ func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*
 	return NewConn(&wsConn{ws: ws}, d.Config), nil
 }
 
-// dialSocket opens the TCP connection to the hub or to the proxy.
 func dialSocket(ctx context.Context, network, address string) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, network, address)
@@ -80,7 +81,7 @@ func dialSocket(ctx context.Context, network, address string) (net.Conn, error) 
 	return conn, nil
 }
 
-// clientTLS returns the caller's TLS configuration with the settings that a tunnel needs.
+// clientTLS returns a copy of the caller's TLS configuration with the settings that a tunnel needs.
 func clientTLS(given *tls.Config) *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	if given != nil {
@@ -91,9 +92,9 @@ func clientTLS(given *tls.Config) *tls.Config {
 	return config
 }
 
-// dialFailure returns the hub's refusal if the hub has responded, and otherwise the error.
+// dialFailure returns the hub's refusal if the hub has responded. Otherwise, it returns err.
 func dialFailure(response *http.Response, err error) error {
-	var alert *net.OpError // package tls has no type of its own for the error of an alert
+	var alert *net.OpError // package tls has no specific error type for alerts
 	if errors.As(err, &alert) && alert.Op == "remote error" {
 		return fmt.Errorf("%w: %w", ErrTurnedAway, err)
 	}
@@ -108,8 +109,8 @@ func dialFailure(response *http.Response, err error) error {
 	}
 }
 
-// retryAfter parses the Retry-After header, which contains a number of seconds or a date. An invalid value counts as
-// absent.
+// retryAfter parses the Retry-After header, which contains a number of seconds or a date. An invalid value is treated
+// like a missing one.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil {
 		return time.Duration(min(max(seconds, 0), 24*60*60)) * time.Second

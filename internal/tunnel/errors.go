@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
-// These errors explain why a tunnel ended, or why a request could not use it. Match them with errors.Is.
+// These errors are reasons why a tunnel ended, or why a request could not use a tunnel. Match them with errors.Is.
 var (
 	// ErrClosed means that this end closed the tunnel.
 	ErrClosed = errors.New("closed by this end")
@@ -25,32 +25,32 @@ var (
 	// ErrPeerClosed means that the other end, or an intermediary, closed the connection.
 	ErrPeerClosed = errors.New("closed by the other end")
 
-	// ErrPingTimeout means that the other end did not respond to a keepalive, because it hangs or because the network
-	// is down.
+	// ErrPingTimeout means that the other end did not respond to a keepalive, because it hangs or the network is
+	// down.
 	ErrPingTimeout = errors.New("the other end does not answer")
 
 	// ErrWriteTimeout means that the network accepted no data within Config.WriteTimeout.
 	ErrWriteTimeout = errors.New("the other end does not read")
 
-	// ErrProtocol means that the other end sent something that is neither WebSocket nor HTTP/2 as described in SPEC.md.
+	// ErrProtocol means that the other end sent something that does not conform to WebSocket, HTTP/2 or SPEC.md.
 	ErrProtocol = errors.New("protocol violated by the other end")
 
-	// ErrNotProcessed means that the request may be sent again through another tunnel. Either no handler has seen it,
-	// or it only reads and the tunnel ended before a response arrived.
+	// ErrNotProcessed means that the request may be sent again through another tunnel. Either no handler has seen the
+	// request, or the request is read-only and the tunnel ended before a response arrived.
 	ErrNotProcessed = errors.New("not processed by the other end")
 
-	// ErrTurnedAway means that the hub, or something in front of it, ended the TLS handshake of a new tunnel. The usual
-	// reason is that the hub is busy.
+	// ErrTurnedAway means that the hub, or an intermediary in front of the hub, ended the TLS handshake of a new
+	// tunnel. The usual reason is that the hub is busy.
 	ErrTurnedAway = errors.New("turned away in the TLS handshake: too many connections are opened at the same time, " +
 		"or the address serves another name")
 
-	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or the limit that the
+	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes or the limit that the
 	// other end has announced.
 	ErrHeaderTooLarge = h2.ErrHeaderTooLarge
 )
 
-// errGoodbye is the orderly end of a tunnel, in which the peer has announced that it accepts no more requests, and has
-// finished the earlier requests.
+// errGoodbye means that a tunnel ended in an orderly way: the peer announced that it accepts no more requests, and
+// then finished the requests in progress.
 var errGoodbye = fmt.Errorf("%w: it takes no more requests", ErrPeerClosed)
 
 // Reason returns a short name for the reason why a tunnel ended. It is suitable for a metric label: "closed",
@@ -73,7 +73,7 @@ func Reason(err error) string {
 	return "other"
 }
 
-// HandshakeError is the hub's refusal of a tunnel.
+// HandshakeError means that the hub refused a tunnel.
 type HandshakeError struct {
 	StatusCode int           // the status code of the HTTP response
 	RetryAfter time.Duration // from the Retry-After header; 0 if there was none
@@ -89,8 +89,8 @@ func (e *HandshakeError) Error() string {
 	return text
 }
 
-// readFailure returns the reason why reading from the network ended. An error that is neither an end of the stream nor
-// a network error comes from the parser of WebSocket frames, which has no type for its errors.
+// readFailure returns the reason for an error from reading the network. An error that is neither the end of the
+// stream nor a network error comes from the parser for WebSocket frames, which has no specific error type.
 func readFailure(err error) error {
 	var (
 		closed  *websocket.CloseError
@@ -106,7 +106,7 @@ func readFailure(err error) error {
 	}
 }
 
-// writeFailure returns the reason why writing to the network ended.
+// writeFailure returns the reason for an error from writing to the network.
 func writeFailure(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -16,8 +16,8 @@ type Frame struct {
 	Sent     bool // whether this end sent the frame
 	Type     http2.FrameType
 	Flags    http2.Flags
-	StreamID uint32 // 0 means the connection itself
-	Length   int    // length of the content, in bytes
+	StreamID uint32 // 0 is the connection itself
+	Length   int    // the length of the content, in bytes
 }
 
 // String returns a line for a debug log, such as "sent HEADERS stream=1 flags=0x5 length=41".
@@ -31,25 +31,25 @@ func (f Frame) String() string {
 
 const frameHeadSize = 9 // see RFC 9113, section 4.1
 
-// frameScanner finds frames in one direction of a byte stream, which arrives in pieces of any length.
+// frameScanner finds the frames in one direction of a byte stream. The bytes arrive in pieces of any length.
 type frameScanner struct {
 	sent   bool
 	visit  visitor
-	skip   int // bytes to skip before the next frame header
+	skip   int // number of bytes to skip before the next frame header
 	frame  Frame
-	kept   [frameHeadSize + maxControl]byte // the frame header, and the content if the visitor needs it
+	kept   [frameHeadSize + maxControl]byte // the frame header, followed by the content if the visitor needs it
 	filled int                              // number of bytes in kept
-	want   int                              // number of bytes in kept after which the scanner acts
+	want   int                              // number of bytes in kept that the scanner needs before it continues
 }
 
 // maxControl is the maximum length of the SETTINGS frame that this end sends.
 const maxControl = 64
 
-// visitor is called for each frame. It receives the content of the SETTINGS and WINDOW_UPDATE frames that this end
-// sends, and reports whether it has changed the content. It may change the content only if whole is true.
+// visitor is called for each frame, and reports whether it has changed the frame's content. It receives the content
+// of the SETTINGS and WINDOW_UPDATE frames that this end sends. It may change the content only if whole is true.
 type visitor func(f Frame, content []byte, whole bool) (changed bool, err error)
 
-// newFrameScanner returns a scanner. If preface is set, the scanner expects the client's preface first.
+// newFrameScanner returns a scanner. If preface is true, the scanner first expects the client's preface.
 func newFrameScanner(sent, preface bool, visit visitor) *frameScanner {
 	s := &frameScanner{sent: sent, visit: visit, want: frameHeadSize}
 	if preface {
@@ -58,7 +58,8 @@ func newFrameScanner(sent, preface bool, visit visitor) *frameScanner {
 	return s
 }
 
-// scan reads the next piece and returns it. If the content of a frame has changed, it returns a copy of the piece.
+// scan scans the next piece and returns it. If the visitor has changed the content of a frame, scan returns a
+// modified copy of the piece.
 func (s *frameScanner) scan(p []byte) ([]byte, error) {
 	out := p
 	for at := 0; at < len(p); {
@@ -92,8 +93,8 @@ func (s *frameScanner) scan(p []byte) ([]byte, error) {
 	return out, nil
 }
 
-// wantsContent parses the frame header once it is complete. It reports whether the visitor needs the content and the
-// content is still missing.
+// wantsContent parses the frame header once the header is complete. It reports whether the visitor needs the frame's
+// content and the content is still incomplete.
 func (s *frameScanner) wantsContent() bool {
 	if s.want > frameHeadSize {
 		return false

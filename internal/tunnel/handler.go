@@ -13,14 +13,14 @@ import (
 
 var errDeclined = errors.New("the response header was too large for the tunnel")
 
-// handler wraps the agent's handler. It restores upgrades, and keeps headers within the hub's limit, because a header
-// far above the limit would end the whole tunnel rather than only the request.
+// handler wraps the agent's handler. It restores upgrade requests, and keeps headers within the hub's limit. A header
+// far above the limit would end the whole tunnel and not just the request.
 type handler struct {
 	next           http.Handler
 	maxHeaderBytes int
 }
 
-// ServeHTTP forwards the request.
+// ServeHTTP serves a request from the hub.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	protocol, method := r.Header.Get(headerUpgrade), r.Header.Get(headerMethod)
 	for name := range r.Header {
@@ -44,7 +44,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	limited.finish()
 }
 
-// originalRequest returns the upgrade request that the POST represents. Its body belongs to the hijacked connection.
+// originalRequest returns the upgrade request that the POST request represents. The body of the POST request belongs
+// to the hijacked connection.
 func originalRequest(post *http.Request, method, protocol string) *http.Request {
 	r := post.Clone(post.Context())
 	r.Method = method
@@ -55,17 +56,17 @@ func originalRequest(post *http.Request, method, protocol string) *http.Request 
 	return r
 }
 
-// limitedWriter responds with 502 if the handler's header is larger than the hub accepts.
+// limitedWriter responds with 502 if the handler's header is larger than the hub allows.
 type limitedWriter struct {
 	http.ResponseWriter
 	limit    int
-	cancel   context.CancelFunc // of the request
+	cancel   context.CancelFunc // cancels the request
 	began    bool
 	declined bool // set if the header was too large
 }
 
-// WriteHeader writes the header if it is small enough. It drops the fields that must not go through a tunnel. One of
-// them is Connection, because net/http2 would interpret "close" as the end of the whole tunnel.
+// WriteHeader writes the header if it is small enough. It drops the fields that must not be sent through a tunnel,
+// such as Connection. net/http2 would interpret "Connection: close" as the end of the whole tunnel.
 func (w *limitedWriter) WriteHeader(status int) {
 	if w.began {
 		return
@@ -88,7 +89,7 @@ func (w *limitedWriter) WriteHeader(status int) {
 	}
 }
 
-// decline responds with 502 and the reason, discards the handler's response, and cancels the request.
+// decline responds with 502 and the given reason, discards the handler's response, and cancels the request.
 func (w *limitedWriter) decline(reason string) {
 	w.began, w.declined = true, true
 	clear(w.Header())
@@ -96,7 +97,8 @@ func (w *limitedWriter) decline(reason string) {
 	w.cancel()
 }
 
-// recoverDeclined recovers from the panic that a handler may raise to stop after its response has been declined.
+// recoverDeclined recovers from the panic that a handler may use to abort its response after the response has been
+// declined.
 func (w *limitedWriter) recoverDeclined() {
 	if !w.declined {
 		return
@@ -124,16 +126,17 @@ func (w *limitedWriter) FlushError() error {
 	if !w.began {
 		w.WriteHeader(http.StatusOK)
 	}
-	return http.NewResponseController(w.ResponseWriter).Flush() // return the error unchanged
+	return http.NewResponseController(w.ResponseWriter).Flush() // return the writer's error unchanged
 }
 
 // Flush implements http.Flusher.
 func (w *limitedWriter) Flush() { _ = w.FlushError() }
 
-// Unwrap lets http.ResponseController set the deadlines.
+// Unwrap gives http.ResponseController access to the deadlines.
 func (w *limitedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// finish writes the header if the handler did not. It aborts the response if its trailer is too large to be sent.
+// finish writes the header if the handler has not written it. It aborts the response if the trailer is too large to
+// send.
 func (w *limitedWriter) finish() {
 	if !w.began {
 		w.WriteHeader(http.StatusOK)

@@ -21,17 +21,17 @@ var (
 	errWriteClosed   = errors.New("write after the end of writing")
 )
 
-// upgradeWriter is the ResponseWriter of an upgrade request. A response other than 101 is sent in the usual way. The
-// handler writes a 101 response, as in HTTP/1.1, to the connection that Hijack returns.
+// upgradeWriter is the ResponseWriter of an upgrade request. A response other than 101 is sent in the usual way. As
+// in HTTP/1.1, the handler writes a 101 response to the connection that Hijack returns.
 type upgradeWriter struct {
 	*limitedWriter
-	request  *http.Request // the POST
+	request  *http.Request // the POST request
 	hijacked *hijackedConn
 }
 
-// Hijack returns a connection to which the handler must first write a 101 response. The tunnel translates this into the
-// response to the hub. Afterward the connection carries both directions of the upgraded stream. The request ends when
-// the handler has returned and the connection is closed.
+// Hijack returns a connection to which the handler must first write a 101 response. The tunnel translates this
+// response into the response for the hub. After that, the connection carries both directions of the upgraded stream.
+// The request ends when the handler has returned and the connection is closed.
 func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.began || w.hijacked != nil {
 		return nil, nil, fmt.Errorf("hijack tunnel stream: %w", errHijackTooLate)
@@ -65,13 +65,13 @@ type hijackedConn struct {
 	closed  chan struct{}
 	closing sync.Once
 
-	mu       sync.Mutex // held while writing to response, which must not be used after the handler has returned
+	mu       sync.Mutex // held while writing to response; response must not be used after the handler has returned
 	response http.ResponseWriter
 	head     switchHead
-	ended    bool   // no more writes are allowed
+	ended    bool   // set when no more writes are allowed
 	chunk    []byte // buffer for the next chunk
 
-	gate    sync.RWMutex // guards control for the same reason; mu cannot be used, because a stuck Write holds it
+	gate    sync.RWMutex // guards control in the same way; mu cannot be used for this, because a stuck Write holds it
 	control *http.ResponseController
 }
 
@@ -92,7 +92,7 @@ func newHijackedConn(w http.ResponseWriter, r *http.Request, limit int) *hijacke
 	}
 }
 
-// Read returns the data that the hub's side writes, and io.EOF after the last byte.
+// Read returns the data that the hub's side has written, and io.EOF after the last byte.
 func (c *hijackedConn) Read(p []byte) (int, error) {
 	select {
 	case <-c.closed:
@@ -102,7 +102,8 @@ func (c *hijackedConn) Read(p []byte) (int, error) {
 	return c.request.Body.Read(p) // return the reader's error unchanged
 }
 
-// Write first takes the 101 response, and then data for the hub's side. It blocks while the hub's side is not reading.
+// Write expects the 101 response first, and then data for the hub's side. It blocks while the hub's side is not
+// reading.
 func (c *hijackedConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,8 +124,8 @@ func (c *hijackedConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeHead collects the 101 response and forwards it when it is complete. It returns the part of p that comes after
-// the response. The caller must hold c.mu.
+// writeHead collects the 101 response and forwards it once it is complete. It returns the part of p that follows the
+// response. The caller must hold c.mu.
 func (c *hijackedConn) writeHead(p []byte) (rest []byte, err error) {
 	header, protocol, rest, err := c.head.collect(p)
 	if err != nil {
@@ -145,8 +146,8 @@ func (c *hijackedConn) writeHead(p []byte) (rest []byte, err error) {
 	return rest, nil
 }
 
-// collect adds the next piece. When the response is complete, collect returns its header and protocol, and the part of
-// p that comes after it. Until then, the protocol is empty.
+// collect adds the next piece of the response. Once the response is complete, collect returns its header and
+// protocol, and the part of p that follows the response. Until then, the returned protocol is empty.
 func (h *switchHead) collect(p []byte) (header http.Header, protocol string, rest []byte, err error) {
 	before := len(h.text)
 	h.text = append(h.text, p[:min(len(p), h.limit+1-before)]...)
@@ -172,7 +173,7 @@ func (c *hijackedConn) declineHead(reason error) error {
 	return reason
 }
 
-// headEnd returns the offset at which the header of a response ends, or -1.
+// headEnd returns the offset of the end of a response's header, or -1.
 func headEnd(p []byte) int {
 	blank := []byte("\r\n\r\n")
 	if at := bytes.Index(p, blank); at >= 0 {
@@ -181,14 +182,14 @@ func headEnd(p []byte) int {
 	return -1
 }
 
-// parseSwitch parses the 101 response that a handler wrote. It returns its header without the hop-by-hop fields, and
-// the protocol that the handler chose.
+// parseSwitch parses the 101 response from a handler. It returns the response's header without hop-by-hop fields, and
+// the protocol that the handler has chosen.
 func parseSwitch(head []byte) (header http.Header, protocol string, err error) {
 	response, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil)
 	if err != nil {
 		return nil, "", fmt.Errorf("parse response: %w", err)
 	}
-	_ = response.Body.Close() // a 101 has no body
+	_ = response.Body.Close() // a 101 response has no body
 	if response.StatusCode != http.StatusSwitchingProtocols {
 		return nil, "", fmt.Errorf("status %d", response.StatusCode)
 	}
@@ -206,7 +207,7 @@ func parseSwitch(head []byte) (header http.Header, protocol string, err error) {
 // writeChunks sends p to the hub's side. The caller must hold c.mu.
 func (c *hijackedConn) writeChunks(p []byte) error {
 	for len(p) > 0 {
-		n := min(len(p), maxChunk-chunkHeadSize) // one HTTP/2 frame of 32 KiB
+		n := min(len(p), maxChunk-chunkHeadSize) // the size of one HTTP/2 frame, 32 KiB
 		c.chunk = appendChunk(c.chunk[:0], p[:n])
 		if err := c.send(c.chunk); err != nil {
 			return err
@@ -227,7 +228,7 @@ func (c *hijackedConn) send(p []byte) error {
 	return nil
 }
 
-// CloseWrite ends writing to the hub's side. Reading continues.
+// CloseWrite ends the data that is sent to the hub's side. The connection can still be read.
 func (c *hijackedConn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,14 +242,15 @@ func (c *hijackedConn) CloseWrite() error {
 	return c.send(appendChunk(nil, nil))
 }
 
-// Close ends both directions.
+// Close closes both directions.
 func (c *hijackedConn) Close() error {
 	c.closing.Do(func() { close(c.closed) })
 	return nil
 }
 
-// detach closes the connection and prevents any further use of the response, because net/http2 does not allow it after
-// the handler has returned. A stuck Write gets upgradeLinger to finish. After that, the stream is reset.
+// detach closes the connection and prevents any further use of the response, because net/http2 does not allow the
+// response to be used after the handler has returned. A Write that is stuck has upgradeLinger to finish. After that,
+// the stream is reset.
 func (c *hijackedConn) detach() {
 	_ = c.Close()
 	over := make(chan struct{})
@@ -257,7 +259,7 @@ func (c *hijackedConn) detach() {
 		_ = c.SetWriteDeadline(time.Unix(1, 0))
 	})
 	if c.request.Context().Err() == nil {
-		_ = c.CloseWrite() // if this fails, the end of the stream tells the hub
+		_ = c.CloseWrite() // if this fails, the hub still notices the end of the stream
 	}
 	c.mu.Lock()
 	c.ended = true

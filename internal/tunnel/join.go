@@ -12,24 +12,25 @@ import (
 )
 
 const (
-	holdFor     = time.Millisecond // the body of an object or a list follows its header within a tenth of this
-	holdAtMost  = 1 << 10          // maximum size of a header that is held back
-	joinedBytes = 16 << 10         // maximum size of a message that is copied behind a header
+	holdFor     = time.Millisecond // a body normally follows its header within a tenth of this time
+	holdAtMost  = 1 << 10          // maximum size of a header that is held back, in bytes
+	joinedBytes = 16 << 10         // maximum size of a message that is copied after a header, in bytes
 )
 
-// joiner briefly holds back the header of a response, so that the header and the body are sent in one message. HTTP/2
-// writes them separately, and each write would wake up every goroutine on its way through the hub.
+// joiner holds back the header of a response for a short time, so that the header and the body are sent in one
+// message. HTTP/2 writes them separately, and each write would wake up every goroutine along the path through the
+// hub.
 type joiner struct {
 	net.Conn
-	timeout time.Duration // buffer for a write that no caller waits for
+	timeout time.Duration // timeout for a write that no caller waits for
 
-	mu    sync.Mutex // guards the fields below, and writes
+	mu    sync.Mutex // guards writes and the fields below
 	held  []byte     // a header; empty if none is held back
 	timer *time.Timer
-	err   error // the error of a write that no caller waited for
+	err   error // the error from a write that no caller waited for
 }
 
-// Write writes p after the header that is held back, or holds p back.
+// Write writes the held header, if any, followed by p, or it holds p back.
 func (j *joiner) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -57,7 +58,7 @@ func (j *joiner) Write(p []byte) (int, error) {
 	return j.Conn.Write(p)
 }
 
-// hold keeps p until the next write or until holdFor has passed.
+// hold keeps p until the next write, or until holdFor has passed.
 func (j *joiner) hold(p []byte) {
 	j.held = append(j.held, p...)
 	if j.timer == nil {
@@ -67,12 +68,12 @@ func (j *joiner) hold(p []byte) {
 	j.timer.Reset(holdFor)
 }
 
-// late writes the held header although nothing has followed yet, for example for a watch without events.
+// late writes the held header although nothing has followed it yet, for example for a watch without events.
 func (j *joiner) late() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.held) == 0 || j.err != nil {
-		return // the next write came first
+		return // another write came first
 	}
 	if j.err = j.Conn.SetWriteDeadline(time.Now().Add(j.timeout)); j.err == nil {
 		j.err = j.release()
@@ -90,14 +91,14 @@ func (j *joiner) release() error {
 	return err
 }
 
-// SetWriteDeadline sets the deadline of later writes. The write of a late header has its own deadline.
+// SetWriteDeadline sets the deadline for later writes. The write of a late header has its own deadline.
 func (j *joiner) SetWriteDeadline(t time.Time) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.Conn.SetWriteDeadline(t)
 }
 
-// isHeaderOnly reports whether p is the complete, small header of one response that has a body.
+// isHeaderOnly reports whether p consists of the complete, small header of a single response that has a body.
 func isHeaderOnly(p []byte) bool {
 	if len(p) < frameHeadSize || len(p) > holdAtMost {
 		return false

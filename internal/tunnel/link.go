@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// slowWrite is the shortest wait for the network that is reported to the observer.
+// slowWrite is the minimum duration of a wait for the network that is reported to the observer.
 const slowWrite = 100 * time.Millisecond
 
-// link is the connection below HTTP/2. It sees every byte, so it knows when the peer last sent something. It also keeps
-// the first reason why the connection ended, which HTTP/2 would hide behind "client connection lost".
+// link is the connection below HTTP/2. Because link sees every byte, it knows when the peer last sent something. It
+// also keeps the first reason why the connection ended, which HTTP/2 would hide behind "client connection lost".
 type link struct {
 	net.Conn
 	observer Observer
@@ -28,7 +28,7 @@ type link struct {
 	lastHeard atomic.Int64 // in nanoseconds after start
 
 	closing sync.Once
-	ended   chan struct{} // closed by end, after which cause no longer changes
+	ended   chan struct{} // closed by end; cause does not change after that
 	mu      sync.Mutex    // guards the fields below
 	over    bool
 	cause   error
@@ -72,12 +72,12 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		l.setCause(readFailure(err))
-		l.end() // this happens before HTTP/2 fails the requests, whose callers will ask for the reason
+		l.end() // this must happen before HTTP/2 fails the requests, because their callers then ask for the reason
 	}
 	return n, err
 }
 
-// Write counts the bytes that it writes.
+// Write counts the bytes that it has written.
 func (l *link) Write(p []byte) (int, error) {
 	out, err := l.sent.scan(p)
 	if err != nil {
@@ -103,7 +103,7 @@ func (l *link) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetWriteDeadline fails if the connection is already closed, because otherwise only the next write would notice.
+// SetWriteDeadline fails if the connection is already closed. Otherwise, only the next write would notice this.
 func (l *link) SetWriteDeadline(at time.Time) error {
 	err := l.Conn.SetWriteDeadline(at)
 	if err != nil {
@@ -117,7 +117,7 @@ func (l *link) silence() time.Duration {
 	return time.Since(l.start) - time.Duration(l.lastHeard.Load())
 }
 
-// setCause keeps the first reason why the link ends.
+// setCause records why the link is ending, unless a reason has already been recorded.
 func (l *link) setCause(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +126,7 @@ func (l *link) setCause(cause error) {
 	}
 }
 
-// countError counts an error. HTTP/2 calls it for each error.
+// countError counts an HTTP/2 error.
 func (l *link) countError(kind string) {
 	switch {
 	case kind == "conn_close_lost_ping":
@@ -140,8 +140,8 @@ func (l *link) countError(kind string) {
 	}
 }
 
-// end publishes the first reason. If there is none, HTTP/2 has ended the link because the peer has said goodbye and the
-// last request has finished. Later calls do nothing.
+// end publishes the first reason. If there is none, HTTP/2 has ended the link because the peer has said goodbye and
+// the last request has finished. Calling end again has no effect.
 func (l *link) end() {
 	l.mu.Lock()
 	if l.over {
@@ -162,7 +162,8 @@ func (l *link) end() {
 	}
 }
 
-// Close ends the link and closes the connection, which may take some time if the peer hangs. Later calls do nothing.
+// Close ends the link and closes the connection. This may take some time if the peer hangs. Calling Close again has
+// no effect.
 func (l *link) Close() error {
 	l.end()
 	var err error
@@ -173,7 +174,8 @@ func (l *link) Close() error {
 	return nil
 }
 
-// whenEnded calls f once with the reason. It calls f immediately if the link has already ended.
+// whenEnded calls f once with the reason when the link has ended. If the link has already ended, it calls f
+// immediately.
 func (l *link) whenEnded(f func(error)) {
 	l.mu.Lock()
 	over, cause := l.over, l.cause
@@ -186,15 +188,15 @@ func (l *link) whenEnded(f func(error)) {
 	}
 }
 
-// why returns the reason why the link ends, as soon as the reason is known. After a failed write, the reason is known
-// before the link has ended.
+// why returns the reason why the link is ending, as soon as the reason is known. After a failed write, the reason is
+// known before the link has ended.
 func (l *link) why() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cause
 }
 
-// err returns why the link ended, or nil while the link is open.
+// err returns why the link ended. It returns nil while the link is open.
 func (l *link) err() error {
 	select {
 	case <-l.ended:

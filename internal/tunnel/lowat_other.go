@@ -7,5 +7,6 @@ package tunnel
 
 import "net"
 
-// KeepUnsentLow does nothing on this platform. The option differs between systems and is only an improvement.
+// KeepUnsentLow does nothing on this platform. The option differs between operating systems and is only an
+// improvement.
 func KeepUnsentLow(net.Conn) {}

@@ -19,23 +19,23 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
-// HTTP/2 has no HTTP/1.1 upgrades, so these private headers turn an upgrade into a POST. Both ends remove them from
-// everything that users and members send.
+// HTTP/2 does not support HTTP/1.1 upgrades, so these private headers represent an upgrade request as a POST request.
+// Both ends remove these headers from all messages from users and members.
 const (
 	privatePrefix = "Drover-Tunnel-"
-	headerUpgrade = privatePrefix + "Upgrade" // request: the protocols to choose from; response: the chosen protocol
-	headerMethod  = privatePrefix + "Method"  // in a request: the method that the POST represents
+	headerUpgrade = privatePrefix + "Upgrade" // request: the protocols to choose from; response: the choice
+	headerMethod  = privatePrefix + "Method"  // in a request: the method of the original request
 )
 
-// RoundTrip sends a request to the agent. Unlike http.Transport, it ignores the scheme and host of the URL and
-// Request.Close, and it does not send hop-by-hop headers or Priority.
+// RoundTrip sends a request to the agent. Unlike http.Transport, it ignores Request.Close and the scheme and host of
+// the URL, and it does not send hop-by-hop headers or Priority.
 //
-// RoundTrip handles an upgrade request without a body in the same way as http.Transport. The Body of a 101 response is
-// an io.ReadWriteCloser with CloseWrite, and any other response is an ordinary response. If the request has a body,
-// RoundTrip does not request the upgrade, which HTTP allows.
+// RoundTrip handles an upgrade request without a body in the same way as http.Transport. The Body of a 101 response
+// is an io.ReadWriteCloser with CloseWrite. Any other response is an ordinary response. If an upgrade request has a
+// body, RoundTrip sends it as an ordinary request, which HTTP allows.
 //
-// The error matches ErrNotProcessed if the request may be sent again through another tunnel, ErrHeaderTooLarge if
-// RoundTrip refused it, and the error of Err if the session ended in the meantime.
+// The error matches ErrNotProcessed if the request may be sent again through another tunnel, and ErrHeaderTooLarge if
+// the header is too large. If the session has ended, the error also matches the error that Err returns.
 func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	if size := requestHeaderSize(r); size > s.maxHeaderBytes {
 		h2.CloseBody(r)
@@ -57,8 +57,8 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.exchange(r, !h2.HasBody(r))
 }
 
-// exchange sends a request. The fields in upgrade request an upgrade. The request may be sent again if it is
-// repeatable, and if no handler has seen it or it is read-only.
+// exchange sends a request. The fields in upgrade ask for an upgrade. The request may be sent again if repeatable is
+// true, and if no handler has seen the request or the request is read-only.
 func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field) (*http.Response, error) {
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })
@@ -76,13 +76,13 @@ func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field
 	return response, nil
 }
 
-// responseBody calls release when a request has ended.
+// responseBody is the body of a response. It calls release when the request has ended.
 type responseBody struct {
 	io.ReadCloser
 	release func() // may be called more than once
 }
 
-// Read reads the body. The end of the body is the end of the request.
+// Read reads the body. The request ends at the end of the body.
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
@@ -97,7 +97,7 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close() // return the body's error unchanged
 }
 
-// explain adds the facts that the caller needs to an HTTP/2 error.
+// explain adds the details that the caller needs to an HTTP/2 error.
 func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) error {
 	var (
 		reset  http2.StreamError
@@ -116,7 +116,7 @@ func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) 
 		return fmt.Errorf("tunnel %w: %w", ErrProtocol, err)
 	case repeatable && s.goingAway():
 		return fmt.Errorf("%w: %w", ErrNotProcessed, err)
-	// a request that has broken this tunnel must not break others
+	// a request that has broken this tunnel must not break another one
 	case repeatable && !upgrade && s.repeatable(r) && why != nil && !errors.Is(why, ErrProtocol):
 		return fmt.Errorf("%w: tunnel %w: %w", ErrNotProcessed, why, err)
 	case why != nil:
@@ -126,15 +126,15 @@ func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) 
 	}
 }
 
-// reads reports whether a request changes nothing, judging by its method, so that it may be sent again even if a
-// handler may have seen it. The result is false for upgrade requests, which are sent as POSTs.
+// reads reports whether a request is read-only, judging by its method. Such a request may be sent again even if a
+// handler may have seen it. The result is false for upgrade requests, because they are sent as POST requests.
 func reads(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
 }
 
 // goingAway reports whether the agent has announced that it accepts no more requests. The agent finishes the requests
-// that it has accepted, and has promised not to process later requests. A request that fails now was therefore sent too
-// late, unless its own body failed.
+// that it has accepted, and has promised not to process later ones. If a request fails now, it was therefore sent too
+// late, unless the request's own body failed.
 func (s *Session) goingAway() bool {
 	if cause := s.Err(); cause != nil {
 		return errors.Is(cause, errGoodbye)
@@ -142,7 +142,7 @@ func (s *Session) goingAway() bool {
 	return s.client.GoingAway()
 }
 
-// staysHere reports whether a header must not be sent into the tunnel. The case of the name does not matter.
+// staysHere reports whether a header must not be sent through the tunnel. The name is not case-sensitive.
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Http2-Settings",
@@ -153,12 +153,12 @@ func staysHere(name string) bool {
 	}
 }
 
-// isPrivate reports whether a header belongs to the tunnel. The case of the name does not matter.
+// isPrivate reports whether a header belongs to the tunnel itself. The name is not case-sensitive.
 func isPrivate(name string) bool {
 	return len(name) >= len(privatePrefix) && strings.EqualFold(name[:len(privatePrefix)], privatePrefix)
 }
 
-// upgradeProtocol returns the value of the Upgrade header if Connection announces it.
+// upgradeProtocol returns the value of the Upgrade header if the Connection header lists it.
 func upgradeProtocol(h http.Header) string {
 	if !httpguts.HeaderValuesContainsToken(h["Connection"], "upgrade") {
 		return ""
@@ -166,12 +166,13 @@ func upgradeProtocol(h http.Header) string {
 	return strings.Join(h["Upgrade"], ", ")
 }
 
-// requestHeaderSize returns the size of the header, the path and the host.
+// requestHeaderSize returns the total size of a request's header, path and host.
 func requestHeaderSize(r *http.Request) int {
 	return headerSize(r.Header) + len(r.URL.RequestURI()) + max(len(r.Host), len(r.URL.Host))
 }
 
-// upgrade sends an upgrade request as a POST. The body of the POST is the data that the caller will write.
+// upgrade sends an upgrade request as a POST request. The body of the POST request consists of the data that the
+// caller writes after the upgrade.
 func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, error) {
 	method := cmp.Or(r.Method, http.MethodGet)
 	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect { // both must be tokens
@@ -200,7 +201,7 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 	chosen := response.Header.Get(headerUpgrade)
 	response.Header.Del(headerUpgrade)
 	if chosen == "" || response.StatusCode != http.StatusOK {
-		_ = writer.Close() // the agent expects no body in this case
+		_ = writer.Close() // the agent expects no request body in this case
 		response.Body = &responseBody{ReadCloser: response.Body, release: func() { stopWatching(); cancel() }}
 		return response, nil
 	}
@@ -214,7 +215,7 @@ func asSwitched(response *http.Response, protocol string, body io.ReadWriteClose
 	response.StatusCode = http.StatusSwitchingProtocols
 	response.Status = "101 " + http.StatusText(http.StatusSwitchingProtocols)
 	response.Proto, response.ProtoMajor, response.ProtoMinor = "HTTP/1.1", 1, 1
-	response.ContentLength = 0 // as in a 101 response from net/http; with -1, Response.Write would add "Connection: close"
+	response.ContentLength = 0 // for -1, Response.Write would add "Connection: close"
 	response.Header.Set("Connection", "Upgrade")
 	response.Header.Set("Upgrade", protocol)
 	response.Body = body

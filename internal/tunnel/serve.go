@@ -21,8 +21,8 @@ type Conn struct {
 	cfg  Config
 }
 
-// NewConn returns the agent's end of a tunnel on a connection whose other end is a Session. Dialer.Dial calls it for
-// WebSockets, and tests call it for pipes.
+// NewConn returns the agent's end of a tunnel. The other end of the connection must be a Session. Dialer.Dial calls
+// NewConn with a WebSocket, and tests call it with a pipe.
 func NewConn(conn net.Conn, cfg Config) *Conn {
 	cfg = cfg.withDefaults()
 	patient := &peekConn{Conn: conn}
@@ -35,13 +35,13 @@ func (c *Conn) Close() error {
 	return c.link.Close()
 }
 
-// Serve handles the hub's requests with h until the tunnel ends, and returns the reason, which is never nil. When ctx
-// ends, Serve asks the hub to send no more requests, gives requests in progress Config.DrainTimeout to finish, and
-// returns ErrClosed.
+// Serve handles the hub's requests with h until the tunnel ends. It returns the reason why the tunnel ended, which is
+// never nil. When ctx ends, Serve asks the hub to send no more requests, gives requests in progress
+// Config.DrainTimeout to finish, and returns ErrClosed.
 //
-// An upgrade (Connection: Upgrade) reaches h as the original HTTP/1.1 request, with a ResponseWriter that can be
-// hijacked. Any other request reaches h as an HTTP/2 request. The context of a request ends when the hub abandons the
-// request or the tunnel ends. Call Serve only once.
+// An upgrade request (Connection: Upgrade) reaches h as the original HTTP/1.1 request, with a ResponseWriter that
+// supports hijacking. Any other request reaches h as an HTTP/2 request. The context of a request ends when the hub
+// abandons the request or the tunnel ends. Serve must be called only once.
 func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	if err := c.awaitHub(ctx); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	defer stopWatching()
 
 	server.ServeConn(c.link, &http2.ServeConnOpts{
-		Context:    context.WithoutCancel(ctx), // during draining, requests continue after ctx has ended
+		Context:    context.WithoutCancel(ctx), // while the tunnel is drained, requests continue although ctx has ended
 		BaseConfig: base,
 		Handler:    &handler{next: h, maxHeaderBytes: c.cfg.MaxHeaderBytes},
 	})
@@ -66,8 +66,8 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	return fmt.Errorf("serve tunnel: %w", c.link.err())
 }
 
-// awaitHub waits for the hub's first byte. net/http2 allows the hub only 2 s after the server has started, which is too
-// short for a hub that accepts thousands of agents at the same time.
+// awaitHub waits for the hub's first byte. Once its server has started, net/http2 allows the hub only 2 s, which is
+// not enough for a hub that accepts thousands of agents at the same time.
 func (c *Conn) awaitHub(ctx context.Context) error {
 	stopWatching := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stopWatching()
@@ -79,13 +79,13 @@ func (c *Conn) awaitHub(ctx context.Context) error {
 	return nil
 }
 
-// peekConn is a connection that can wait for its first byte without losing it.
+// peekConn is a connection that can wait for its first byte without consuming it.
 type peekConn struct {
 	net.Conn
-	first []byte // byte that await has read but Read has not
+	first []byte // the byte that await has read but Read has not returned
 }
 
-// await returns when a byte has arrived, or with an error if none has arrived in time.
+// await returns nil when a byte has arrived, and an error if none arrives in time.
 func (c *peekConn) await(timeout time.Duration) error {
 	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
@@ -102,17 +102,17 @@ func (c *peekConn) await(timeout time.Duration) error {
 	return nil
 }
 
-// Read first returns the bytes that await has read, and then reads from the connection.
+// Read first returns the byte that await has read, and then reads from the connection.
 func (c *peekConn) Read(p []byte) (int, error) {
 	if len(c.first) == 0 {
-		return c.Conn.Read(p) // io.EOF must stay unchanged
+		return c.Conn.Read(p) // io.EOF must be returned unchanged
 	}
 	n := copy(p, c.first)
 	c.first = c.first[n:]
 	return n, nil
 }
 
-// drain asks the hub to send no more requests, and ends the tunnel when the time for requests in progress has passed.
+// drain asks the hub to send no more requests, and ends the tunnel when DrainTimeout has passed.
 func (c *Conn) drain(base *http.Server) {
 	c.link.setCause(ErrClosed)
 	_ = base.Shutdown(context.Background()) // this sends GOAWAY; there is no listener to wait for
@@ -123,12 +123,12 @@ func (c *Conn) drain(base *http.Server) {
 	}
 }
 
-// serverSettings returns the settings of the agent's HTTP/2 server. SPEC.md explains the reasons.
+// serverSettings returns the settings for the agent's HTTP/2 server. SPEC.md explains the reasons.
 func serverSettings(cfg Config, countError func(string)) *http2.Server {
 	return &http2.Server{
 		MaxConcurrentStreams:         maxStreams,
 		MaxUploadBufferPerConnection: 1<<31 - 1,
-		MaxUploadBufferPerStream:     int32(cfg.MaxStreamWindow), // see windows
+		MaxUploadBufferPerStream:     int32(cfg.MaxStreamWindow), // see the type windows
 		MaxReadFrameSize:             maxFrameSize,
 		ReadIdleTimeout:              cfg.PingInterval,
 		PingTimeout:                  cfg.PingTimeout,

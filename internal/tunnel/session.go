@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
-// Session is the hub's end of a tunnel. It is an http.RoundTripper to one agent. All methods may be called
-// concurrently. An idle session has one goroutine, the reader.
+// Session is the hub's end of a tunnel. It is an http.RoundTripper that sends requests to one agent. All methods may
+// be called concurrently. An idle session has one goroutine, which reads.
 type Session struct {
 	client         *h2.Client
 	link           *link
@@ -29,14 +29,14 @@ type Session struct {
 	drainOnce      sync.Once
 }
 
-// NewSession starts a session on a connection whose other end is a Conn. Accept calls it for WebSockets, and tests call
-// it for pipes. NewSession returns when the agent has responded to a first ping. If no response arrives within
-// Config.HandshakeTimeout and before the end of ctx, it closes the connection.
+// NewSession starts a session. The other end of the connection must be a Conn. Accept calls NewSession with a
+// WebSocket, and tests call it with a pipe. NewSession returns when the agent has responded to a first ping. It
+// closes the connection if no response arrives within Config.HandshakeTimeout and before ctx ends.
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	l := newLink(conn, cfg, true)
 	client, err := h2.New(l, h2.Config{
-		MaxHeaderBytes: cfg.MaxHeaderBytes, StreamWindow: cfg.MaxStreamWindow, // see windows
+		MaxHeaderBytes: cfg.MaxHeaderBytes, StreamWindow: cfg.MaxStreamWindow, // see the type windows
 		MaxFrameSize: maxFrameSize, WriteTimeout: cfg.WriteTimeout,
 		Omit: staysHere, Ends: l.end, CountError: l.countError,
 	})
@@ -54,8 +54,8 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 			cfg.OnEnd(err)
 		}
 	})
-	// The response comes after the agent's settings, so its limits are known from here on. Before that, the client
-	// assumes that it may open no more than 100 streams.
+	// The response arrives after the agent's settings, so the agent's limits are known from then on. Until then, the
+	// client assumes that it may open at most 100 streams.
 	ctx, cancel := context.WithTimeout(ctx, cfg.HandshakeTimeout)
 	defer cancel()
 	if err := s.keepalive.ping(ctx); err != nil {
@@ -71,7 +71,8 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 // waiting goroutine.
 func (s *Session) Done() <-chan struct{} { return s.link.ended }
 
-// Err returns why the session ended. It is one of the errors of this package, or nil while the session is open.
+// Err returns why the session ended. The error is one of the errors in this package. Err returns nil while the
+// session is open.
 func (s *Session) Err() error { return s.link.err() }
 
 // RemoteAddr returns the remote address of the connection, which belongs to the agent or to the last proxy before the
@@ -88,8 +89,8 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// Drain refuses new requests with ErrNotProcessed, waits until the requests in progress have ended or ctx is done, and
-// closes the session. It returns ctx's error if it had to cut off requests.
+// Drain refuses new requests with ErrNotProcessed, waits until the requests in progress have ended or ctx ends, and
+// closes the session. If it had to abort requests, it returns the error of ctx.
 func (s *Session) Drain(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })
 	s.link.setCause(ErrClosed)
@@ -101,13 +102,13 @@ func (s *Session) Drain(ctx context.Context) error {
 	return nil
 }
 
-// end closes the connection. The caller has set the cause.
+// end closes the connection. The caller must have set the cause.
 func (s *Session) end() {
-	s.link.end()         // this comes first, so that a failed request can ask for the reason
+	s.link.end()         // this comes first, because the callers of failed requests ask for the reason
 	_ = s.client.Close() // this fails the requests and then closes the link; it always returns nil
 }
 
-// keepalive pings the peer after a time without traffic. While it waits, it has no goroutine.
+// keepalive pings the peer when there has been no traffic for a while. It has no goroutine while it waits.
 type keepalive struct {
 	session           *Session
 	interval, timeout time.Duration
@@ -140,7 +141,7 @@ func (k *keepalive) start() {
 	k.timer = time.AfterFunc(k.interval, k.check)
 }
 
-// stop stops the timer at the end of the session. A check that is running notices the end itself.
+// stop stops the timer at the end of the session. A check that is already running detects the end itself.
 func (k *keepalive) stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -149,7 +150,8 @@ func (k *keepalive) stop() {
 	}
 }
 
-// check pings a silent peer, ends the session if there is no response, and sets the timer for the next check.
+// check pings the peer if the peer has been silent. If there is no response, it ends the session. Otherwise, it sets
+// the timer for the next check.
 func (k *keepalive) check() {
 	link := k.session.link
 	if silence := link.silence(); silence < k.interval {
@@ -159,7 +161,7 @@ func (k *keepalive) check() {
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
 	defer cancel()
 	err := k.ping(ctx)
-	// During a bulk transfer, the response may be late, but in that case other data has arrived.
+	// During a bulk transfer, the response may be late. Other data has arrived in this case.
 	late := errors.Is(err, context.DeadlineExceeded) && link.silence() < k.timeout
 	if err != nil && !late {
 		link.setCause(ErrPingTimeout)
@@ -169,7 +171,7 @@ func (k *keepalive) check() {
 	k.schedule(k.interval)
 }
 
-// schedule sets the timer unless the session has ended.
+// schedule sets the timer, unless the session has ended.
 func (k *keepalive) schedule(after time.Duration) {
 	select {
 	case <-k.session.Done():

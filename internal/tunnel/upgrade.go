@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// After an upgrade, bytes are sent from the hub to the agent unchanged, and the end of the request is the end of
-// writing. In the other direction, the end of the response would also end the request. For this reason, bytes are sent
-// in chunks in that direction. Each chunk is preceded by its length in four bytes, and a length of 0 means that no more
-// data will follow.
+// After an upgrade, the hub sends bytes to the agent unchanged, and the end of the request marks the end of the data.
+// In the other direction, the end of the response would also end the request. The agent therefore sends its bytes in
+// chunks. Each chunk is preceded by its length as four bytes, and a length of 0 marks the end of the data.
 const (
 	chunkHeadSize = 4
-	maxChunk      = 32 << 10 // maximum number of bytes in one chunk; a reader refuses larger chunks
+	maxChunk      = 32 << 10 // maximum number of bytes in one chunk; readers reject larger chunks
 )
 
-// chunkReader joins the contents of the chunks.
+// chunkReader returns the concatenated contents of the chunks.
 type chunkReader struct {
 	source io.Reader
-	left   int // number of bytes that are left in the current chunk
+	left   int // number of bytes left in the current chunk
 	ended  bool
 }
 
-// Read returns io.EOF after the final chunk, and io.ErrUnexpectedEOF if the source ends before it.
+// Read returns io.EOF after the final chunk. If the source ends before the final chunk, Read returns
+// io.ErrUnexpectedEOF.
 func (c *chunkReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -70,7 +70,7 @@ func (c *chunkReader) next() error {
 	return nil
 }
 
-// appendChunk appends p as one chunk. p must not be longer than maxChunk bytes. An empty p is the final chunk.
+// appendChunk appends p as one chunk. p must not be longer than maxChunk. An empty p produces the final chunk.
 func appendChunk(to, p []byte) []byte {
 	to = binary.BigEndian.AppendUint32(to, uint32(len(p)))
 	return append(to, p...)
@@ -88,7 +88,8 @@ type upgradedStream struct {
 	stopWatching func() bool
 }
 
-// newUpgradedStream returns a stream that ends with ctx, like a connection that an http.Transport has upgraded.
+// newUpgradedStream returns a stream that is closed when ctx ends, like a connection that an http.Transport has
+// upgraded.
 func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.PipeWriter,
 	cancel context.CancelFunc) *upgradedStream {
 	u := &upgradedStream{decoder: chunkReader{source: response}, response: response, writer: writer, cancel: cancel}
@@ -101,7 +102,7 @@ func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.P
 // Read returns the data that the target has sent, and io.EOF after the last byte.
 func (u *upgradedStream) Read(p []byte) (int, error) { return u.decoder.Read(p) }
 
-// Write sends data to the target and blocks while the target is not reading.
+// Write sends data to the target. It blocks while the target is not reading.
 func (u *upgradedStream) Write(p []byte) (int, error) {
 	n, err := u.writer.Write(p)
 	if err != nil {
@@ -110,19 +111,19 @@ func (u *upgradedStream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite ends writing to the target. Reading continues.
+// CloseWrite ends the data that is sent to the target. The stream can still be read.
 func (u *upgradedStream) CloseWrite() error {
-	return u.writer.Close() // it always returns nil
+	return u.writer.Close() // Close always returns nil
 }
 
-// Close ends both directions. Data that was written before still arrives, as it does when a socket is closed. Resetting
+// Close closes both directions. Data that has already been written still arrives, as it does with a socket. Resetting
 // the stream immediately would lose this data.
 func (u *upgradedStream) Close() error {
 	u.closing.Do(func() {
 		u.mu.Lock()
 		u.stopWatching()
 		u.mu.Unlock()
-		_ = u.writer.Close() // it always returns nil
+		_ = u.writer.Close() // Close always returns nil
 		time.AfterFunc(upgradeLinger, func() {
 			u.cancel()
 			_ = u.response.Close() // this returns the flow-control credit for unread data

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Limits on the memory that windows may take in addition to Config.StreamWindow.
+// Limits on the memory that windows may use beyond Config.StreamWindow.
 const (
 	growthPerTunnel = 32 << 20 // in bytes, for all streams of a tunnel together
 	growthShared    = 64 << 20 // in bytes, for all tunnels that share a Memory
 	settingWindow   = 4        // SETTINGS_INITIAL_WINDOW_SIZE
-	// fewer unread bytes than this count as none, because HTTP/2 reports reads in steps of 4 KiB
+	// a smaller number of unread bytes counts as none, because HTTP/2 reports reads in steps of 4 KiB
 	readEnough = 16 << 10
 )
 
@@ -27,7 +27,7 @@ var (
 	errSettings = errors.New("the SETTINGS frame was written in parts: this version of net/http2 cannot be used")
 )
 
-// grow reports whether windows may grow by the given number of bytes, and reserves these bytes.
+// grow reserves the given number of bytes for larger windows, and reports whether the limit allows it.
 func (m *Memory) grow(bytes int64) bool {
 	if m.grown.Add(bytes) <= growthShared {
 		return true
@@ -38,10 +38,11 @@ func (m *Memory) grow(bytes int64) bool {
 
 func (m *Memory) shrink(bytes int64) { m.grown.Add(-bytes) }
 
-// windows lets the window of a stream grow until it holds the data that is in flight during a round trip. net/http2 has
-// a single, fixed window size for all streams. Therefore net/http2 and the hub's client get the largest window, but the
-// initial window is announced to the other end. A stream that reads a whole window within two round trips gets more in
-// its next WINDOW_UPDATE. windows also checks that the other end respects the window that was announced to it.
+// windows lets the window of a stream grow until it covers the data that is in flight during a round trip. net/http2
+// supports only a single, fixed window size for all streams. For this reason, net/http2 and the hub's client are
+// configured with the maximum window, but windows announces the initial window to the other end. If a whole window of
+// a stream is read within two round trips, windows adds bytes to the stream's next WINDOW_UPDATE. It also checks that
+// the other end respects the announced windows.
 type windows struct {
 	initial, most int64
 	client        bool // set if this end opens the streams
@@ -49,11 +50,11 @@ type windows struct {
 
 	mu        sync.Mutex         // guards the fields below
 	streams   map[uint32]*window // the streams on which the other end may send
-	last      uint32             // the newest stream
+	last      uint32             // the ID of the newest stream
 	pings     roundTrips
-	unread    int64 // number of bytes that have arrived but have not been read yet
+	unread    int64 // number of bytes that have arrived but have not been read
 	reserved  int64 // number of bytes by which windows exceed the initial size
-	lingering int64 // the part of reserved that belongs to streams that have ended; their data may still be unread
+	lingering int64 // the part of reserved that belongs to ended streams whose data may still be unread
 	ended     bool
 }
 
@@ -61,8 +62,8 @@ type windows struct {
 type window struct {
 	size   int64     // number of bytes that the other end may have in flight
 	credit int64     // number of bytes that the other end may still send
-	read   int64     // number of bytes read since the time below
-	since  time.Time // the time of the first byte, or when a whole window had last been read
+	read   int64     // number of bytes that have been read since the time below
+	since  time.Time // when the first byte arrived, or when a whole window had last been read
 }
 
 func newWindows(cfg Config, client bool) *windows {
@@ -71,8 +72,8 @@ func newWindows(cfg Config, client bool) *windows {
 	}
 }
 
-// sent examines a frame before it is written, and reports whether it has changed the content. If the frame is not
-// whole, parts of it have already been written, so its content cannot change.
+// sent examines a frame before it is written, and reports whether it has changed the frame's content. If whole is
+// false, parts of the frame have already been written, so its content cannot be changed.
 func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +107,7 @@ func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err e
 	return false, nil
 }
 
-// received examines the header of a frame before net/http2 does.
+// received examines the header of a frame before net/http2 processes the frame.
 func (w *windows) received(f Frame) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +134,7 @@ func (w *windows) received(f Frame) error {
 	return nil
 }
 
-// announce writes the initial window into this end's settings.
+// announce puts the initial window into the settings of this end.
 func (w *windows) announce(f Frame, content []byte, whole bool) (changed bool, err error) {
 	if f.Flags.Has(http2.FlagSettingsAck) || w.initial == w.most {
 		return false, nil
@@ -150,7 +151,7 @@ func (w *windows) announce(f Frame, content []byte, whole bool) (changed bool, e
 	return true, nil
 }
 
-// open adds a stream if it is new. Trailers are also sent in HEADERS frames.
+// open adds a stream if it is new. A HEADERS frame may also contain trailers of a known stream.
 func (w *windows) open(id uint32) {
 	if id <= w.last {
 		return
@@ -162,7 +163,7 @@ func (w *windows) open(id uint32) {
 	w.streams[id] = &window{size: w.initial, credit: w.initial}
 }
 
-// close forgets a stream on which no more data will arrive.
+// close removes a stream on which no more data will arrive.
 func (w *windows) close(id uint32) {
 	s := w.streams[id]
 	if s == nil {
@@ -173,7 +174,7 @@ func (w *windows) close(id uint32) {
 	w.settle()
 }
 
-// arrive counts bytes that have arrived. The stream is nil if it has ended.
+// arrive counts bytes that have arrived. The stream is nil if it has already ended.
 func (w *windows) arrive(s *window, bytes int64) error {
 	w.unread += bytes
 	if s == nil {
@@ -188,9 +189,9 @@ func (w *windows) arrive(s *window, bytes int64) error {
 	return nil
 }
 
-// refill counts bytes that have been read, and returns by how much the window grows. If a whole window has been read
-// within two round trips, the window is the bottleneck. In that case, refill makes it four times as large, or twice as
-// large if the limits allow no more.
+// refill counts bytes that have been read, and returns the number of bytes by which the window grows. If a whole
+// window has been read within two round trips, the window is the bottleneck. In this case, refill makes it four times
+// as large, or twice as large if the limits do not allow more.
 func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {
 	if s == nil {
 		return 0
@@ -224,7 +225,7 @@ func (w *windows) reserve(bytes int64) bool {
 	return true
 }
 
-// settle releases the reserved bytes of streams that have ended and whose data has been read.
+// settle releases the bytes that are reserved for ended streams once the data of these streams has been read.
 func (w *windows) settle() {
 	unread := w.unread
 	if unread < readEnough {
@@ -248,8 +249,8 @@ func (w *windows) end() {
 
 // roundTrips measures how long the other end takes to acknowledge SETTINGS and PING frames.
 type roundTrips struct {
-	settings, ping time.Time     // when the frames were sent; zero once they are acknowledged
-	least          time.Duration // 0 if none is known
+	settings, ping time.Time     // when the frames were sent; zero once they have been acknowledged
+	least          time.Duration // 0 if no round trip has been measured
 }
 
 func (r *roundTrips) of(f Frame) *time.Time {

@@ -16,13 +16,13 @@ import (
 var errNotBinary = errors.New("a WebSocket message is not binary")
 
 // wsConn turns a WebSocket into a net.Conn. Each Write sends one binary message, and Read ignores message boundaries.
-// One goroutine may read while another one writes. Close may be called at any time.
+// Read and Write may be called concurrently, each from one goroutine. Close may be called at any time.
 type wsConn struct {
 	ws      *websocket.Conn
-	message io.Reader // the rest of the message that is being read; nil between messages
+	message io.Reader // the rest of the message that is being read; nil between two messages
 }
 
-// Read returns bytes from the next message, or io.EOF after an orderly close.
+// Read returns bytes from the current or the next message. It returns io.EOF after an orderly close.
 func (c *wsConn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -48,7 +48,7 @@ func (c *wsConn) Read(p []byte) (int, error) {
 	}
 }
 
-// Write sends p as one message. After an error the connection can no longer be used, regardless of n.
+// Write sends p as one message. After an error, the connection can no longer be used, regardless of n.
 func (c *wsConn) Write(p []byte) (int, error) {
 	if err := c.ws.WriteMessage(websocket.BinaryMessage, p); err != nil {
 		return 0, err
@@ -56,14 +56,15 @@ func (c *wsConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close sends a goodbye if that takes no more than closeTimeout. A peer that hangs would not accept it.
+// Close sends a goodbye and closes the connection. It gives up on the goodbye after closeTimeout, because a peer that
+// hangs would not accept it.
 func (c *wsConn) Close() error {
 	deadline := time.Now().Add(closeTimeout)
-	// TLS takes up to 5 s for its own goodbye. Closing the underlying socket does not wait.
+	// TLS takes up to 5 s for its own goodbye. Closing the underlying socket does not wait for it.
 	abort := time.AfterFunc(2*closeTimeout, func() { _ = innermost(c.ws.NetConn()).Close() })
 	defer abort.Stop()
 	goodbye := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
-	_ = c.ws.WriteControl(websocket.CloseMessage, goodbye, deadline) // best effort, because only the Close below counts
+	_ = c.ws.WriteControl(websocket.CloseMessage, goodbye, deadline) // best effort; only the following Close matters
 	if err := c.ws.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("close websocket: %w", err)
 	}

@@ -11,32 +11,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Limits for metadata that is kept in memory. Kubernetes limits annotations to 256 KiB. Labels, finalizers and owner
-// references are limited only by the size of the object.
+// Limits on metadata that is kept in memory. Kubernetes limits annotations to 256 KiB. Labels, finalizers and owner
+// references are limited only by the maximum size of an object.
 const (
 	maxFinalizers = 16
 	maxOwners     = 4
-	// maxOwner limits the total length of the strings in an owner reference, in bytes.
+	// maxOwner is the maximum total length of the strings in an owner reference, in bytes.
 	maxOwner = 1 << 10
 )
 
 // Metadata defines which parts of an object's metadata are kept.
 type Metadata struct {
-	// Annotations maps the keys of the annotations to keep to the number of bytes to keep.
+	// Annotations maps the keys of the annotations to keep to the number of bytes to keep of each value.
 	Annotations map[string]int
 	// Labels contains the keys of the labels to keep.
 	Labels []string
-	// MoreLabels is the number of other labels to keep, in the order of their keys. It is for objects that users select
-	// by their own labels.
+	// MoreLabels is the number of other labels to keep, in the order of their keys. It is meant for objects that
+	// users select by their own labels.
 	MoreLabels int
-	// Finalizers keeps the first 16 finalizers.
+	// Finalizers is true if the first 16 finalizers are kept.
 	Finalizers bool
-	// Owners keeps the first 4 owner references to objects of these API groups.
+	// Owners lists API groups. The first 4 owner references to objects of these groups are kept.
 	Owners []string
 }
 
-// Trim drops all other metadata of an object. Calling Trim again changes nothing. Trim does not modify the object's
-// existing maps and slices.
+// Trim drops the rest of an object's metadata. It is idempotent. It does not modify the object's existing maps and
+// slices.
 func (k Metadata) Trim(o metav1.Object) {
 	o.SetManagedFields(nil)
 	annotations := map[string]string{}

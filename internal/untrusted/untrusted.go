@@ -3,8 +3,8 @@
 
 // Package untrusted decodes JSON and YAML from untrusted sources, and limits the memory that decoding can use.
 //
-// A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes. For
-// this reason, this package counts all elements before it builds anything large.
+// A megabyte of JSON can turn into fifty megabytes of maps, and a kilobyte of YAML with aliases can turn into
+// gigabytes. For this reason, this package counts all elements before it builds anything large.
 package untrusted
 
 import (
@@ -17,29 +17,29 @@ import (
 	"strings"
 )
 
-// Bounds are the limits of one decoding.
+// Bounds are the limits for decoding one text.
 type Bounds struct {
 	// Bytes is the maximum length of the text.
 	Bytes int
 	// Nodes is the maximum number of values and keys in the text, including nested ones.
 	Nodes int
-	// Depth is how deeply objects and lists may be nested.
+	// Depth is the maximum nesting depth of objects and lists.
 	Depth int
 }
 
-// Small returns limits for a credential, a claim, a note, or a response with a few fields.
+// Small returns limits for a credential, a claim, a note, or a response with few fields.
 func Small() Bounds { return Bounds{Bytes: 64 << 10, Nodes: 4096, Depth: 16} }
 
 // Large returns limits for a Kubernetes object, or a message between hub and agent.
 func Large() Bounds { return Bounds{Bytes: 1 << 20, Nodes: 32 << 10, Depth: 64} }
 
-// WithBytes returns the same limits for text of another length.
+// WithBytes returns the same limits with another maximum length.
 func (b Bounds) WithBytes(n int) Bounds {
 	b.Bytes = n
 	return b
 }
 
-// ErrTooLarge is wrapped by the error for text that exceeds its limits.
+// ErrTooLarge is wrapped by the errors for text that exceeds a limit.
 var ErrTooLarge = errors.New("the text exceeds a limit")
 
 // JSON decodes one JSON value in the same way as encoding/json.
@@ -79,7 +79,7 @@ func StrictJSON(raw []byte, into any, bounds Bounds) error {
 	return nil
 }
 
-// ReadJSON reads one JSON value, up to the end of the input, and decodes it. It reads at most one byte more than the
+// ReadJSON reads one JSON value up to the end of the input, and decodes it. It reads at most one byte beyond the
 // limit.
 func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	raw, err := io.ReadAll(io.LimitReader(from, int64(bounds.Bytes)+1))
@@ -89,8 +89,8 @@ func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	return JSON(raw, into, bounds)
 }
 
-// Check reports whether JSON text is within its limits. It allocates no memory. It does not check whether the text is
-// valid, because encoding/json builds nothing from invalid text.
+// Check returns an error if a JSON text exceeds its limits. It allocates no memory. It does not check whether the
+// text is valid, because encoding/json builds nothing from invalid text.
 func Check(raw []byte, bounds Bounds) error {
 	if len(raw) > bounds.Bytes {
 		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)
@@ -118,7 +118,7 @@ func Check(raw []byte, bounds Bounds) error {
 	return nil
 }
 
-// endOfString returns the end of the string that starts at the quote at the given index.
+// endOfString returns the index at which a string ends. at is the index of its opening quote.
 func endOfString(raw []byte, at int) int {
 	for at++; at < len(raw) && raw[at] != '"'; at++ {
 		if raw[at] == '\\' {

@@ -12,19 +12,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// marksPerNode is how many marks YAML text may contain for each permitted node. A script in a block scalar has many
-// marks but is only one node.
+// marksPerNode is the number of marks that a YAML text may contain for each permitted node. A script in a block
+// scalar has many marks but is only one node.
 const marksPerNode = 4
 
-// marksPerDirective is the number of marks that a directive counts for. The parser compares each %TAG with all earlier
-// ones, so 50,000 directives take seconds.
+// marksPerDirective is the number of marks that one directive counts for. The parser compares each %TAG directive
+// with all earlier ones, so 50,000 directives take seconds.
 const marksPerDirective = 16
 
 // AsJSON returns the first document of a YAML text as JSON, like sigs.k8s.io/yaml. It rejects features that let an
-// author hide content from a reader, or repeat content. These are anchors, aliases, merge keys, tags and duplicate
-// keys. The YAML 1.1 booleans, such as yes and off, are strings.
+// author hide content from a reader or repeat content. These features are anchors, aliases, merge keys, tags and
+// duplicate keys. The YAML 1.1 booleans, such as yes and off, are treated as strings.
 //
-// The errors do not contain any part of the text.
+// Its errors do not contain any part of the text.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	if len(raw) > bounds.Bytes {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)
@@ -33,7 +33,7 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has more than %d items and commas", ErrTooLarge, most)
 	}
 	var document yaml.Node
-	// this decodes into a Node, which represents the tree as it was written, where an alias is one node
+	// the text is decoded into a Node, which represents the tree as written, with each alias as one node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
 		return nil, errors.New("it is not YAML")
 	}
@@ -43,15 +43,15 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	w := writer{nodes: bounds.Nodes}
 	w.out.Grow(len(raw) + len(raw)/8)
 	w.encoder = json.NewEncoder(&w.out)
-	w.encoder.SetEscapeHTML(false) // otherwise one byte of text could become six
+	w.encoder.SetEscapeHTML(false) // with escaping, one byte of text could become six
 	if err := w.node(document.Content[0], bounds.Depth); err != nil {
 		return nil, err
 	}
 	return w.out.Bytes(), nil
 }
 
-// marks counts the places in a YAML text that start an item, an entry, a comment or a directive. Each mark stands for
-// at most three nodes.
+// marks counts the places in a YAML text at which an item, an entry, a comment or a directive starts. Each mark
+// represents at most three nodes.
 func marks(raw []byte) int {
 	count := 1
 	for i, c := range raw {
@@ -75,18 +75,18 @@ func marks(raw []byte) int {
 	return count
 }
 
-// endsLine reports whether a byte may end a line of YAML. Non-ASCII bytes can be part of YAML's other line breaks and
-// of the byte order mark. In UTF-16, the byte next to a line feed is 0.
+// endsLine reports whether a byte may end a line of YAML. Non-ASCII bytes count because they can be part of YAML's
+// other line breaks or of the byte order mark. In UTF-16, a line feed is next to a zero byte.
 func endsLine(c byte) bool { return c == '\n' || c == '\r' || c == 0 || c >= 0x80 }
 
 // writer writes nodes as JSON.
 type writer struct {
 	out     bytes.Buffer
 	encoder *json.Encoder
-	nodes   int // how many more nodes may be written
+	nodes   int // number of nodes that may still be written
 }
 
-// Errors for YAML that is rejected.
+// Errors for rejected YAML.
 var (
 	errAlias = errors.New("it contains a YAML anchor or alias, which is not accepted here: write the value out")
 	errTag   = errors.New("it contains a YAML tag, such as !!binary, which is not accepted here")
@@ -157,8 +157,8 @@ func (w *writer) mapping(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// scalar writes the value that YAML reads from a scalar: a string, a number, a boolean or null. A date is a string, as
-// in sigs.k8s.io/yaml.
+// scalar writes the value of a scalar: a string, a number, a boolean or null. A date is a string, as in
+// sigs.k8s.io/yaml.
 func (w *writer) scalar(n *yaml.Node) error {
 	switch n.Tag {
 	case "!!null":
@@ -174,10 +174,10 @@ func (w *writer) scalar(n *yaml.Node) error {
 }
 
 func (w *writer) value(v any) error {
-	if w.encoder.Encode(v) != nil { // infinity
+	if w.encoder.Encode(v) != nil { // JSON cannot represent infinity
 		return errValue
 	}
-	// removes the newline, because some readers parse the result as YAML, where a newline would end a key
+	// remove the newline, because some readers parse the result as YAML, where a newline would end a key
 	w.out.Truncate(w.out.Len() - 1)
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// CachesFilled returns an error for the first kind whose cache is not filled. It does not wait until the cache is
+// CachesFilled returns an error for the first kind whose cache is not filled. It does not wait for the cache to be
 // filled.
 func CachesFilled(caches cache.Cache, kinds ...client.Object) error {
 	now, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -27,7 +27,7 @@ func CachesFilled(caches cache.Cache, kinds ...client.Object) error {
 	return nil
 }
 
-// notFilled explains why the cache of a kind is not filled.
+// notFilled returns an error that explains why the cache of a kind is not filled.
 func notFilled(object client.Object, err error) error {
 	if meta.IsNoMatchError(err) {
 		return fmt.Errorf("cache of %T cannot be filled: the hub's API server does not have the kind; "+

@@ -19,28 +19,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Queue holds the requests of a controller.
+// Queue is the queue of a controller's requests.
 type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// Trigger adds a source of requests to a controller.
+// Trigger adds a source of reconcile requests to a controller.
 type Trigger func(*builder.Builder)
 
-// OnChange requests the object that changed.
+// OnChange requests a reconcile of each object of a kind that changes.
 func OnChange(object client.Object, predicates ...predicate.Predicate) Trigger {
 	return func(b *builder.Builder) { b.For(object, builder.WithPredicates(predicates...)) }
 }
 
-// OnOwnedChange requests the owner of the object that changed.
+// OnOwnedChange requests a reconcile of the owner of each object that changes.
 func OnOwnedChange(object client.Object, options ...builder.OwnsOption) Trigger {
 	return func(b *builder.Builder) { b.Owns(object, options...) }
 }
 
-// OnOtherChange passes a change to another object to a handler, which requests the affected objects.
+// OnOtherChange passes changes to other objects to a handler, which requests reconciles of the affected objects.
 func OnOtherChange(object client.Object, h handler.EventHandler, options ...builder.WatchesOption) Trigger {
 	return func(b *builder.Builder) { b.Watches(object, h, options...) }
 }
 
-// OnSource takes requests from a source.
+// OnSource takes reconcile requests from a source.
 func OnSource(from source.Source) Trigger {
 	return func(b *builder.Builder) { b.WatchesRawSource(from) }
 }
@@ -50,7 +50,8 @@ func OnStart(f func(context.Context) error) Trigger {
 	return withQueue(func(ctx context.Context, _ Queue) error { return f(ctx) })
 }
 
-// RequestOnStart requests objects when the controller starts, even if they do not exist. It skips empty names.
+// RequestOnStart requests reconciles of the named objects when the controller starts, even if the objects do not
+// exist. It skips empty names.
 func RequestOnStart(names ...types.NamespacedName) Trigger {
 	return withQueue(func(_ context.Context, q Queue) error {
 		for _, name := range names {
@@ -62,8 +63,8 @@ func RequestOnStart(names ...types.NamespacedName) Trigger {
 	})
 }
 
-// OnCall requests the objects that are passed to a callback, after a delay. All changes to an object within the delay
-// result in one request.
+// OnCall requests reconciles of the objects that are passed to a callback, after a delay. All calls for an object
+// within the delay result in one request.
 func OnCall(register func(func(types.NamespacedName)), delay time.Duration) Trigger {
 	return withQueue(func(_ context.Context, q Queue) error {
 		register(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, delay) })
@@ -71,23 +72,23 @@ func OnCall(register func(func(types.NamespacedName)), delay time.Duration) Trig
 	})
 }
 
-// RequestOnCall requests one object at each callback, after a delay.
+// RequestOnCall requests a reconcile of one object for each call of a callback, after a delay.
 func RequestOnCall(name types.NamespacedName, register func(func()), delay time.Duration) Trigger {
 	return OnCall(func(request func(types.NamespacedName)) { register(func() { request(name) }) }, delay)
 }
 
-// RequestAllOnCall requests every object of a list at each callback.
+// RequestAllOnCall requests reconciles of all listed objects for each call of a callback.
 func RequestAllOnCall(list func(context.Context) ([]types.NamespacedName, error), register func(func())) Trigger {
 	return LookUpOnCall(func(f func(struct{})) { register(func() { f(struct{}{}) }) }, 0,
 		func(ctx context.Context, _ struct{}) ([]types.NamespacedName, error) { return list(ctx) })
 }
 
-// Find returns the objects that are affected by a change.
+// Find returns the names of the objects that are affected by a change.
 type Find[T comparable] func(ctx context.Context, changed T) ([]types.NamespacedName, error)
 
-// LookUpOnCall looks up the objects that a callback affects, and requests them after a delay. The callback does not
-// wait for the lookup, because its caller may hold a lock that all members share. When thousands of members change at
-// the same time, one lookup serves several changes to a member.
+// LookUpOnCall looks up the objects that are affected by a callback, and requests their reconciles after a delay. The
+// callback does not wait for the lookup, because its caller may hold a lock that all members share. When thousands of
+// members change at the same time, one lookup can serve several changes to a member.
 func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, find Find[T]) Trigger {
 	return withQueue(func(ctx context.Context, q Queue) error {
 		changed := workqueue.NewTyped[T]()
@@ -98,7 +99,7 @@ func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, fin
 	})
 }
 
-// lookUp looks up the objects that each change affects, until the queue of changes is shut down.
+// lookUp looks up the objects that are affected by each change, until the queue of changes is shut down.
 func lookUp[T comparable](
 	ctx context.Context, changed workqueue.TypedInterface[T], q Queue, delay time.Duration, find Find[T],
 ) {
@@ -114,12 +115,12 @@ func lookUp[T comparable](
 	}
 }
 
-// WithoutName returns a registration for callbacks that do not need to know which object changed.
+// WithoutName adapts a registration to callbacks that do not need the name of the changed object.
 func WithoutName(register func(func(types.NamespacedName))) func(func()) {
 	return func(f func()) { register(func(types.NamespacedName) { f() }) }
 }
 
-// Named passes only events of the named objects.
+// Named returns a predicate that accepts only events for the named objects.
 func Named(names ...types.NamespacedName) predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(object client.Object) bool {
 		return slices.Contains(names, client.ObjectKeyFromObject(object))
@@ -129,11 +130,11 @@ func Named(names ...types.NamespacedName) predicate.Predicate {
 // withQueue calls f with the controller's queue when the controller starts, before its first reconcile.
 func withQueue(f func(context.Context, Queue) error) Trigger { return OnSource(startFunc(f)) }
 
-// startFunc is a source that is not a watch. controller-runtime calls it when the controller starts.
+// startFunc is a source that does not watch anything. controller-runtime calls it when the controller starts.
 type startFunc func(context.Context, Queue) error
 
 // Start implements source.Source.
 func (f startFunc) Start(ctx context.Context, q Queue) error { return f(ctx, q) }
 
-// String returns the source's name for the log.
+// String returns the name of the source in logs.
 func (startFunc) String() string { return "callback" }

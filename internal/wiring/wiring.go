@@ -16,11 +16,11 @@ import (
 type Controller struct {
 	Name       string
 	Reconciler reconcile.Reconciler
-	// Workers is the number of concurrent reconciles. Zero means one.
+	// Workers is the maximum number of concurrent reconciles. Zero means one.
 	Workers int
-	// EveryReplica runs the controller on all replicas instead of only on the leader.
+	// EveryReplica makes the controller run on all replicas instead of only on the leader.
 	EveryReplica bool
-	// Triggers request the reconciles.
+	// Triggers request the controller's reconciles.
 	Triggers []Trigger
 }
 

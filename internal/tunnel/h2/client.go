@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	headerListBytes = 320       // in addition to Config.MaxHeaderBytes, as in net/http: the overhead of ten fields
-	connWindow      = 1 << 30   // not math.MaxInt32, because the initial 65,535 are added, and the sum must not overflow
-	unlimited       = 100_000   // streams, if the other end announces no limit
+	headerListBytes = 320       // added to Config.MaxHeaderBytes, as in net/http, for the overhead of ten fields
+	connWindow      = 1 << 30   // less than math.MaxInt32, so that adding the initial 65,535 does not overflow
+	unlimited       = 100_000   // number of streams if the other end announces no limit
 	lastStream      = 1<<31 - 1 // see RFC 9113, section 5.1.1
 	firstWindow     = 1<<16 - 1 // see RFC 9113, section 6.9.2
 	largestWindow   = 1<<31 - 1 // see RFC 9113, section 6.9.1
-	firstStreams    = 100       // streams that may be open before the other end has sent its SETTINGS
+	firstStreams    = 100       // number of streams that may be open before the other end has sent its SETTINGS
 	firstFrameSize  = 16 << 10  // see RFC 9113, section 6.5.2
 	headerTable     = 4 << 10   // maximum size of each HPACK table, in bytes
-	reportRead      = 4 << 10   // number of bytes that are read before they are reported to the other end
-	bodyPiece       = 32 << 10  // number of bytes of a request body in one frame, which fits into a WebSocket frame
-	readBuffer      = 512       // size of each connection's read buffer, in bytes; longer reads bypass it
+	reportRead      = 4 << 10   // number of bytes that are read before the reads are reported to the other end
+	bodyPiece       = 32 << 10  // bytes of a request body in one frame, which fits into a WebSocket frame
+	readBuffer      = 512       // size of each connection's read buffer, in bytes; larger reads bypass it
 
-	goodbyeTimeout = 250 * time.Millisecond // time for telling the peer the reason, which the peer may not read
+	goodbyeTimeout = 250 * time.Millisecond // time for sending the reason to a peer that may no longer be reading
 )
 
 var (
@@ -43,18 +43,18 @@ var (
 )
 
 // Client sends requests over one connection. The goroutine of a request sends the request's header, and receives the
-// response from its stream. A single goroutine reads the connection and fills the streams. As a result, a request
-// without a body starts no goroutine.
+// response from its stream. A single goroutine reads from the connection and fills the streams. As a result, a
+// request without a body does not start a goroutine.
 type Client struct {
 	conn           net.Conn
 	cfg            Config
-	maxHeaderBytes int // limit for a response
+	maxHeaderBytes int // maximum size of a response's header, in bytes
 	out            writer
 	ended          chan struct{}
-	waking         *stream // the stream to wake up after its data has been read; only the reader uses it
+	waking         *stream // the stream to wake up after its data has been read; used only by the reader
 
 	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // uses mu; signals changes of streams and windows, and the end of the connection
+	changed sync.Cond  // uses mu; signals changes to streams and windows, and the end of the connection
 	streams map[uint32]*stream
 	state   clientState
 	peer    peerSettings
@@ -64,10 +64,10 @@ type Client struct {
 // clientState is the state that changes with each request.
 type clientState struct {
 	next     uint32 // ID of the next stream
-	opening  int    // streams that have a place but no ID yet
-	window   int64  // bytes of bodies that may be sent on all streams together
+	opening  int    // number of streams that have a slot but no ID yet
+	window   int64  // number of bytes of request bodies that may be sent on all streams together
 	arriving inflow
-	leaving  bool  // this end or the other end has sent GOAWAY
+	leaving  bool  // set if either end has sent GOAWAY
 	ended    error // why the connection has ended
 }
 
@@ -78,17 +78,17 @@ type peerSettings struct {
 	frame      int
 	headerList uint64
 	known      bool
-	// acknowledged is true if the other end has acknowledged the SETTINGS of this end.
+	// acknowledged is set when the other end has acknowledged the SETTINGS of this end.
 	acknowledged bool
 }
 
 // inflow counts the bytes that may still arrive.
 type inflow struct {
 	credit int64
-	read   int64 // bytes that have been read but not reported to the other end yet
+	read   int64 // number of bytes that have been read but not yet reported to the other end
 }
 
-// add counts bytes that have been read, and returns how many of them to report now.
+// add counts bytes that have been read, and returns how many bytes to report now.
 func (f *inflow) add(n int) uint32 {
 	f.read += int64(n)
 	if f.read < reportRead && f.read < f.credit {
@@ -99,8 +99,8 @@ func (f *inflow) add(n int) uint32 {
 	return uint32(n)
 }
 
-// New sends the client's preface and SETTINGS, and starts its reader. The client closes the connection when it ends,
-// but not if New fails.
+// New sends the client's preface and SETTINGS, and starts the client's reader. The client closes the connection when
+// it ends. If New fails, the caller must close the connection.
 func New(conn net.Conn, cfg Config) (*Client, error) {
 	c := &Client{
 		conn: conn, cfg: cfg, maxHeaderBytes: cfg.MaxHeaderBytes + headerListBytes,
@@ -133,7 +133,7 @@ func New(conn net.Conn, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// open waits until one more stream may be opened.
+// open waits until another stream may be opened.
 func (c *Client) open(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,8 +163,8 @@ func (c *Client) open(ctx context.Context) error {
 
 func (c *Client) full() bool { return len(c.streams)+c.state.opening >= c.peer.streams }
 
-// RoundTrip sends a request with additional header fields, and returns the response when its header has arrived.
-// Closing the body of the response ends the request.
+// RoundTrip sends a request with additional header fields. It returns the response as soon as the response's header
+// has arrived. Closing the response's body ends the request.
 func (c *Client) RoundTrip(r *http.Request, more ...Field) (*http.Response, error) {
 	fields, err := c.fieldsOf(r, more)
 	if err != nil {
@@ -195,7 +195,8 @@ func (c *Client) RoundTrip(r *http.Request, more ...Field) (*http.Response, erro
 	return response, nil
 }
 
-// begin gives the stream its ID and sends its header. IDs must increase on the wire, so both happen under one lock.
+// begin assigns an ID to a stream and sends the stream's header. IDs must increase on the wire, so both happen under
+// one lock.
 func (c *Client) begin(ctx context.Context, s *stream, fields *requestFields) error {
 	var err error
 	select {
@@ -217,7 +218,7 @@ func (c *Client) begin(ctx context.Context, s *stream, fields *requestFields) er
 	return c.write(headersFrames(c.out.header.Bytes(), s.id, s.body == nil, c.frame()))
 }
 
-// enter gives a stream its ID in the slot that open has reserved, or releases the slot if there is an error.
+// enter assigns an ID to a stream, using the slot that open has reserved. If there is an error, it releases the slot.
 func (c *Client) enter(s *stream, headerBytes uint64, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,15 +244,15 @@ func (c *Client) enter(s *stream, headerBytes uint64, err error) error {
 	return nil
 }
 
-// frame returns the size of the largest frame that the other end accepts.
+// frame returns the maximum size of a frame that the other end accepts.
 func (c *Client) frame() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.peer.frame
 }
 
-// forget removes a stream that has ended. Removing the last stream also closes the connection if the connection is
-// about to end.
+// forget removes a stream that has ended. If this was the last stream and GOAWAY has been sent, forget also closes
+// the connection.
 func (c *Client) forget(s *stream) {
 	c.mu.Lock()
 	known := c.streams[s.id] == s
@@ -279,7 +280,7 @@ func (c *Client) Ping(ctx context.Context) error {
 		defer c.mu.Unlock()
 		delete(c.pings, content)
 	}()
-	// a failed write ends the tunnel
+	// ignore the error, because a failed write ends the tunnel
 	go func() { _ = c.control(append(appendFrameHead(nil, 8, http2.FramePing, 0, 0), content[:]...)) }()
 	select {
 	case <-answered:
@@ -291,7 +292,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	}
 }
 
-// GoingAway reports whether one end has sent GOAWAY and the connection is still open.
+// GoingAway reports whether either end has sent GOAWAY and the connection is still open.
 func (c *Client) GoingAway() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -330,7 +331,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// sayGoodbye sends GOAWAY, but waits no longer than ctx allows, because the other end may not read anything.
+// sayGoodbye sends GOAWAY. It does not wait after ctx has ended, because the other end may no longer be reading.
 func (c *Client) sayGoodbye(ctx context.Context) {
 	written := make(chan struct{})
 	go func() {
@@ -351,7 +352,7 @@ func (c *Client) Close() error {
 
 // fail ends the connection and all requests for the given reason.
 func (c *Client) fail(err error) {
-	c.cfg.Ends() // this comes first, so that a failed request can ask for the reason
+	c.cfg.Ends() // this comes first, because the callers of failed requests ask for the reason
 	c.mu.Lock()
 	if c.state.ended != nil {
 		c.mu.Unlock()
@@ -369,7 +370,7 @@ func (c *Client) fail(err error) {
 	_ = c.conn.Close() // callers need the reason, not this error
 }
 
-// read reads all frames of the connection.
+// read reads all frames from the connection.
 func (c *Client) read() {
 	in := bufio.NewReaderSize(c.conn, readBuffer)
 	framer := http2.NewFramer(io.Discard, in)

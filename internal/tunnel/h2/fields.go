@@ -15,27 +15,27 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// ErrHeaderTooLarge means that the header or the trailer of a request is larger than the other end accepts.
+// ErrHeaderTooLarge is returned when the header or the trailer of a request is larger than the other end accepts.
 var ErrHeaderTooLarge = errors.New("request header too large")
 
 var errPeerHeader = fmt.Errorf("%w: the other end allows less", ErrHeaderTooLarge)
 
-// Field is a header field. Its name is in lower case.
+// Field is a header field. The name is in lower case.
 type Field struct{ Name, Value string }
 
-// requestFields is the header of a request in the form in which it is sent.
+// requestFields is the header of a request in the form that is sent.
 type requestFields struct {
 	host, method, path string
 	header             http.Header
 	omit               func(name string) bool
 	more               []Field
 	trailer            string
-	length             int64 // -1 if it is not sent
+	length             int64 // -1 if no length is sent
 	size               uint64
 }
 
-// fieldsOf returns the header of a request, or an error if it is invalid. Invalid headers must not reach the encoder,
-// which all requests share.
+// fieldsOf returns the header of a request. It returns an error if the header is invalid, because an invalid header
+// must not reach the encoder, which all requests share.
 func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error) {
 	f := &requestFields{
 		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header,
@@ -55,7 +55,7 @@ func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error)
 	if f.method == "" {
 		f.method = http.MethodGet
 	}
-	if !httpguts.ValidHeaderFieldName(f.method) || f.method == http.MethodConnect { // both must be tokens
+	if !httpguts.ValidHeaderFieldName(f.method) || f.method == http.MethodConnect { // the method must be a token
 		return nil, fmt.Errorf("the method of the request is not valid: %q", f.method)
 	}
 	if f.path != "*" && !strings.HasPrefix(f.path, "/") {
@@ -79,12 +79,11 @@ func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error)
 	return f, nil
 }
 
-// size returns the size of a field as HTTP/2 counts it.
+// size returns the size of a header field, as HTTP/2 counts it.
 func size(name, value string) uint64 {
 	return uint64(hpack.HeaderField{Name: name, Value: value}.Size())
 }
 
-// checkHeader returns an error if a header is invalid.
 func checkHeader(h http.Header) error {
 	for name, values := range h {
 		if !httpguts.ValidHeaderFieldName(name) {
@@ -99,7 +98,7 @@ func checkHeader(h http.Header) error {
 	return nil
 }
 
-// each calls to for each field, beginning with the pseudo-header fields.
+// each calls to for each header field, starting with the pseudo-header fields.
 func (f *requestFields) each(to func(name, value string)) {
 	to(":authority", f.host)
 	to(":method", f.method)
@@ -166,9 +165,9 @@ func HasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody
 }
 
-// CloseBody closes the request's body, which a RoundTripper must do even if it sends nothing.
+// CloseBody closes the request's body. A RoundTripper must do this even if it sends nothing.
 func CloseBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // nothing was read from the body, so an error is meaningless
+		_ = r.Body.Close() // nothing was read from the body, so an error does not matter
 	}
 }

@@ -10,10 +10,10 @@ const (
 	mostPiece  = 16 << 10
 )
 
-// pieces holds bytes that have arrived but have not been read yet. Its memory is proportional to the number of bytes,
-// no matter how small the frames were.
+// pieces holds bytes that have arrived but have not been read. Its memory is proportional to the number of bytes, no
+// matter how small the frames were.
 type pieces struct {
-	list [][]byte // each piece is filled up to its length; the last one has room up to its capacity
+	list [][]byte // each piece is filled up to its length; the last piece has room up to its capacity
 	from int      // number of bytes of the first piece that have been read
 	size int
 }

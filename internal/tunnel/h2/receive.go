@@ -49,7 +49,7 @@ func (c *Client) readFrames(framer *http2.Framer, in *bufio.Reader) error {
 	}
 }
 
-// wake wakes up the goroutine that waits for a response.
+// wake wakes up the goroutine that is waiting for a response.
 func (c *Client) wake() {
 	if s := c.waking; s != nil {
 		c.waking = nil
@@ -57,9 +57,9 @@ func (c *Client) wake() {
 	}
 }
 
-// bringsMore reports whether the buffer contains the complete next frame, and whether that frame contains more of the
-// stream's body. The body of a small response arrives together with its header, so the goroutine that waits for the
-// response is woken up only once for both.
+// bringsMore reports whether the buffer contains the complete next frame, and that frame contains more of the
+// stream's body. The body of a small response arrives together with the response's header. The goroutine that is
+// waiting for the response is then woken up only once.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false
@@ -106,7 +106,7 @@ func (c *Client) stream(id uint32) *stream {
 	return c.streams[id]
 }
 
-// idle reports whether the stream has never been opened.
+// idle reports whether a stream has never been opened.
 func (c *Client) idle(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,12 +165,12 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 		<-c.out.lock
 		return err
 	}
-	// as in answer, but no header may be sent between the change to the encoder and this frame
+	// as in answer, but no header may be sent between the change of the encoder and this frame
 	go func() { _ = c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)) }()
 	return nil
 }
 
-// announced stores the settings that the other end has announced. The caller must hold the lock of the writer.
+// announced stores the settings that the other end has announced. The caller must hold the writer's lock.
 func (c *Client) announced(f *http2.SettingsFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,7 +247,7 @@ func (c *Client) headers(f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
-// parse turns the first header into a response. The response is nil if the header is informational.
+// parse turns the header of a response into a response. It returns nil if the header is informational.
 func (s *stream) parse(f *http2.MetaHeadersFrame) (*http.Response, error) {
 	if f.Truncated {
 		return nil, errResponseHeader
@@ -293,7 +293,7 @@ func (s *stream) parse(f *http2.MetaHeadersFrame) (*http.Response, error) {
 	return response, nil
 }
 
-// announceTrailer moves the names of the trailer's fields to Response.Trailer, in the same way as net/http.
+// announceTrailer moves the names of the trailer's fields to Response.Trailer, as net/http does.
 func announceTrailer(response *http.Response) {
 	for _, list := range response.Header["Trailer"] {
 		for name := range strings.SplitSeq(list, ",") {
@@ -308,7 +308,8 @@ func announceTrailer(response *http.Response) {
 	delete(response.Header, "Trailer")
 }
 
-// length parses the Content-Length header, and drops it if it is invalid or has contradictory values.
+// length parses the Content-Length header. It drops the header if the value is invalid or if there are contradictory
+// values.
 func (s *stream) length(response *http.Response, ended bool) {
 	if lengths := response.Header["Content-Length"]; len(lengths) > 0 {
 		n, err := strconv.ParseUint(lengths[0], 10, 63)
@@ -356,8 +357,8 @@ func (c *Client) data(f *http2.DataFrame) error {
 	return nil
 }
 
-// report counts bytes that have been read, and reports them to the other end once there are enough. The stream is nil
-// if it has ended.
+// report counts bytes that have been read. Once there are enough, it reports them to the other end. The stream is nil
+// if it has already ended.
 func (c *Client) report(s *stream, n int) error {
 	if frames := c.credit(s, n); frames != nil {
 		return c.control(frames)

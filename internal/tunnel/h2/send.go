@@ -13,25 +13,26 @@ import (
 
 const frameHeadSize = 9 // see RFC 9113, section 4.1
 
-// writer is the sending half of a connection. Its lock is a channel, so that a canceled request does not wait for it.
+// writer is the sending half of a connection. Its lock is a channel, so that a canceled request does not have to wait
+// for it.
 type writer struct {
 	lock    chan struct{}
 	encoder *hpack.Encoder
 	header  bytes.Buffer
 }
 
-// write writes frames. The caller must hold the lock, and write releases it.
+// write writes frames. The caller must hold the lock, which write releases.
 func (c *Client) write(frames []byte) error {
 	defer func() { <-c.out.lock }()
 	err := c.writeAll(frames)
 	if err != nil {
-		c.cfg.Ends() // called at this point, so that the request behind this write can ask for the reason
+		c.cfg.Ends() // this is called here, because the callers of failed requests ask for the reason
 		go c.fail(err)
 	}
 	return err
 }
 
-// writeAll writes all frames. It continues as long as the connection accepts some bytes within the timeout.
+// writeAll writes all frames. It continues as long as the connection accepts at least some bytes within the timeout.
 func (c *Client) writeAll(frames []byte) error {
 	for {
 		if err := c.conn.SetWriteDeadline(time.Now().Add(c.cfg.WriteTimeout)); err != nil {
@@ -44,7 +45,7 @@ func (c *Client) writeAll(frames []byte) error {
 	}
 }
 
-// control writes small frames, and blocks until the connection has taken them.
+// control writes small frames, and blocks until the connection has accepted them.
 func (c *Client) control(frames []byte) error {
 	select {
 	case c.out.lock <- struct{}{}:
@@ -54,21 +55,23 @@ func (c *Client) control(frames []byte) error {
 	}
 }
 
-// answer writes small frames for the reader of the connection. It waits for the lock, so the other end can cause only
-// one write at a time. However, it writes on another goroutine, because a write through TLS and WebSocket needs a stack
-// of 8 KB. Otherwise the reader's stack would keep that size for the lifetime of the tunnel, because the garbage
-// collector shrinks a stack only if less than a quarter of it is in use, and the reader uses 3 KB while it waits.
+// answer writes small frames on behalf of the connection's reader. It waits for the lock, so the other end can cause
+// only one write at a time.
+//
+// answer writes in another goroutine, because a write through TLS and WebSocket needs a stack of 8 KB. The garbage
+// collector shrinks a stack only if less than a quarter of it is in use, and the reader uses 3 KB while it waits. If
+// the reader wrote the frames itself, its stack would therefore keep that size for the lifetime of the tunnel.
 func (c *Client) answer(frames []byte) error {
 	select {
 	case c.out.lock <- struct{}{}:
-		go func() { _ = c.write(frames) }() // an error ends the tunnel
+		go func() { _ = c.write(frames) }() // ignore the error, because it ends the tunnel
 		return nil
 	case <-c.ended:
 		return errClientEnded
 	}
 }
 
-// soon writes small frames. It uses a separate goroutine if another goroutine is writing.
+// soon writes small frames. It starts a goroutine for this if another goroutine is already writing.
 func (c *Client) soon(frames []byte) {
 	select {
 	case c.out.lock <- struct{}{}:
@@ -78,20 +81,20 @@ func (c *Client) soon(frames []byte) {
 	}
 }
 
-// lastWords tells the other end why this end is closing the connection, if that takes no more than goodbyeTimeout.
+// lastWords tells the other end why this end is closing the connection. It gives up after goodbyeTimeout.
 func (c *Client) lastWords(code http2.ErrCode) {
 	select {
 	case c.out.lock <- struct{}{}:
 		defer func() { <-c.out.lock }()
 		if c.conn.SetWriteDeadline(time.Now().Add(goodbyeTimeout)) == nil {
-			_, _ = c.conn.Write(goAway(code)) // best effort, because the connection ends anyway
+			_, _ = c.conn.Write(goAway(code)) // best effort, because the connection is closed in any case
 		}
 	default:
 	}
 }
 
-// headersFrames turns a block into a HEADERS frame, and CONTINUATION frames if it is too long. The block starts with
-// room for a frame header.
+// headersFrames turns a header block into a HEADERS frame, followed by CONTINUATION frames if the block is too long
+// for one frame. The block starts with room for a frame header.
 func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 	var flags http2.Flags
 	if ends {
@@ -106,7 +109,7 @@ func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 	for kind := http2.FrameHeaders; len(block) > 0; kind, flags = http2.FrameContinuation, 0 {
 		piece := block[:min(len(block), most)]
 		if block = block[len(piece):]; len(block) == 0 {
-			flags |= http2.FlagHeadersEndHeaders // CONTINUATION frames use the same value
+			flags |= http2.FlagHeadersEndHeaders // the flag has the same value in CONTINUATION frames
 		}
 		out = append(appendFrameHead(out, len(piece), kind, flags, id), piece...)
 	}
@@ -123,7 +126,7 @@ func putFrameHead(at []byte, length int, kind http2.FrameType, flags http2.Flags
 	appendFrameHead(at[:0], length, kind, flags, id)
 }
 
-// appendNumber appends a frame whose content is four bytes: WINDOW_UPDATE or RST_STREAM.
+// appendNumber appends a frame whose content is a four-byte number: WINDOW_UPDATE or RST_STREAM.
 func appendNumber(to []byte, kind http2.FrameType, id, n uint32) []byte {
 	return append(appendFrameHead(to, 4, kind, 0, id), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
 }

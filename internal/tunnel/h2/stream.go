@@ -28,10 +28,10 @@ type stream struct {
 	id       uint32
 	head     bool            // set if the method of the request is HEAD
 	body     *requestBody    // nil if the request has no body
-	canceled <-chan struct{} // closed when the context of the request ends
+	canceled <-chan struct{} // closed when the request's context ends
 	window   int64           // bytes that may be sent beyond the other end's initial window; guarded by client.mu
 
-	informational int // bytes of informational responses; only the reader of the connection uses it
+	informational int // size of informational responses, in bytes; used only by the connection's reader
 
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond
@@ -41,22 +41,22 @@ type stream struct {
 
 // streamState is the progress of a stream.
 type streamState struct {
-	sent bool        // the whole request has been sent
-	over bool        // nothing is sent or received anymore
+	sent bool        // set when the whole request has been sent
+	over bool        // set when nothing is sent or received anymore
 	stop func() bool // stops watching the request's context
 }
 
-// received is the part of a response that has arrived.
+// received is the part of a response that has already arrived.
 type received struct {
 	response *http.Response
 	trailer  http.Header
 	bytes    pieces
 	bounded  bool   // set if the response has a Content-Length
-	left     int64  // number of announced bytes of the body that have not been read
-	arriving inflow // counts the bytes that have been read; windows checks how many may arrive
-	ended    bool   // END_STREAM has arrived
-	closed   bool   // the reader has closed the body
-	err      error  // the reason why no more can be read after the buffered data
+	left     int64  // number of bytes of the announced body that have not been read yet
+	arriving inflow // counts the bytes that have been read; the type windows checks how many may arrive
+	ended    bool   // set when END_STREAM has arrived
+	closed   bool   // set when the body has been closed
+	err      error  // why nothing can be read after the buffered data
 }
 
 func newStream(c *Client, r *http.Request, method string) *stream {
@@ -71,7 +71,7 @@ func newStream(c *Client, r *http.Request, method string) *stream {
 	return s
 }
 
-// watch resets the stream when the context of the request ends.
+// watch resets the stream when the request's context ends.
 func (s *stream) watch(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { s.refuse(http2.ErrCodeCancel, ctx.Err()) })
 	s.mu.Lock()
@@ -83,7 +83,7 @@ func (s *stream) watch(ctx context.Context) {
 	s.state.stop = stop
 }
 
-// await waits for the header of the response and returns the response.
+// await waits until the response's header has arrived, and returns the response.
 func (s *stream) await() (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *stream) answered() bool {
 	return s.in.response != nil
 }
 
-// answer sets the response when its header has arrived.
+// answer stores a response whose header has arrived.
 func (s *stream) answer(response *http.Response, ended bool) {
 	s.mu.Lock()
 	if s.in.err != nil { // the request was abandoned
@@ -118,7 +118,7 @@ func (s *stream) answer(response *http.Response, ended bool) {
 	bodiless := s.head || response.StatusCode == http.StatusNoContent || response.StatusCode == http.StatusNotModified
 	if s.state.sent && ended && (bodiless || response.ContentLength <= 0) {
 		response.Body = http.NoBody
-	} else { // closing it ends the stream, even if there is nothing to read
+	} else { // closing the body ends the stream, even if there is nothing to read
 		s.in.bounded, s.in.left, response.Body = !bodiless && response.ContentLength >= 0, response.ContentLength,
 			(*streamBody)(s)
 	}
@@ -151,7 +151,7 @@ func (s *stream) trailers(f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
-// arrive takes a piece of the body, and returns how many bytes of the piece will be read.
+// arrive adds a piece of the body, and returns how many of its bytes will be read.
 func (s *stream) arrive(p []byte, ended bool) (taken int, err error) {
 	s.mu.Lock()
 	switch {
@@ -174,7 +174,7 @@ func (s *stream) arrive(p []byte, ended bool) (taken int, err error) {
 	return taken, err
 }
 
-// endLocked records the end of the response, and reports whether that ends the stream.
+// endLocked records the end of the response, and reports whether the stream has ended.
 func (s *stream) endLocked() bool {
 	s.in.ended = true
 	if s.in.err == nil {
@@ -203,7 +203,7 @@ func (s *stream) wholeSent() {
 	}
 }
 
-// reads counts bytes of the body that have been read, and returns how many of them to report now.
+// reads counts bytes of the body that have been read, and returns how many bytes to report now.
 func (s *stream) reads(n int) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +213,7 @@ func (s *stream) reads(n int) uint32 {
 	return s.in.arriving.add(n)
 }
 
-// finish forgets a stream that has ended.
+// finish removes a stream that has ended.
 func (s *stream) finish() {
 	s.mu.Lock()
 	stop := s.state.stop
@@ -224,7 +224,7 @@ func (s *stream) finish() {
 	s.client.forget(s)
 }
 
-// abort ends a stream without telling the other end. It returns false if the stream had already ended.
+// abort ends a stream without notifying the other end. It returns false if the stream had already ended.
 func (s *stream) abort(err error) bool {
 	s.mu.Lock()
 	if s.state.over {
@@ -244,7 +244,7 @@ func (s *stream) abort(err error) bool {
 	return true
 }
 
-// refuse ends a stream and tells the other end.
+// refuse ends a stream and notifies the other end.
 func (s *stream) refuse(code http2.ErrCode, err error) {
 	if s.abort(err) {
 		s.client.soon(appendNumber(nil, http2.FrameRSTStream, s.id, uint32(code)))
@@ -254,7 +254,7 @@ func (s *stream) refuse(code http2.ErrCode, err error) {
 // streamBody is the body of a response.
 type streamBody stream
 
-// Read returns buffered data, and waits if there is none.
+// Read returns buffered data. It waits if there is none.
 func (b *streamBody) Read(p []byte) (int, error) {
 	s := (*stream)(b)
 	s.mu.Lock()
@@ -268,13 +268,13 @@ func (b *streamBody) Read(p []byte) (int, error) {
 		s.refuse(http2.ErrCodeProtocol, err)
 	}
 	if n > 0 {
-		_ = s.client.report(s, n) // a failed write ends the tunnel
+		_ = s.client.report(s, n) // ignore the error, because a failed write ends the tunnel
 	}
-	return of, err // return a reader's error unchanged
+	return of, err // an io.Reader must return io.EOF unchanged
 }
 
 // judge returns how many of the bytes that were read belong to the body. After the last byte, it also returns the
-// reason why the body has ended.
+// reason why the body ended.
 func (in *received) judge(n int) (of int, err error) {
 	if in.bytes.size == 0 {
 		err = in.err
@@ -299,7 +299,7 @@ func (in *received) judge(n int) (of int, err error) {
 	return n, io.EOF
 }
 
-// Close discards unread data, and waits until nothing reads the body of the request anymore.
+// Close discards unread data, and waits until the request's body is no longer being read.
 func (b *streamBody) Close() error {
 	s := (*stream)(b)
 	s.mu.Lock()
@@ -312,7 +312,7 @@ func (b *streamBody) Close() error {
 	s.mu.Unlock()
 	s.refuse(http2.ErrCodeCancel, errBodyClosed)
 	if unread > 0 {
-		_ = s.client.report(nil, unread) // a failed write ends the tunnel
+		_ = s.client.report(nil, unread) // ignore the error, because a failed write ends the tunnel
 	}
 	if s.body == nil {
 		return nil

@@ -18,30 +18,30 @@ var (
 	errShortBody = errors.New("the body of the request is shorter than its Content-Length")
 )
 
-// uploads holds the buffers for request bodies. Each has room for a frame header and one piece.
+// uploads contains buffers for request bodies. Each buffer has room for a frame header and one piece.
 var uploads = sync.Pool{New: func() any { return new([frameHeadSize + bodyPiece]byte) }}
 
-// requestBody is the body of a request that is being sent.
+// requestBody is the body of a request while it is being sent.
 type requestBody struct {
 	stream  *stream
 	source  io.Reader
-	left    int64 // number of announced bytes that are left, or -1 if the length is unknown
+	left    int64 // number of bytes of the announced length that are left, or -1 if no length was announced
 	trailer func() http.Header
 	close   func()
-	ended   chan struct{} // closed when nothing reads the source anymore
+	ended   chan struct{} // closed when the source is no longer being read
 }
 
 func newRequestBody(s *stream, r *http.Request) *requestBody {
 	b := &requestBody{stream: s, source: r.Body, left: r.ContentLength, ended: make(chan struct{})}
 	if b.left == 0 {
-		b.left = -1 // the length is unknown, since there is a body
+		b.left = -1 // there is a body, so the length is unknown
 	}
-	b.trailer = func() http.Header { return r.Trailer } // filled while the body is being read
+	b.trailer = func() http.Header { return r.Trailer } // filled in while the body is being read
 	b.close = sync.OnceFunc(func() { _ = r.Body.Close() })
 	return b
 }
 
-// send sends the body, and then ends the request's half of the stream.
+// send sends the body, and then ends the sending half of the stream.
 func (b *requestBody) send() {
 	err := b.copy()
 	b.close()
@@ -58,7 +58,7 @@ func (b *requestBody) copy() error {
 	defer uploads.Put(buffer)
 	for {
 		n, err := b.source.Read(buffer[frameHeadSize:])
-		ends := err == io.EOF // an error that wraps io.EOF does not mean the end of the body
+		ends := err == io.EOF // only io.EOF itself marks the end of the body
 		if err != nil && !ends {
 			return err // return the reader's error unchanged
 		}
@@ -81,7 +81,7 @@ func (b *requestBody) copy() error {
 	}
 }
 
-// count compares the length of the body with the announced length.
+// count checks the length of the body against the announced length.
 func (b *requestBody) count(n int, ends bool) error {
 	if b.left < 0 {
 		return nil
@@ -95,7 +95,7 @@ func (b *requestBody) count(n int, ends bool) error {
 	return nil
 }
 
-// piece sends a piece of the body as fast as the other end allows. The slice p starts with room for a frame header.
+// piece sends a piece of the body, as fast as the other end allows. The slice p starts with room for a frame header.
 func (b *requestBody) piece(p []byte, ends bool) error {
 	for len(p) > frameHeadSize || ends {
 		n, err := b.take(len(p) - frameHeadSize)
@@ -111,12 +111,12 @@ func (b *requestBody) piece(p []byte, ends bool) error {
 		if err := b.stream.client.control(p[:frameHeadSize+n]); err != nil || last {
 			return err
 		}
-		p = p[n:] // the next frame header overwrites the last bytes that were sent
+		p = p[n:] // the next frame header overwrites the end of the bytes that were just sent
 	}
 	return nil
 }
 
-// take waits until at least some of the bytes may be sent, and returns their number.
+// take waits until some or all of the wanted bytes may be sent, and returns how many may be sent now.
 func (b *requestBody) take(wanted int) (int, error) {
 	c, s := b.stream.client, b.stream
 	c.mu.Lock()
@@ -164,8 +164,8 @@ func (b *requestBody) sendTrailer(trailer http.Header) error {
 	return c.write(headersFrames(c.out.header.Bytes(), b.stream.id, true, c.frame()))
 }
 
-// mayEnd returns an error if a trailer cannot be sent. The other end would end the tunnel if it received a trailer that
-// is too large or a trailer for a stream that has ended.
+// mayEnd returns an error if a trailer cannot be sent. The other end would end the tunnel if it received a trailer
+// that is too large, or a trailer for a stream that has ended.
 func (b *requestBody) mayEnd(trailer http.Header) error {
 	c := b.stream.client
 	c.mu.Lock()
