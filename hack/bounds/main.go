@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bounds gives the specs in generated CRDs bounds where they have none.
+// Command bounds adds missing bounds to the specs in generated CRDs.
 //
-// No marker reaches the fields of Kubernetes' own types, such as selectors, affinities and variables. Markers set the
-// bounds of the fields that Drover defines itself. "make generate" runs it.
+// Markers set the bounds of the fields that Drover defines itself. They cannot set the bounds of fields in
+// Kubernetes' own types, such as selectors, affinities and variables. "make generate" runs this command.
 package main
 
 import (
@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Bounds that no object reaches: Linux takes no argument or variable of more than 128 KiB, and API servers no more than
-// 256 KiB of annotations.
+// These bounds are larger than any real value. Linux accepts at most 128 KiB for an argument or environment variable,
+// and API servers accept at most 256 KiB of annotations.
 const (
 	maxItems      = 1024
 	maxProperties = 256
 	maxText       = 4096
-	maxSyntax     = 256 // formats that have a syntax
+	maxSyntax     = 256 // for formats with a syntax
 	maxLong       = 64 << 10
 	maxAnnotation = 256 << 10
 )
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// bound gives the specs of a file their bounds.
+// bound adds bounds to the specs in a CRD file.
 func bound(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -65,8 +65,8 @@ func at(object map[string]any, path ...string) map[string]any {
 	return object
 }
 
-// walk gives bounds to a schema and to the schemas below it. name is the name of the field, with [] for the items of a
-// list and {} for the values of a map.
+// walk adds bounds to a schema and to all nested schemas. name is the name of the field, with [] appended for the
+// items of a list and {} for the values of a map.
 func walk(name string, schema map[string]any) {
 	text := schema["type"] == "string" || schema["x-kubernetes-int-or-string"] == true
 	switch {
@@ -93,7 +93,7 @@ func set(schema map[string]any, bound string, to int) {
 	}
 }
 
-// longest returns how long a text may be.
+// longest returns the maximum length of a text field.
 func longest(name string, schema map[string]any) int {
 	switch {
 	case name == "annotations{}":

@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// run runs one command line. Results go to out, progress to progress.
+// run runs one command line. It writes results to out and progress messages to progress.
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if len(args) == 0 {
 		args = []string{"help"}
@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
 }
 
-// version returns the version of the sources, as the Go linker recorded it in the program.
+// version returns the version of the sources that the Go linker recorded in this binary.
 func version() string {
 	if info, found := debug.ReadBuildInfo(); found && info.Main.Version != "" {
 		return info.Main.Version
@@ -177,7 +177,7 @@ func up(ctx context.Context, args []string, out, progress io.Writer) error {
 	return nil
 }
 
-// writeKubeconfigs writes one file per user into the folder of the plane and prints the names.
+// writeKubeconfigs writes one kubeconfig per user into the plane's folder and prints the file names.
 func writeKubeconfigs(plane *lab.ControlPlane, users []lab.User, out io.Writer) error {
 	admin := filepath.Join(plane.Dir(), "admin.kubeconfig")
 	if err := plane.WriteKubeconfig(admin); err != nil {

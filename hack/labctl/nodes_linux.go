@@ -29,7 +29,7 @@ Clusters with real nodes, as FILE describes them (docs/lab/README.md); they take
 
 `
 
-// runNodes runs the command if it is about real nodes, and reports whether it is.
+// runNodes runs the command if it is a command for real nodes, and reports whether it is.
 func runNodes(ctx context.Context, args []string, out, progress io.Writer) (bool, error) {
 	if known, err := nodes.RunProcess(args); known {
 		return true, err
@@ -39,7 +39,7 @@ func runNodes(ctx context.Context, args []string, out, progress io.Writer) (bool
 		return true, check(args[1:], out)
 	case "up", "down":
 		if i := slices.IndexFunc(args, isFileFlag); i < 0 && (args[0] == "up" || len(args) != 2 || args[1][0] == '-') {
-			return false, nil // a control plane alone
+			return false, nil // the command is for a control plane without nodes
 		}
 		if args[0] == "up" {
 			return true, upLab(ctx, args[1:], out, progress)
@@ -71,7 +71,7 @@ func check(args []string, out io.Writer) error {
 	return err
 }
 
-// fileOf parses the flags -f and --dir and returns the file and the folder.
+// fileOf parses the flags -f and --dir, and returns the lab file and the folder.
 func fileOf(name string, args []string, progress io.Writer) (nodes.File, string, error) {
 	flags := flag.NewFlagSet("labctl "+name, flag.ContinueOnError)
 	flags.SetOutput(progress)

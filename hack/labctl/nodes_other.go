@@ -12,5 +12,5 @@ import (
 
 const nodesUsage = ""
 
-// runNodes handles no command, since real nodes need Linux.
+// runNodes handles no commands, because real nodes require Linux.
 func runNodes(context.Context, []string, io.Writer, io.Writer) (bool, error) { return false, nil }

@@ -21,8 +21,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// writeImage writes the image of one platform: an OCI layout that has Docker's manifest.json too, so that clients of
-// both formats can read it.
+// writeImage writes the image for one platform as an OCI layout. The layout also contains Docker's manifest.json, so
+// that clients of either format can read it.
 func (r release) writeImage(output string, image v1.Image, platform string) error {
 	reference, err := r.reference()
 	if err != nil {
@@ -39,7 +39,7 @@ func (r release) writeImage(output string, image v1.Image, platform string) erro
 	return r.writeLayout(output, addendum, map[string][]byte{"manifest.json": manifest})
 }
 
-// writeIndex writes the images of all platforms, as one index.
+// writeIndex writes an index that contains the images for all platforms.
 func (r release) writeIndex(output string, images map[string]v1.Image) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, platform := range sorted(images) {
@@ -60,8 +60,8 @@ func addendum(image v1.Image, platform string) (mutate.IndexAddendum, error) {
 	return mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: parsed}}, nil
 }
 
-// writeLayout writes an archive of an OCI layout whose only entry is content, under the name of the image, and prints
-// its digest.
+// writeLayout writes an archive of an OCI layout and prints the digest of its only entry. The entry is content, under
+// the name of the image.
 func (r release) writeLayout(output string, content mutate.IndexAddendum, more map[string][]byte) (err error) {
 	reference, err := r.reference()
 	if err != nil {
@@ -93,7 +93,7 @@ func (r release) writeLayout(output string, content mutate.IndexAddendum, more m
 	return nil
 }
 
-// pack writes the files of a folder into an archive, in the order of their names and with the time of the release.
+// pack writes the files in a folder into an archive. The files are sorted by name and have the time of the release.
 func (r release) pack(output, dir string) (err error) {
 	target, err := os.Create(output)
 	if err != nil {
@@ -137,7 +137,7 @@ func (r release) packFile(out *tar.Writer, path, name string) error {
 	return err
 }
 
-// dockerManifest names the blobs of the layout as "docker load" and "crane push" look for them.
+// dockerManifest returns the manifest.json in which "docker load" and "crane push" look up the blobs of the layout.
 func dockerManifest(image v1.Image, reference string) ([]byte, error) {
 	config, err := image.ConfigName()
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 	"strings"
 )
 
-// offlineFiles are the files of the offline bundle that are not built.
+// offlineFiles are the files of the offline bundle that do not need to be built.
 //
 //go:embed offline
 var offlineFiles embed.FS
 
-// exampleURL is the address of the hub in the manifests. install.sh replaces it.
+// exampleURL is the hub's address in the manifests. install.sh replaces it.
 const exampleURL = `"https://drover.example.com"`
 
-// bundle writes one archive with everything that installs this release on a machine without access to the internet. It
-// needs the images, the installer, the chart and the plugins in dist.
+// bundle writes an archive that contains everything needed to install this release on a machine without internet
+// access. It expects the images, the installer, the chart and the plugins in dist.
 func (r release) bundle(ctx context.Context) error {
 	if err := r.checkInstaller(); err != nil {
 		return err
@@ -54,9 +54,9 @@ func (r release) bundle(ctx context.Context) error {
 
 func (r release) bundleName() string { return "drover-" + r.version + "-offline" }
 
-// checkInstaller returns an error unless install.sh can replace the image and the address in the manifests.
+// checkInstaller returns an error if install.sh cannot replace the image and the address in the manifests.
 func (r release) checkInstaller() error {
-	// A tag of an image cannot have other characters, and neither can break out of a quoted word of a shell.
+	// The tag of an image consists of these characters. None of them can end a quoted word in a shell.
 	if !regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`).MatchString(r.version) {
 		return fmt.Errorf("VERSION=%s cannot be the tag of an image", r.version)
 	}
@@ -76,8 +76,8 @@ func (r release) checkInstaller() error {
 	return nil
 }
 
-// copyToBundle copies the files that other steps have written. An archive for each platform of the image is left out,
-// because drover.tar has all of them.
+// copyToBundle copies the files that other steps have written. It omits the image archives for single platforms,
+// because drover.tar contains the images for all platforms.
 func (r release) copyToBundle(dir string) error {
 	sboms, err := filepath.Glob(filepath.Join(r.dist, "images", "*.cdx.json"))
 	if err != nil {
@@ -109,7 +109,7 @@ func copyFile(path, folder string) error {
 	return os.WriteFile(filepath.Join(folder, filepath.Base(path)), content, 0o644)
 }
 
-// writeScript writes the files of the folder offline, with the version and the image of this release.
+// writeScript writes the files from the folder offline, with the version and image of this release filled in.
 func (r release) writeScript(dir string) error {
 	entries, err := offlineFiles.ReadDir("offline")
 	if err != nil {

@@ -17,18 +17,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// chartFiles are the files of the chart that are not made from the manifests.
+// chartFiles are the files of the chart that are not generated from the manifests.
 //
 //go:embed all:chart
 var chartFiles embed.FS
 
-// Names in the manifests that the chart replaces by values.
+// Names in the manifests that the chart replaces with values.
 const (
 	manifestNamespace = "drover-system"
 	configPrefix      = "drover-config-"
 )
 
-// An object is one of the manifests.
+// object is a Kubernetes object in the manifests.
 type object map[string]any
 
 func (o object) text(path ...string) string {
@@ -36,7 +36,7 @@ func (o object) text(path ...string) string {
 	return value
 }
 
-// at returns the value at a path of keys, nil if there is none.
+// at returns the value at a path of keys. It returns nil if there is none.
 func at(value any, path ...string) any {
 	for _, key := range path {
 		switch v := value.(type) {
@@ -51,7 +51,7 @@ func at(value any, path ...string) any {
 	return value
 }
 
-// manifests returns the objects of a folder with a kustomization.
+// manifests builds a kustomization and returns its objects.
 func manifests(ctx context.Context, root, dir string) ([]object, error) {
 	build := exec.CommandContext(ctx, "go", "tool", "-modfile=hack/tools/kustomize.mod", "kustomize", "build", dir)
 	build.Dir = root
@@ -64,7 +64,7 @@ func manifests(ctx context.Context, root, dir string) ([]object, error) {
 	return objects(out)
 }
 
-// objects reads a stream of YAML documents.
+// objects parses a stream of YAML documents.
 func objects(stream []byte) ([]object, error) {
 	var all []object
 	for _, document := range bytes.Split(append([]byte("\n"), stream...), []byte("\n---")) {
@@ -79,7 +79,7 @@ func objects(stream []byte) ([]object, error) {
 	return all, nil
 }
 
-// chart writes the Helm chart, which is made from the manifests, to dist/chart.
+// chart generates the Helm chart from the manifests, and writes it to dist/chart.
 func (r release) chart(ctx context.Context) error {
 	all, err := manifests(ctx, r.root, "config/default")
 	if err != nil {
@@ -129,7 +129,8 @@ func (r release) chartYAML() ([]byte, error) {
 	})
 }
 
-// template returns the file of the chart for a manifest. CRDs are not templates: Helm installs them before the rest.
+// template returns the chart file for a manifest. CRDs are not templates, because Helm installs them before
+// everything else.
 func template(o object) (name string, text []byte, err error) {
 	if o.text("kind") == "CustomResourceDefinition" {
 		text, err = yaml.Marshal(o)

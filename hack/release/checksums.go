@@ -21,7 +21,7 @@ const checksumsFile = "checksums.txt"
 // checksums writes the checksums of all files below dist.
 func (r release) checksums() error { return writeChecksums(r.dist) }
 
-// writeChecksums writes the SHA-256 of all files below a folder, as "sha256sum --check" reads them.
+// writeChecksums writes the SHA-256 of all files below a folder, in the format of "sha256sum --check".
 func writeChecksums(dir string) error {
 	sums, err := sumsOf(dir, checksumsFile)
 	if err != nil {
@@ -34,11 +34,11 @@ func writeChecksums(dir string) error {
 	return os.WriteFile(filepath.Join(dir, checksumsFile), []byte(out.String()), 0o644)
 }
 
-// A checksum is the hash of a file, whose name is relative.
+// checksum is the hash of a file. The file's name is relative to the folder.
 type checksum struct{ name, sha256 string }
 
-// sumsOf returns the checksums of all files below a folder, except those at its top that are named, in the order of
-// their paths.
+// sumsOf returns the checksums of all files below a folder, sorted by path. It skips the files named in except, if
+// they are directly in the folder.
 func sumsOf(dir string, except ...string) ([]checksum, error) {
 	var sums []checksum
 	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {

@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// compile builds the main package at source, a folder of the sources, for a platform. The result depends on the
-// sources, the version and the version of Go, and not on the folder or the state of the repository.
+// compile builds the main package in a source folder for a platform. The result depends only on the sources, the
+// version and the Go version. It does not depend on the folder or on the state of the repository.
 func (r release) compile(ctx context.Context, platform, source, output string) error {
 	return r.compileIn(ctx, r.root, platform, source, output)
 }
 
-// compileIn does the same for a package of the module in dir.
+// compileIn is like compile, but builds a package of the module in dir.
 func (r release) compileIn(ctx context.Context, dir, platform, source, output string) error {
 	goos, goarch, found := strings.Cut(platform, "/")
 	if !found {
@@ -39,13 +39,13 @@ func (r release) compileIn(ctx context.Context, dir, platform, source, output st
 	return nil
 }
 
-// machines are the architectures of Linux that images can have, as Go and as ELF name them.
+// machines maps the Linux architectures that images support from their Go names to their ELF names.
 func machines() map[string]elf.Machine {
 	return map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 }
 
-// checkPlatform returns an error unless a program runs on a platform of an image, without a dynamic linker: the image
-// has no library.
+// checkPlatform returns an error unless a binary runs on an image's platform without a dynamic linker. The image
+// contains no libraries.
 func checkPlatform(path, platform string) error {
 	program, err := elf.Open(path)
 	if err != nil {

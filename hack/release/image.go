@@ -26,17 +26,17 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// The image, as the Dockerfile makes it too.
+// These constants describe the image. The Dockerfile uses the same values.
 const (
 	imageUser       = "65532:65532"
 	rootsFile       = "etc/ssl/certs/ca-certificates.crt"
 	managerFile     = "manager"
 	provisionerFile = "drover-provisioner"
 	agentFile       = "drover-agent"
-	hostFile        = "drover-host-agent" // the manager serves it to machines that join
+	hostFile        = "drover-host-agent" // the manager serves it to joining machines
 )
 
-// programs maps a file of the image to the main package that it is built from.
+// programs maps each binary in the image to the main package that it is built from.
 func programs() map[string]string {
 	return map[string]string{
 		managerFile: ".", provisionerFile: "./cmd/drover-provisioner", agentFile: "./agent",
@@ -44,7 +44,7 @@ func programs() map[string]string {
 	}
 }
 
-// images writes an archive and an SBOM for each platform, and an archive with the images of all platforms.
+// images writes an archive and an SBOM for each platform, and an archive with the images for all platforms.
 func (r release) images(ctx context.Context) error {
 	work, err := os.MkdirTemp("", "drover-images-")
 	if err != nil {
@@ -87,7 +87,7 @@ func (r release) images(ctx context.Context) error {
 	return r.writeIndex(filepath.Join(dir, "drover.tar"), built)
 }
 
-// imageOf makes the image of one platform.
+// imageOf builds the image for one platform.
 func (r release) imageOf(platform string, files map[string][]byte) (v1.Image, error) {
 	parsed, err := v1.ParsePlatform(platform)
 	if err != nil {
@@ -122,7 +122,7 @@ func (r release) imageOf(platform string, files map[string][]byte) (v1.Image, er
 	return mutate.ConfigFile(image, config)
 }
 
-// labels are the labels that the OCI image specification defines.
+// labels returns the image's labels, which the OCI image specification defines.
 func (r release) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	labels := map[string]string{
@@ -136,14 +136,14 @@ func (r release) labels() map[string]string {
 	return labels
 }
 
-// A file is a file in a layer.
+// file is a file in a layer.
 type file struct {
 	content []byte
 	mode    int64
 }
 
-// layerOf creates a layer from files and their parent folders. All belong to root, so the image's user cannot change
-// them.
+// layerOf creates a layer from files and their parent folders. Everything in the layer belongs to root, so the
+// image's user cannot change it.
 func layerOf(files map[string]file, created time.Time) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	out := tar.NewWriter(&buffer)
@@ -183,19 +183,19 @@ func writeFile(out *tar.Writer, name string, f file, created time.Time) error {
 	return err
 }
 
-// rootCertificates returns Mozilla's root certificates in the version that go.mod pins. It leaves out a root that
-// Mozilla trusts only with a constraint that a PEM file cannot express.
+// rootCertificates returns Mozilla's root certificates, in the version that is pinned in go.mod. It skips root
+// certificates that Mozilla trusts only with a constraint, because a PEM file cannot express constraints.
 func rootCertificates() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint == nil {
-			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes all
+			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer never fails
 		}
 	}
 	return out.Bytes()
 }
 
-// reference returns the full name of the image, as container runtimes know it.
+// reference returns the full name of the image, in the form that container runtimes use.
 func (r release) reference() (string, error) {
 	reference, err := name.ParseReference(r.image)
 	if err != nil {

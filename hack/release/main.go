@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command release builds all files of a Drover release, from the sources alone and without a container engine.
+// Command release builds all files of a Drover release from sources alone, without a container engine.
 package main
 
 import (
@@ -34,7 +34,7 @@ Variables:
   SOURCE_DATE_EPOCH  time of all that is made, in seconds (default: the time of the commit)
 `
 
-// oldestKubernetes is the oldest version that hub and members can have: docs/versions.md.
+// oldestKubernetes is the oldest version that the hub and members may run. See docs/versions.md.
 const oldestKubernetes = "1.30.0"
 
 func main() {
@@ -62,7 +62,6 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// build runs one command.
 func (r release) build(ctx context.Context, command string) error {
 	switch command {
 	case "images":
@@ -81,21 +80,21 @@ func (r release) build(ctx context.Context, command string) error {
 	return fmt.Errorf("unknown command %q\n%s", command, usage)
 }
 
-// A release holds the settings of a build: the sources, the version and the folder for the results.
+// release contains the settings of a build.
 type release struct {
-	// root is the folder of the sources, and dist the folder for the results.
+	// root is the source folder, and dist is the folder for the results.
 	root, dist string
 	version    string
-	// revision is the commit, "" where there is no repository.
+	// revision is the commit, or "" if there is no repository.
 	revision string
-	// image is the name that the image has in its archive.
+	// image is the name of the image in its archive.
 	image     string
 	platforms []string
-	// created is the timestamp of every file, so the same sources produce the same bytes.
+	// created is the timestamp of all files. It is fixed so that the same sources produce the same bytes.
 	created time.Time
 }
 
-// newRelease reads the settings from variables.
+// newRelease reads the settings from environment variables.
 func newRelease(ctx context.Context, getenv func(string) string) (release, error) {
 	root, err := sources()
 	if err != nil {
@@ -116,7 +115,7 @@ func newRelease(ctx context.Context, getenv func(string) string) (release, error
 	return r, nil
 }
 
-// sources returns the root of the repository, in which or below which a program runs.
+// sources returns the root of the repository that contains the working directory.
 func sources() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -139,7 +138,7 @@ func or(value, otherwise string) string {
 	return value
 }
 
-// git returns the output of a git command, or "" if there is no repository.
+// git returns the output of a git command. It returns "" if there is no repository.
 func git(ctx context.Context, dir string, args ...string) string {
 	command := exec.CommandContext(ctx, "git", args...)
 	command.Dir = dir
@@ -150,5 +149,5 @@ func git(ctx context.Context, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// say prints progress.
+// say prints a progress message.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "release: "+format+"\n", args...) }

@@ -20,15 +20,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// pluginPlatforms are the platforms that the kubectl plugin is built for.
+// pluginPlatforms returns the platforms for which the kubectl plugin is built.
 func pluginPlatforms() []string {
 	return []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64"}
 }
 
-// downloads is the URL of a release's files once the release has been published.
+// downloads is the base URL of the files of published releases.
 const downloads = "https://github.com/drover-dev/drover/releases/download/"
 
-// plugins writes an archive of the plugin for each platform, and the manifest with which krew installs it.
+// plugins writes an archive of the plugin for each platform, and the manifest that krew uses to install the plugin.
 func (r release) plugins(ctx context.Context) error {
 	dir := filepath.Join(r.dist, "plugin")
 	work, err := os.MkdirTemp("", "drover-plugin-")
@@ -77,7 +77,8 @@ func extension(platform string) string {
 	return ""
 }
 
-// archiveName returns the name of a platform's archive: Windows unpacks zip by itself, the others tar.gz.
+// archiveName returns the name of a platform's archive. Windows can unpack zip without other tools, and the other
+// platforms can unpack tar.gz.
 func (r release) archiveName(platform string) string {
 	kind := ".tar.gz"
 	if extension(platform) != "" {
@@ -86,7 +87,7 @@ func (r release) archiveName(platform string) string {
 	return "kubectl-drover_" + r.version + "_" + strings.ReplaceAll(platform, "/", "_") + kind
 }
 
-// archive packs files, with the time of the release.
+// archive packs files into an archive. The files have the time of the release.
 func (r release) archive(platform string, files map[string]file) ([]byte, error) {
 	if extension(platform) != "" {
 		return r.zipped(files)
@@ -125,7 +126,8 @@ func (r release) zipped(files map[string]file) ([]byte, error) {
 	return buffer.Bytes(), nil
 }
 
-// krew makes the manifest of the plugin: https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest.
+// krew returns the krew manifest of the plugin. Its format is documented at
+// https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest.
 func (r release) krew(archives map[string][]byte) ([]byte, error) {
 	var platforms []any
 	for _, platform := range pluginPlatforms() {

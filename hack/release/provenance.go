@@ -16,9 +16,9 @@ const (
 	provenanceFile = "provenance.json"
 )
 
-// provenance writes which files were built, from which commit, and with which settings, as a statement of in-toto with
-// SLSA's predicate. It is not signed: the machine that publishes a release signs it. It has no time or machine, so that
-// two builds give the same bytes.
+// provenance writes an in-toto statement with SLSA's predicate. It records which files were built, from which commit,
+// and with which settings. It is not signed, because the machine that publishes a release signs it. It contains no
+// time and no machine name, so that two builds produce the same bytes.
 func (r release) provenance() error {
 	sums, err := sumsOf(r.dist, checksumsFile, provenanceFile)
 	if err != nil {

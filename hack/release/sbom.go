@@ -18,10 +18,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// rootsModule is where the root certificates of the image come from.
+// rootsModule is the module that contains the image's root certificates.
 const rootsModule = "golang.org/x/crypto/x509roots/fallback"
 
-// writeSBOM writes the SBOM of an image: its programs, and the modules that the Go linker recorded in each.
+// writeSBOM writes the SBOM of an image. It lists the image's binaries and the modules that the Go linker recorded in
+// each of them.
 func (r release) writeSBOM(output string, image v1.Image, files map[string][]byte) error {
 	digest, err := image.Digest()
 	if err != nil {

@@ -13,15 +13,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// An opening is a place in a manifest where the chart inserts a value. It consists of the mark in the manifest and the
-// template that replaces it. A template of whole lines replaces the line of its mark.
+// opening is a place in a manifest where the chart inserts a value. The template replaces the mark in the manifest. A
+// template that consists of whole lines replaces the whole line that contains the mark.
 type opening struct {
 	mark, template string
-	// before and after are put around the whole.
+	// before and after are added around the whole manifest.
 	before, after string
 }
 
-// open turns a manifest into a template. It quotes text that Helm would read as an expression, and fills each opening.
+// open turns a manifest into a template. It escapes text that Helm would interpret as an expression, and then fills
+// in the openings.
 func open(manifest []byte, opens []opening) []byte {
 	text := strings.ReplaceAll(string(manifest), "{{", `{{ "{{" }}`)
 	text = strings.ReplaceAll(text, manifestNamespace, "{{ .Release.Namespace }}")
@@ -49,7 +50,7 @@ func open(manifest []byte, opens []opening) []byte {
 
 func quote(s string) string { return strconv.Quote(s) }
 
-// block is a template of whole lines for an optional field of a mapping that is indented by some spaces.
+// block returns a template of whole lines for an optional field. indent is the indentation of the field in spaces.
 func block(field, value string, indent int) string {
 	spaces := strings.Repeat(" ", indent)
 	return fmt.Sprintf("%s{{- with .Values.%s }}\n%s%s:\n%s  {{- toYaml . | nindent %d }}\n%s{{- end }}\n", spaces, value, spaces, field, spaces, indent+2, spaces)
@@ -115,7 +116,7 @@ func serviceOpenings(o object) []opening {
 	}
 }
 
-// managerOf returns the container of the manager.
+// managerOf returns the manager's container.
 func managerOf(o object) (map[string]any, error) {
 	containers, _ := at(o, "spec", "template", "spec", "containers").([]any)
 	for _, c := range containers {
@@ -126,7 +127,7 @@ func managerOf(o object) (map[string]any, error) {
 	return nil, errors.New("the Deployment has no container manager")
 }
 
-// values makes values.yaml, whose defaults come from the manifests.
+// values generates values.yaml with the defaults from the manifests.
 func (r release) values(all []object) ([]byte, error) {
 	var out bytes.Buffer
 	repository, tag := r.image, ""
@@ -158,7 +159,7 @@ func (r release) values(all []object) ([]byte, error) {
 			if err := yaml.Unmarshal([]byte(o.text("data", "config.yaml")), &config); err != nil {
 				return nil, err
 			}
-			delete(config, "namespace") // the release sets it
+			delete(config, "namespace") // Helm sets the namespace
 			at(config, "server").(map[string]any)["urls"] = []any{}
 			add("The configuration. docs/operations/configuration.md describes all keys. Set server.urls to the addresses at which agents and users reach the hub.", "config", config)
 		}

@@ -24,23 +24,25 @@ import (
 )
 
 // agentGrace is terminationGracePeriodSeconds of the agent's Deployment. It limits how long the agent may take to end
-// while its link is stalled.
+// while its connection is stalled.
 const agentGrace = 130 * time.Second
 
 // Agent is an agent that runs as a process, for a member without nodes.
 type Agent struct {
-	// Process that runs.
+	// Process is the running process.
 	Process *lab.Process
-	// Address of its health endpoints. Log is the file that it logs to. Socket is for "drover-agent loglevel".
+	// Address is the address of the health endpoints. Log is the path of the log file. Socket is the path of the
+	// socket for "drover-agent loglevel".
 	Address, Log, Socket string
 
 	command lab.Command
 }
 
-// InstallAgent applies a manifest in a member and prepares the agent that its Deployment describes. Start starts it.
+// InstallAgent applies a manifest in a member and prepares the agent that its Deployment describes. Start starts the
+// agent.
 //
-// All agents of one member plane share the manifest's objects, as replicas do. If namespace differs from the
-// manifest's, the agent has Secrets of its own and can belong to another Cluster.
+// All agents in one member's control plane share the objects of the manifest, like replicas. If namespace differs
+// from the manifest's namespace, the agent has its own Secrets and can belong to another Cluster.
 func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, namespace string) (*Agent, error) {
 	manifest = moved(manifest, namespace)
 	if err := ApplyManifest(ctx, member, manifest, namespace); err != nil {
@@ -48,7 +50,7 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	}
 	account := protocol.AgentName
 	if namespace != protocol.AgentNamespace {
-		account = namespace // the manifest uses the same word for its names and its namespace
+		account = namespace // in the manifest, the names and the namespace are the same word
 	}
 	env, err := DeploymentEnv(manifest)
 	if err != nil {
@@ -57,8 +59,9 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	return prepareAgent(ctx, member, env, name, namespace, account)
 }
 
-// UpdatedAgent prepares the agent of the Deployment that is now in a member, as the kubelet does after an agent has
-// changed its own Deployment. It is the agent of the member's current Programs. Start starts it.
+// UpdatedAgent prepares an agent according to the Deployment that is now in a member. A kubelet would do the same
+// after an agent has changed its own Deployment. The agent is built from the member's current Programs. Start starts
+// the agent.
 func UpdatedAgent(ctx context.Context, member *Plane, name string) (*Agent, error) {
 	deployment := &appsv1.Deployment{}
 	key := types.NamespacedName{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}
@@ -87,14 +90,14 @@ func prepareAgent(ctx context.Context, member *Plane, env []string, name, namesp
 	return a, nil
 }
 
-// ApplyManifest applies the manifest of an agent, as a user does to have a running agent join again. namespace is as
-// for InstallAgent.
+// ApplyManifest applies an agent's manifest, as a user does to make a running agent join again. The argument
+// namespace is used as in InstallAgent.
 func ApplyManifest(ctx context.Context, member *Plane, manifest []byte, namespace string) error {
 	_, err := member.Kubectl(ctx, moved(manifest, namespace), "apply", "--server-side", "--force-conflicts", "-f", "-")
 	return err
 }
 
-// moved returns a manifest for another namespace, with all names changed accordingly.
+// moved returns a manifest for another namespace, in which all names are changed accordingly.
 func moved(manifest []byte, namespace string) []byte {
 	for _, field := range []string{"namespace: ", "name: ", "serviceAccountName: "} {
 		manifest = bytes.ReplaceAll(manifest, []byte(field+protocol.AgentNamespace+"\n"), []byte(field+namespace+"\n"))
@@ -102,10 +105,10 @@ func moved(manifest []byte, namespace string) []byte {
 	return manifest
 }
 
-// AsNodeAgent turns the agent into a node agent. It takes effect with the next Start.
+// AsNodeAgent turns the agent into a node agent. This takes effect at the next Start.
 func (a *Agent) AsNodeAgent() { a.command.Args = append([]string{"node"}, a.command.Args...) }
 
-// Start starts the agent, or restarts it after it ended. moreEnv is added for this start only.
+// Start starts the agent, or restarts it after it has ended. moreEnv is added only for this start.
 func (a *Agent) Start(moreEnv ...string) error {
 	command := a.command
 	command.Env = append(append([]string{}, command.Env...), moreEnv...)
@@ -117,7 +120,7 @@ func (a *Agent) Start(moreEnv ...string) error {
 	return nil
 }
 
-// DeploymentEnv returns the environment of the first container in the Deployment of a manifest.
+// DeploymentEnv returns the environment of the first container of the Deployment in a manifest.
 func DeploymentEnv(manifest []byte) ([]string, error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
 	for {
@@ -145,8 +148,8 @@ func containerEnv(pod corev1.PodTemplateSpec) []string {
 	return env
 }
 
-// InstallBeside prepares the process that the agent deploys beside an API server. It follows the DaemonSet, but listens
-// on another address. Start starts it.
+// InstallBeside prepares the process that the agent deploys next to an API server. The process is configured as in
+// the DaemonSet, but listens on another address. Start starts it.
 func InstallBeside(ctx context.Context, member *Plane, set *appsv1.DaemonSet, name, address string) (*Agent, error) {
 	pod := set.Spec.Template.Spec
 	kubeconfig, err := member.accountKubeconfig(ctx, set.Namespace, pod.ServiceAccountName, filepath.Join(member.dir, name+".kubeconfig"))

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package framework runs Drover on control planes of package lab: the manager's replicas and the agents are processes
-// with the rights that they have in a cluster.
+// Package framework runs Drover on control planes of package lab. The manager's replicas and the agents are processes
+// with the same rights as in a cluster.
 package framework
 
 import (
@@ -30,22 +30,22 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// Programs are the binaries of one build, and the folder of the sources.
+// Programs contains the binaries of one build, and the source folder.
 type Programs struct {
-	// PlaneEnv are variables for the programs of control planes. PlaneAssets are these programs, or nil to use
-	// lab.Binaries.
+	// PlaneEnv contains environment variables for the programs of control planes. PlaneAssets contains these
+	// programs. If it is nil, lab.Binaries provides them.
 	PlaneEnv    []string
 	PlaneAssets lab.Assets
-	// APIServerArgs are more flags of the API servers of control planes.
+	// APIServerArgs are additional flags for the API servers of control planes.
 	APIServerArgs  []string
 	Root           string
 	Manager, Agent string
-	// Provisioner is built when a test starts one.
+	// Provisioner is built when a test starts a provisioner.
 	Provisioner string
 	Kubectl     string
 }
 
-// Sources returns the root folder of this module. The program must run in it or below it.
+// Sources returns the root folder of this module. The working directory must be in this folder or below it.
 func Sources() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -63,7 +63,7 @@ func Sources() (string, error) {
 	}
 }
 
-// Build builds manager and agent of the sources at root into dir, and finds kubectl.
+// Build builds the manager and the agent from the sources at root into dir, and finds kubectl.
 func Build(ctx context.Context, root, dir string) (Programs, error) {
 	assets, err := lab.Binaries(ctx, os.Stderr)
 	if err != nil {
@@ -92,12 +92,12 @@ type Plane struct {
 	dir      string
 }
 
-// StartPlane starts a control plane with a controller manager. It keeps its files in dir.
+// StartPlane starts a control plane with a controller manager. Its files are stored in dir.
 func StartPlane(ctx context.Context, programs Programs, name, dir string, users ...lab.User) (*Plane, error) {
 	plane, err := lab.Start(ctx, lab.Options{
 		Name: name, Dir: filepath.Join(dir, name), ControllerManager: true, Users: users, Progress: os.Stderr,
 		Assets: programs.PlaneAssets, ExtraEnv: programs.PlaneEnv,
-		// The leases of nodes are not renewed here.
+		// No kubelet renews the leases of nodes here.
 		ExtraArgs: map[string][]string{lab.ControllerManager: {"--node-monitor-grace-period=24h"}, lab.APIServer: programs.APIServerArgs},
 	})
 	if err != nil {
@@ -117,11 +117,11 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 	return p, plane.WriteKubeconfig(p.adminKubeconfig())
 }
 
-// Use selects the Programs of managers and agents that start from now on, to replace one version with another. Programs
-// that run go on.
+// Use selects the Programs for managers and agents that start from now on, to replace one version with another.
+// Running programs are not affected.
 func (p *Plane) Use(programs Programs) { p.programs = programs }
 
-// Kill ends the plane at once. An API server with open watches needs some seconds to end gracefully.
+// Kill ends the plane immediately. An API server with open watches would take seconds to end gracefully.
 func (p *Plane) Kill() error {
 	var errs []error
 	for _, program := range []string{lab.ControllerManager, lab.APIServer, lab.Etcd} {
@@ -150,7 +150,7 @@ func Kubectl(ctx context.Context, programs Programs, kubeconfig string, stdin []
 	return out.String(), nil
 }
 
-// accountKubeconfig writes a kubeconfig of a ServiceAccount and returns its path.
+// accountKubeconfig writes a kubeconfig for a ServiceAccount and returns its path.
 func (p *Plane) accountKubeconfig(ctx context.Context, namespace, account, file string) (string, error) {
 	token, err := p.accountToken(ctx, namespace, account)
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *Plane) accountKubeconfig(ctx context.Context, namespace, account, file 
 	return file, WriteKubeconfig(file, p.URL(), p.CA(), token)
 }
 
-// accountToken returns a token of a ServiceAccount for a day.
+// accountToken returns a token for a ServiceAccount that is valid for a day.
 func (p *Plane) accountToken(ctx context.Context, namespace, account string) (string, error) {
 	day := int64(24 * time.Hour / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}
@@ -170,7 +170,7 @@ func (p *Plane) accountToken(ctx context.Context, namespace, account string) (st
 	return request.Status.Token, nil
 }
 
-// WriteKubeconfig writes a kubeconfig for one server and one token, readable for its owner only.
+// WriteKubeconfig writes a kubeconfig for one server and one token to a file that only its owner can read.
 func WriteKubeconfig(file, server string, ca []byte, token string) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["drover"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
@@ -182,8 +182,8 @@ func WriteKubeconfig(file, server string, ca []byte, token string) error {
 
 const loopback = "127.0.0.1"
 
-// Await calls check until it returns nil: every 20 ms at first, then less often, since each is a request to an API
-// server. When ctx ends, it returns the last error of check.
+// Await calls check until check returns nil. It starts with an interval of 20 ms and then calls check less often,
+// because each call is a request to an API server. When ctx ends, it returns the last error from check.
 func Await(ctx context.Context, check func(context.Context) error) error {
 	const first, most = 20 * time.Millisecond, 100 * time.Millisecond
 	for pause := first; ; pause = min(most, pause*5/4) {

@@ -22,38 +22,39 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// The manager's namespace and ServiceAccount, as in config/.
+// The manager's namespace and ServiceAccount, as defined in config/.
 const (
 	managerNamespace = "drover-system"
 	managerAccount   = "drover-manager"
 )
 
-// Hub is a control plane with Drover on it, and its managers as processes.
+// Hub is a control plane on which Drover is installed. Its managers run as processes.
 type Hub struct {
 	*Plane
 	// Manager is the running process of the first manager.
 	Manager *lab.Process
-	// Replicas are all managers. Balancer is in front of them if there are several.
+	// Replicas are all managers. Balancer distributes connections among them if there are several.
 	Replicas []*Replica
 	Balancer *balancer.Balancer
 	// Provisioner is nil if the hub has none.
 	Provisioner *Provisioner
-	// Address of the only manager or of the balancer. URL uses it.
+	// Address is the address of the only manager or of the balancer. It is part of URL.
 	Address string
-	// Announced are the base URLs that the managers send to agents after their next start. If it is empty, they send only
-	// URL.
+	// Announced contains the base URLs that the managers announce to agents after their next start. If it is empty,
+	// they announce only URL.
 	Announced []string
 
 	layout Layout
 }
 
-// InstallHub applies what "make deploy" applies, except the Deployment, and starts one manager as its ServiceAccount.
+// InstallHub applies the same objects as "make deploy", except the Deployment, and starts one manager with the rights
+// of its ServiceAccount.
 func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
 	return InstallReplicas(ctx, plane, Layout{Replicas: 1})
 }
 
-// InstallReplicas is InstallHub for managers in any layout. After an error, StopManagers of the returned Hub ends the
-// processes that run.
+// InstallReplicas is like InstallHub, but supports any layout of managers. If it fails, StopManagers of the returned
+// Hub ends the processes that are running.
 func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
 	for _, args := range [][]string{
 		{"apply", "--server-side", "-f", "config/manager/namespace.yaml"},
@@ -70,7 +71,7 @@ func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, er
 	return StartReplicas(ctx, plane, layout)
 }
 
-// StartReplicas is InstallReplicas for a control plane on which Drover's objects are already installed.
+// StartReplicas is like InstallReplicas, but for a control plane in which Drover's objects are already installed.
 func StartReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
 	h := &Hub{Plane: plane, Announced: layout.URLs, Provisioner: layout.Provisioner, layout: layout}
 	if err := h.layOut(ctx); err != nil {
@@ -78,7 +79,8 @@ func StartReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, erro
 	}
 	started := make(chan error, len(h.Replicas))
 	for _, replica := range h.Replicas {
-		go func() { started <- replica.Start(ctx) }() // all at once: each waits for the others before it is ready
+		// Start all of them at the same time, because each one waits for the others before it becomes ready.
+		go func() { started <- replica.Start(ctx) }()
 	}
 	var errs []error
 	for range h.Replicas {
@@ -102,12 +104,12 @@ func StartReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, erro
 // URL returns the hub's base URL.
 func (h *Hub) URL() string { return "https://" + h.Address }
 
-// StartManager starts or restarts the first manager and returns when its port is ready.
+// StartManager starts or restarts the first manager. It returns when the manager's port is ready.
 func (h *Hub) StartManager(ctx context.Context, moreURLs ...string) error {
 	return h.Replicas[0].Start(ctx, moreURLs...)
 }
 
-// StopManagers ends the balancer and kills all managers, and the provisioner.
+// StopManagers ends the balancer, and kills all managers and the provisioner.
 func (h *Hub) StopManagers() error {
 	var errs []error
 	if h.Provisioner != nil && h.Provisioner.Process != nil {
@@ -133,7 +135,7 @@ func (h *Hub) Bundle(ctx context.Context) ([]byte, error) {
 	return secret.Data["ca.crt"], nil
 }
 
-// CreateCluster creates a Cluster and returns the manifest that the manager makes for it.
+// CreateCluster creates a Cluster and returns the agent's manifest that the manager creates for it.
 func (h *Hub) CreateCluster(ctx context.Context, name types.NamespacedName) ([]byte, error) {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	if err := h.Client.Create(ctx, cluster); err != nil {
@@ -142,7 +144,7 @@ func (h *Hub) CreateCluster(ctx context.Context, name types.NamespacedName) ([]b
 	return h.Manifest(ctx, name, cluster.UID)
 }
 
-// Manifest waits for the agent's manifest for one Cluster object.
+// Manifest waits for the agent's manifest for one Cluster object, and returns it.
 func (h *Hub) Manifest(ctx context.Context, name types.NamespacedName, uid types.UID) ([]byte, error) {
 	secret := &corev1.Secret{}
 	err := Await(ctx, func(ctx context.Context) error {
@@ -159,7 +161,7 @@ func (h *Hub) Manifest(ctx context.Context, name types.NamespacedName, uid types
 	return secret.Data[registration.KeyManifest], err
 }
 
-// AwaitCluster watches a Cluster until it is as wanted, and returns it.
+// AwaitCluster watches a Cluster until wanted returns true, and returns the Cluster.
 func (h *Hub) AwaitCluster(ctx context.Context, name types.NamespacedName, wanted func(*v1.Cluster) bool) (*v1.Cluster, error) {
 	for {
 		watch, err := h.Client.Watch(ctx, &v1.ClusterList{}, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})
@@ -181,12 +183,13 @@ func (h *Hub) AwaitCluster(ctx context.Context, name types.NamespacedName, wante
 	}
 }
 
-// Ready reports whether the Cluster is Ready, for AwaitCluster.
+// Ready reports whether the Cluster is Ready. It is for use with AwaitCluster.
 func Ready(c *v1.Cluster) bool {
 	return meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionReady)
 }
 
-// NotReady returns, for AwaitCluster, a check that the Cluster is not Ready for a reason.
+// NotReady returns a function that reports whether a Cluster is not Ready for the given reason. It is for use with
+// AwaitCluster.
 func NotReady(reason string) func(*v1.Cluster) bool {
 	return func(c *v1.Cluster) bool {
 		condition := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady)
@@ -194,7 +197,7 @@ func NotReady(reason string) func(*v1.Cluster) bool {
 	}
 }
 
-// AwaitGone waits until an object does not exist.
+// AwaitGone waits until an object no longer exists.
 func (p *Plane) AwaitGone(ctx context.Context, object client.Object) error {
 	return Await(ctx, func(ctx context.Context) error {
 		switch err := p.Client.Get(ctx, client.ObjectKeyFromObject(object), object); {
@@ -207,7 +210,7 @@ func (p *Plane) AwaitGone(ctx context.Context, object client.Object) error {
 	})
 }
 
-// ProxyKubeconfig writes a kubeconfig for a member through the hub, for the bearer of a token, and returns its path.
+// ProxyKubeconfig writes a kubeconfig with a token for access to a member through the hub, and returns its path.
 func (h *Hub) ProxyKubeconfig(ctx context.Context, name types.NamespacedName, token, file string) (string, error) {
 	bundle, err := h.Bundle(ctx)
 	if err != nil {

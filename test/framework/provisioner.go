@@ -23,13 +23,13 @@ import (
 
 const provisionerAccount = "drover-provisioner"
 
-// Provisioner has the provisioner of a hub.
+// Provisioner is the provisioner of a hub.
 type Provisioner struct {
-	// Folders of config/ that are applied for it.
+	// Folders are the folders of config/ that are applied for the provisioner.
 	Folders []string
 	// Configure, if set, changes the configuration at each start.
 	Configure func(*config.Config)
-	// Process that runs, or ran last.
+	// Process is the process that is running or ran last.
 	Process *lab.Process
 
 	hub        *Hub
@@ -37,11 +37,11 @@ type Provisioner struct {
 	kubeconfig string
 }
 
-// building guards the builds of the provisioner, which most tests do not need.
+// building serializes builds of the provisioner. Most tests do not need a provisioner.
 var building sync.Mutex
 
-// install applies the objects that the provisioner needs. The plane has no node on which the Deployment's pod could
-// run.
+// install applies the objects that the provisioner needs. The Deployment's pod cannot run, because the plane has no
+// nodes.
 func (p *Provisioner) install(ctx context.Context) error {
 	for _, folder := range p.Folders {
 		if _, err := p.hub.Kubectl(ctx, nil, "apply", "--server-side", "-k", folder); err != nil {
@@ -60,7 +60,7 @@ func (p *Provisioner) install(ctx context.Context) error {
 	return err
 }
 
-// Bind lets the provisioner work in a namespace, with the command of docs/operations/install.md.
+// Bind grants the provisioner its rights in a namespace, with the command from docs/operations/install.md.
 func (p *Provisioner) Bind(ctx context.Context, namespace string) error {
 	_, err := p.hub.Kubectl(ctx, nil, "create", "rolebinding", "drover-provisioner", "--namespace="+namespace,
 		"--clusterrole=drover-provisioner-workspace", "--serviceaccount="+managerNamespace+":"+provisionerAccount)
@@ -118,7 +118,7 @@ func (p *Provisioner) configure() (string, error) {
 	return file, os.WriteFile(file, content, 0o600)
 }
 
-// buildProvisioner builds the provisioner unless it is built.
+// buildProvisioner builds the provisioner, unless it has already been built.
 func (p Programs) buildProvisioner(ctx context.Context) error {
 	building.Lock()
 	defer building.Unlock()

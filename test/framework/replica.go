@@ -29,49 +29,53 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// managerGrace is the longest terminationGracePeriodSeconds of the manager's Deployment.
+// managerGrace is the maximum terminationGracePeriodSeconds of the manager's Deployment.
 const managerGrace = 10 * time.Minute
 
-// Parties of a Layout other than the managers. A manager has the name of its Replica.
+// Names for Layout.Link of all parties except managers. A manager has the name of its Replica.
 const (
 	PartyBalancer  = "balancer"
 	PartyAPIServer = "api"
 )
 
-// Layout describes the managers of a hub and how they reach one another.
+// Layout describes the managers of a hub and how they reach each other.
 type Layout struct {
-	// Replicas is the number of managers. If there are several, a balancer is in front of them.
+	// Replicas is the number of managers. If there are several, a balancer is started in front of them.
 	Replicas int
-	// Host is the loopback address that the managers listen on. Default: 127.0.0.1.
+	// Host is the loopback address that the managers listen on. It defaults to 127.0.0.1.
 	Host string
-	// URLs are Announced from the first start. If empty, the URL of the balancer or of the only manager is used.
+	// URLs is the value of Announced from the first start. If it is empty, the managers announce the URL of the
+	// balancer or of the only manager.
 	URLs []string
-	// Address of the first manager, for example when it takes over the address of another hub. Empty selects a free one.
+	// Address is the address of the first manager, for example if the manager takes over the address of another hub.
+	// If it is empty, a free address is used.
 	Address string
-	// Configure, if set, changes the configuration of a manager at each of its starts.
+	// Configure, if set, changes a manager's configuration at each start of the manager.
 	Configure func(*config.Config)
-	// Provisioner, if set, runs beside the managers.
+	// Provisioner, if set, runs in addition to the managers.
 	Provisioner *Provisioner
-	// Link, if set, returns the address at which one party reaches another, so that a test can put a relay in between.
+	// Link, if set, returns the address at which one party reaches another, so that a test can put a relay between
+	// them.
 	Link func(from, to, address string) (string, error)
 }
 
 // Replica is one manager.
 type Replica struct {
-	// Name is "manager-0" and so on, or "manager" if there is only one.
+	// Name is "manager-0" and so on, or "manager" if there is only one manager.
 	Name string
-	// Address is for agents and users, Peers for the other managers, and Metrics for scrapers.
+	// Address is the address for agents and users. Peers is the address for the other managers, and Metrics is the
+	// address for scrapers.
 	Address, Peers, Metrics string
-	// Process that runs, or ran last.
+	// Process is the process that is running or ran last.
 	Process *lab.Process
 
 	hub        *Hub
-	others     []string // where it reaches the peers' ports of the others
-	backend    string   // where the balancer reaches it
+	others     []string // addresses at which it reaches the peer ports of the other managers
+	backend    string   // the address at which the balancer reaches it
 	kubeconfig string
 }
 
-// layOut finds addresses for all managers and starts the balancer.
+// layOut selects addresses for all managers and starts the balancer.
 func (h *Hub) layOut(ctx context.Context) error {
 	if h.layout.Link == nil {
 		h.layout.Link = func(_, _, address string) (string, error) { return address, nil }
@@ -103,7 +107,7 @@ func (h *Hub) layOut(ctx context.Context) error {
 	return h.startBalancer(ctx)
 }
 
-// connect gives each manager its addresses of the API server and of the other managers.
+// connect gives each manager the addresses of the API server and of the other managers.
 func (h *Hub) connect(ctx context.Context) error {
 	token, err := h.accountToken(ctx, managerNamespace, managerAccount)
 	if err != nil {
@@ -166,7 +170,7 @@ func (h *Hub) AwaitBalanced(ctx context.Context) error {
 	return nil
 }
 
-// Start starts or restarts the manager and returns when its port is ready.
+// Start starts or restarts the manager. It returns when the manager's port is ready.
 func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
 	configFile, err := r.configure(moreURLs)
 	if err != nil {
@@ -190,8 +194,8 @@ func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
 	return process.WaitReady(ctx, func(ctx context.Context) error { return r.hub.readyAt(ctx, r.Address) })
 }
 
-// lostLease reports whether a manager ended because the machine was too busy to renew its Lease. In a cluster the
-// kubelet then restarts the container. If a manager ends for any other reason, the test has to fail.
+// lostLease reports whether a manager ended because the machine was too busy to renew its Lease. In a cluster, the
+// kubelet restarts the container in this case. If a manager ends for any other reason, the test must fail.
 func lostLease(log string) bool { return strings.HasSuffix(log, "the Lease could not be renewed") }
 
 // configure writes the configuration file and returns its path.
@@ -209,7 +213,7 @@ func (r *Replica) configure(moreURLs []string) (string, error) {
 		Server: config.Server{Listen: r.Address, URLs: slices.Concat(urls, moreURLs)},
 	}
 	if len(r.others) == 0 {
-		settings.Drain.Delay = &metav1.Duration{} // no balancer in front has to notice
+		settings.Drain.Delay = &metav1.Duration{} // there is no balancer that has to notice the shutdown
 	} else {
 		settings.Peers = config.Peers{Listen: r.Peers, Addresses: r.others}
 	}
@@ -224,7 +228,7 @@ func (r *Replica) configure(moreURLs []string) (string, error) {
 	return file, os.WriteFile(file, content, 0o600)
 }
 
-// managerEnv returns our environment with the variables that the manager's Deployment adds.
+// managerEnv returns the environment of this process with the variables that the manager's Deployment adds.
 func (h *Hub) managerEnv() ([]string, error) {
 	manifest, err := os.ReadFile(filepath.Join(h.programs.Root, "config", "manager", "deployment.yaml"))
 	if err != nil {
@@ -234,7 +238,7 @@ func (h *Hub) managerEnv() ([]string, error) {
 	return append(os.Environ(), env...), err
 }
 
-// readyAt returns why the manager at an address does not serve, or nil.
+// readyAt returns nil if the manager at an address is ready. Otherwise, it returns the reason.
 func (h *Hub) readyAt(ctx context.Context, address string) error {
 	roots, err := h.roots(ctx)
 	if err != nil {
@@ -255,7 +259,7 @@ func (h *Hub) roots(ctx context.Context) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// balancerCheck is like readyAt, but reads the hub's CA only when it has to. A balancer must not depend on the hub's
+// balancerCheck is like readyAt, but reads the hub's CA only when necessary. A balancer must not depend on the hub's
 // API server.
 func (h *Hub) balancerCheck() balancer.Check {
 	var mu sync.Mutex // guards known
@@ -281,7 +285,7 @@ func (h *Hub) balancerCheck() balancer.Check {
 	}
 }
 
-// readyz requests a manager's readiness.
+// readyz queries a manager's /readyz endpoint.
 func readyz(ctx context.Context, address string, roots *x509.CertPool) error {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/readyz", nil)
@@ -291,7 +295,7 @@ func readyz(ctx context.Context, address string, roots *x509.CertPool) error {
 	return expectOK(transport, request)
 }
 
-// AwaitServed waits until a replica serves a member to the bearer of a token.
+// AwaitServed waits until a replica serves requests for a member with the given token.
 func (h *Hub) AwaitServed(ctx context.Context, replica *Replica, cluster types.NamespacedName, token string) error {
 	roots, err := h.roots(ctx)
 	if err != nil {

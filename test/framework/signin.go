@@ -20,13 +20,13 @@ import (
 	"strings"
 )
 
-// Visitor opens pages of the hub, as the browser of a user does.
+// Visitor opens pages of the hub like a user's browser.
 type Visitor struct {
 	hub     string
 	browser *http.Client
 }
 
-// NewVisitor returns a visitor of the hub at a URL, who connects to an address of this machine.
+// NewVisitor returns a Visitor for the hub at a URL. The Visitor connects to an address on this machine.
 func NewVisitor(hub, address string, ca []byte) (*Visitor, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
@@ -54,7 +54,7 @@ func (v *Visitor) Open(ctx context.Context) error {
 
 var signInRequest = regexp.MustCompile(`name="request" value="([^"]+)"`)
 
-// Confirm opens the page for a code, and signs in there.
+// Confirm opens the page for a code, and signs in on that page.
 func (v *Visitor) Confirm(ctx context.Context, page, code, user, password string) error {
 	shown, err := v.get(ctx, page+"?"+url.Values{"user_code": {code}}.Encode())
 	if err != nil {
@@ -84,7 +84,7 @@ func (v *Visitor) get(ctx context.Context, address string) (string, error) {
 	return v.do(request)
 }
 
-// do returns the text of an answer. Any status but 200 is an error.
+// do returns the text of the response. Any status other than 200 is an error.
 func (v *Visitor) do(request *http.Request) (string, error) {
 	response, err := v.browser.Do(request)
 	if err != nil {
@@ -98,7 +98,7 @@ func (v *Visitor) do(request *http.Request) (string, error) {
 	return string(content), err
 }
 
-// LogIn runs the plugin's login by a code, which confirm types into the hub's page.
+// LogIn runs the plugin's login with a code. The function confirm enters the code on the hub's page.
 func LogIn(login *exec.Cmd, confirm func(page, code string) error) error {
 	says, err := login.StderrPipe()
 	if err != nil {
@@ -119,7 +119,7 @@ func LogIn(login *exec.Cmd, confirm func(page, code string) error) error {
 		err = confirm(page, code)
 	}
 	if err != nil {
-		_ = login.Process.Kill() // it would wait for the code
+		_ = login.Process.Kill() // otherwise, it would wait for the code
 	}
 	rest, _ := io.ReadAll(says)
 	if err = errors.Join(err, login.Wait()); err != nil {
@@ -130,7 +130,7 @@ func LogIn(login *exec.Cmd, confirm func(page, code string) error) error {
 
 var shown = regexp.MustCompile(`(https://\S+)\s+and enter the code\s+(\S+)\n`)
 
-// shownCode returns the page and the code that the plugin has shown, or nothing if it has not yet.
+// shownCode returns the page and the code that the plugin has printed. Both are empty if it has not printed them yet.
 func shownCode(said string) (page, code string) {
 	if found := shown.FindStringSubmatch(said); found != nil {
 		return found[1], found[2]

@@ -20,7 +20,8 @@ var (
 	isPassing = regexp.MustCompile(`resource="(leases|subjectaccessreviews|tokenreviews)"`)
 )
 
-// Writes returns the number of writes that the API server has served since its start, without leases and reviews.
+// Writes returns the number of writes that the API server has served since it started. Writes of leases and reviews
+// do not count.
 func (p *Plane) Writes(ctx context.Context) (float64, error) {
 	text, err := p.metrics(ctx)
 	if err != nil {

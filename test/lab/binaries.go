@@ -20,10 +20,11 @@ const (
 	envNoDownload = "DROVER_LAB_NO_DOWNLOAD"
 )
 
-// Assets maps the name of a program to the path of its binary.
+// Assets maps the names of programs to the paths of their binaries.
 type Assets map[string]string
 
-// EnvtestDir returns the one folder that holds etcd, kube-apiserver and kubectl, fit for KUBEBUILDER_ASSETS.
+// EnvtestDir returns the folder that contains etcd, kube-apiserver and kubectl, for use as KUBEBUILDER_ASSETS. It
+// returns an error if they are not in the same folder.
 func (a Assets) EnvtestDir() (string, error) {
 	var dir string
 	for _, name := range envtestPrograms() {
@@ -42,16 +43,18 @@ func (a Assets) EnvtestDir() (string, error) {
 
 func envtestPrograms() []string { return []string{Etcd, APIServer, Kubectl} }
 
-// DefaultPrograms are the programs of a control plane without nodes, and kubectl.
+// DefaultPrograms returns the programs of a control plane without nodes, and kubectl.
 func DefaultPrograms() []string { return []string{Etcd, APIServer, ControllerManager, Kubectl} }
 
-// Binaries returns the paths of the named programs (none: DefaultPrograms), and fetches or builds the missing ones.
+// Binaries returns the paths of the named programs, and downloads or builds the missing ones. If no names are given,
+// it returns DefaultPrograms.
 //
-// A program is taken from the folder KUBEBUILDER_ASSETS if that holds it, then from the user's cache, then from
-// setup-envtest where it can download (tried once; never with DROVER_LAB_NO_DOWNLOAD=1), else it is built from Go
-// modules. That takes about 15 minutes on two cores, once per version; progress receives reports of it. Concurrent
-// calls, also by other processes, wait for one another. A call that was interrupted or killed leaves no half-made
-// binary.
+// Binaries looks for a program in the folder KUBEBUILDER_ASSETS, and then in the user's cache. Next, it tries once to
+// download the program with setup-envtest, unless DROVER_LAB_NO_DOWNLOAD=1 is set. Otherwise, it builds the program
+// from Go modules, which takes about 15 minutes on two cores, once per version. It reports its progress to progress.
+//
+// Concurrent calls wait for each other, even if they come from different processes. A call that is interrupted or
+// killed never leaves an incomplete binary behind.
 func Binaries(ctx context.Context, progress io.Writer, names ...string) (Assets, error) {
 	if len(names) == 0 {
 		names = DefaultPrograms()
@@ -81,8 +84,9 @@ func Binaries(ctx context.Context, progress io.Writer, names ...string) (Assets,
 	return found, nil
 }
 
-// OldestBinaries is Binaries for DefaultPrograms, with a control plane of the oldest Kubernetes that Drover supports
-// (docs/versions.md) and the newest kubectl. It does not read KUBEBUILDER_ASSETS, which has one version.
+// OldestBinaries is like Binaries for DefaultPrograms, but with a control plane of the oldest Kubernetes version that
+// Drover supports (docs/versions.md) and the newest kubectl. It ignores KUBEBUILDER_ASSETS, which contains only one
+// version.
 func OldestBinaries(ctx context.Context, progress io.Writer) (Assets, error) {
 	c, err := oldestCatalog()
 	if err != nil {
@@ -95,8 +99,8 @@ func OldestBinaries(ctx context.Context, progress io.Writer) (Assets, error) {
 	return s.ensure(ctx, newReporter(progress), DefaultPrograms())
 }
 
-// fromAssetsFolder looks for names in dir and returns the names that it does not find. An empty dir has no programs. A
-// dir that does not exist is an error, since the variable was set on purpose.
+// fromAssetsFolder looks for programs in dir, and also returns the names that it did not find. An empty dir contains
+// no programs. A dir that does not exist is an error, because the variable was set on purpose.
 func fromAssetsFolder(dir string, names []string) (Assets, []string, error) {
 	if dir == "" {
 		return Assets{}, names, nil
@@ -112,7 +116,7 @@ func fromAssetsFolder(dir string, names []string) (Assets, []string, error) {
 	return found, rest, nil
 }
 
-// lookIn finds executables by name in a folder and returns the names it lacks.
+// lookIn looks for executables in a folder, and also returns the names that it did not find.
 func lookIn(dir string, names []string) (Assets, []string) {
 	found := Assets{}
 	var rest []string
@@ -127,12 +131,12 @@ func lookIn(dir string, names []string) (Assets, []string) {
 	return found, rest
 }
 
-// A store is the folder of one stamp in the user's cache, and the ways to fill it.
+// store is a folder in the user's cache for the programs of one catalog, together with the ways to fill it.
 type store struct {
 	dir     string
 	catalog catalog
 	goTool  string
-	// download fetches the envtest programs and returns their folder. It is nil if it must not be tried.
+	// download downloads the envtest programs and returns their folder. It is nil if downloads are disabled.
 	download func(ctx context.Context, into string) (string, error)
 }
 
@@ -153,7 +157,8 @@ func newStore(c catalog) (*store, error) {
 	return s, nil
 }
 
-// ensure returns the paths of names, which must be in the catalog, and fetches or builds the missing programs.
+// ensure returns the paths of the named programs, which must be in the catalog. It downloads or builds the missing
+// programs.
 func (s *store) ensure(ctx context.Context, out *reporter, names []string) (Assets, error) {
 	for _, name := range names {
 		if _, ok := s.catalog[name]; !ok {
@@ -173,7 +178,7 @@ func (s *store) ensure(ctx context.Context, out *reporter, names []string) (Asse
 	defer lock.release()
 
 	s.removeLeftovers()
-	_, rest := s.find(names) // another process may have made them while we waited
+	_, rest := s.find(names) // another process may have built them in the meantime
 	if s.canDownload(rest) && s.tryDownload(ctx, out) {
 		_, rest = s.find(names)
 	}
@@ -187,8 +192,8 @@ func (s *store) ensure(ctx context.Context, out *reporter, names []string) (Asse
 	return found, nil
 }
 
-// find looks for names among the built programs. If not all envtest programs were built, it takes them all from the
-// download, since they must come from one folder to fit each other.
+// find looks for the named programs among the built ones. If any envtest program has not been built, find takes all
+// envtest programs from the download, because they must come from the same folder to match each other.
 func (s *store) find(names []string) (Assets, []string) {
 	found, rest := lookIn(s.dir, names)
 	if !slices.ContainsFunc(rest, isEnvtestProgram) {
@@ -219,16 +224,16 @@ func isEnvtestProgram(name string) bool { return slices.Contains(envtestPrograms
 
 func (s *store) downloadNote() string { return filepath.Join(s.dir, "envtest-folder") }
 
-// removeLeftovers deletes the files that killed builds left behind. The caller holds the lock, so no build is writing
-// them.
+// removeLeftovers deletes files that killed builds have left behind. The caller must hold the lock, so that no build
+// is writing them.
 func (s *store) removeLeftovers() {
-	leftovers, _ := fs.Glob(os.DirFS(s.dir), ".tmp-*") // the path of the folder is no pattern
+	leftovers, _ := fs.Glob(os.DirFS(s.dir), ".tmp-*") // the path of the folder must not be part of the pattern
 	for _, name := range leftovers {
-		_ = os.Remove(filepath.Join(s.dir, name)) // a leftover only costs disk space
+		_ = os.Remove(filepath.Join(s.dir, name)) // a remaining file only uses disk space
 	}
 }
 
-// buildAll builds the programs one after the other: the go command uses all cores by itself.
+// buildAll builds the programs one after another, because the go command already uses all cores.
 func (s *store) buildAll(ctx context.Context, out *reporter, names []string) error {
 	if len(names) == 0 {
 		return nil

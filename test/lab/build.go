@@ -14,17 +14,18 @@ import (
 	"strings"
 )
 
-// outputLimit is the number of bytes that are shown from the end of a failed command's output, where the cause is.
+// outputLimit is the maximum number of bytes that are shown from the output of a failed command. They are taken from
+// the end, which contains the cause.
 const outputLimit = 16 << 10
 
-// testSuffix ends the names of programs that are the tests of a package.
+// testSuffix is the suffix of programs that consist of a package's tests.
 const testSuffix = ".test"
 
 const buildHint = "the build needs a Go module proxy (see `go env GOPROXY`), about 4 GB of disk and 3 GB of memory; " +
 	"what is built already is kept, so run it again, or point " + envAssets + " at ready-made binaries"
 
-// build makes one program. It builds under another name and renames the result, so that the final name always belongs
-// to a complete binary.
+// build builds one program. It first builds the program under a temporary name and then renames it, so that a binary
+// with the final name is always complete.
 func (s *store) build(ctx context.Context, p program) error {
 	src, err := s.writeModule(p.module)
 	if err != nil {
@@ -54,7 +55,7 @@ func (s *store) build(ctx context.Context, p program) error {
 	return nil
 }
 
-// writeModule writes the go.mod and go.sum to build with.
+// writeModule writes the go.mod and go.sum files for a build.
 func (s *store) writeModule(m module) (string, error) {
 	dir := filepath.Join(s.dir, "src", m.name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -68,8 +69,8 @@ func (s *store) writeModule(m module) (string, error) {
 	return dir, nil
 }
 
-// commit gives a written file its final name durably. After a power cut, the name has the complete file or does not
-// exist.
+// commit durably renames a complete file to its final name. After a power failure, the file either has its complete
+// content or does not exist.
 func commit(tmp, final string) error {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err
@@ -91,7 +92,7 @@ func syncPath(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// A tail keeps the last bytes written to it.
+// tail keeps the last bytes that were written to it.
 type tail struct{ buf []byte }
 
 func (t *tail) Write(p []byte) (int, error) {

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Names of the programs that Binaries knows. Envtest wants the first, second and fourth.
+// Names of the programs that Binaries can provide. envtest needs the first, second and fourth of them.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -25,34 +25,34 @@ const (
 	KubeProxy         = "kube-proxy"
 )
 
-// moduleFiles are complete go.mod and go.sum files. They are stored under other names, because a folder with a go.mod
-// of its own cannot be embedded.
+// moduleFiles contains go.mod and go.sum files. They are stored under other names, because a folder that contains a
+// go.mod file cannot be embedded.
 //
 //go:embed modules
 var moduleFiles embed.FS
 
-// A module is a go.mod with its go.sum, from which programs are built with the same flags.
+// module is a go.mod file with its go.sum file. All programs of a module are built with the same flags.
 type module struct {
 	name    string
 	version string
 	mod     []byte
 	sum     []byte
 	ldflags string
-	// tags are build tags, "" for none.
+	// tags are the build tags, or "" for none.
 	tags string
 }
 
-// A program is one main package and the module that pins it.
+// program is a main package together with the module that pins its version.
 type program struct {
 	name   string
 	pkg    string
 	module module
 }
 
-// A catalog lists what can be built.
+// catalog contains the programs that can be built, by name.
 type catalog map[string]program
 
-// newCatalog reads the embedded modules. It returns an error only if they are damaged.
+// newCatalog reads the embedded modules. It returns an error only if they are malformed.
 func newCatalog() (catalog, error) {
 	etcd, err := readModule("etcd", "go.etcd.io/etcd/server/v3")
 	if err != nil {
@@ -72,8 +72,8 @@ func newCatalog() (catalog, error) {
 	return c, nil
 }
 
-// oldestCatalog is newCatalog with a control plane of the oldest Kubernetes that Drover supports. kubectl stays the
-// newest.
+// oldestCatalog is like newCatalog, but with a control plane of the oldest Kubernetes version that Drover supports.
+// It contains the newest kubectl.
 func oldestCatalog() (catalog, error) {
 	c, err := newCatalog()
 	if err != nil {
@@ -84,7 +84,7 @@ func oldestCatalog() (catalog, error) {
 		return nil, err
 	}
 	oldest.ldflags = kubernetesLDFlags(oldest.version)
-	oldest.tags = "providerless" // The SDKs of cloud providers take as long to compile as all the rest.
+	oldest.tags = "providerless" // without this tag, the SDKs of cloud providers double the compile time
 	return catalog{
 		Etcd: c[Etcd], Kubectl: c[Kubectl],
 		APIServer:         {APIServer, c[APIServer].pkg, oldest},
@@ -108,7 +108,8 @@ func readModule(name, mainModule string) (module, error) {
 	return module{name: name, version: version, mod: mod, sum: sum}, nil
 }
 
-// requiredVersion finds the version of path in the text of a go.mod, or "".
+// requiredVersion returns the version of the module path in the text of a go.mod file, or "" if the file does not
+// require it.
 func requiredVersion(mod, path string) string {
 	for line := range strings.Lines(mod) {
 		fields := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "require "))
@@ -119,7 +120,8 @@ func requiredVersion(mod, path string) string {
 	return ""
 }
 
-// kubernetesLDFlags names the version in the binaries; without it a server calls itself v0.0.0-master.
+// kubernetesLDFlags returns linker flags that set the version in the binaries. Without them, a server reports the
+// version v0.0.0-master.
 func kubernetesLDFlags(version string) string {
 	const pkg = "k8s.io/component-base/version."
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -130,7 +132,7 @@ func kubernetesLDFlags(version string) string {
 	return flags + " -X " + pkg + "gitTreeState=clean"
 }
 
-// parts lists everything that influences a binary. Empty tags are left out.
+// parts returns everything that influences the module's binaries. It omits empty tags.
 func (m module) parts() [][]byte {
 	parts := [][]byte{[]byte(m.name), []byte(m.ldflags), m.mod, m.sum}
 	if m.tags != "" {
@@ -139,8 +141,8 @@ func (m module) parts() [][]byte {
 	return parts
 }
 
-// stamp returns the name of the folder for the programs built from c. It has the versions for people, and a hash of
-// everything that influences a binary.
+// stamp returns the name of the folder for programs that are built from c. It contains the versions in readable form,
+// and a hash of everything that influences the binaries.
 func (c catalog) stamp(goos, goarch string) string {
 	modules := map[string]module{}
 	for _, p := range c {

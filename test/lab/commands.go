@@ -20,15 +20,15 @@ const (
 	serviceRange = "10.0.0.0/24"
 	serviceIP    = "10.0.0.1"
 
-	// frontProxy is the user that the API server authenticates as to aggregated APIs.
+	// frontProxy is the user as which the API server authenticates to aggregated APIs.
 	frontProxy = "front-proxy"
 )
 
-// authorities: etcd has a separate one, so that no certificate of the cluster is valid for the database.
+// authorities are the certificate authorities of a plane. etcd has its own, so that no certificate of the cluster is
+// valid for the database.
 type authorities struct{ cluster, etcd *authority }
 
-// openPKI creates the certificates that the programs need. It keeps the authorities and the ServiceAccount key across
-// restarts.
+// openPKI creates the certificates that the programs need. It keeps existing authorities and the ServiceAccount key.
 func openPKI(dir string, nodes *NodeSupport) (authorities, error) {
 	cluster, err := openAuthority(dir, "ca")
 	if err != nil {
@@ -62,8 +62,8 @@ func openPKI(dir string, nodes *NodeSupport) (authorities, error) {
 	)
 }
 
-// issueFrontProxy makes the certificate with which the API server proves itself to aggregated APIs, of an authority of
-// its own.
+// issueFrontProxy issues the certificate with which the API server authenticates to aggregated APIs. The certificate
+// has its own authority.
 func issueFrontProxy(dir string) error {
 	front, err := openAuthority(dir, frontProxy+"-ca")
 	if err != nil {
@@ -80,7 +80,7 @@ func issueTo(dir, name string, ca *authority, id identity) error {
 	return pair.write(dir, name)
 }
 
-// credential is a client certificate for a kubeconfig.
+// credential returns a client certificate for use in a kubeconfig.
 func (a *authority) credential(id identity) (*clientcmdapi.AuthInfo, error) {
 	pair, err := a.issue(id)
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *authority) credential(id identity) (*clientcmdapi.AuthInfo, error) {
 
 func (p *ControlPlane) pkiFile(name string) string { return filepath.Join(p.options.Dir, "pki", name) }
 
-// command describes how to run one of the plane's programs.
+// command returns the Command for one of the plane's programs.
 func (p *ControlPlane) command(program string) (Command, error) {
 	var args []string
 	var err error
@@ -126,7 +126,7 @@ func (p *ControlPlane) command(program string) (Command, error) {
 	}, nil
 }
 
-// cleanEnvironment leaves out variables that would configure the programs.
+// cleanEnvironment removes variables that would configure the programs.
 func cleanEnvironment(environ []string) []string {
 	kept := make([]string, 0, len(environ))
 	for _, entry := range environ {
@@ -144,7 +144,7 @@ func (p *ControlPlane) etcdArgs() []string {
 		"--data-dir=" + filepath.Join(p.options.Dir, "etcd"),
 		"--listen-client-urls=" + client,
 		"--advertise-client-urls=" + client,
-		// A lone member has no peers, but etcd insists on listening for them.
+		// A single member has no peers, but etcd always listens for peers.
 		"--listen-peer-urls=" + loopbackURL(0),
 		"--peer-client-cert-auth",
 		"--peer-trusted-ca-file=" + p.pkiFile("etcd-ca.crt"),
@@ -154,7 +154,7 @@ func (p *ControlPlane) etcdArgs() []string {
 		"--trusted-ca-file=" + p.pkiFile("etcd-ca.crt"),
 		"--cert-file=" + p.pkiFile("etcd.crt"),
 		"--key-file=" + p.pkiFile("etcd.key"),
-		"--socket-reuse-port", // the port is leased, see portLease
+		"--socket-reuse-port", // the port is leased; see portLease
 		"--unsafe-no-fsync=" + strconv.FormatBool(!p.options.Durable),
 		"--log-level=warn",
 	}
@@ -167,8 +167,8 @@ func (p *ControlPlane) apiServerArgs() ([]string, error) {
 		"--bind-address=" + loopback,
 		"--advertise-address=" + loopback,
 		"--secure-port=" + strconv.Itoa(p.ports.api.port),
-		"--permit-port-sharing", // the port is leased, see portLease
-		// The reconciler refuses loopback addresses and would try again for ever.
+		"--permit-port-sharing", // the port is leased; see portLease
+		// The default reconciler rejects loopback addresses and would retry forever.
 		"--endpoint-reconciler-type=none",
 		"--etcd-servers=" + loopbackURL(p.ports.etcd.port),
 		"--etcd-cafile=" + p.pkiFile("etcd-ca.crt"),
@@ -210,9 +210,9 @@ func (p *ControlPlane) controllerManagerArgs() ([]string, error) {
 	}
 	return []string{
 		"--kubeconfig=" + path,
-		"--secure-port=0", // it serves nothing that the lab needs
+		"--secure-port=0", // the lab needs nothing from this port
 		"--leader-elect=false",
-		// By default it takes 5 s to make its 40 ServiceAccounts, 20 requests a second.
+		// With the default of 20 requests per second, it takes 5 s to create the 40 ServiceAccounts.
 		"--kube-api-qps=500",
 		"--kube-api-burst=1000",
 		"--use-service-account-credentials",
@@ -221,7 +221,7 @@ func (p *ControlPlane) controllerManagerArgs() ([]string, error) {
 		"--cluster-signing-cert-file=" + p.pkiFile("ca.crt"),
 		"--cluster-signing-key-file=" + p.pkiFile("ca.key"),
 		"--service-cluster-ip-range=" + serviceRange,
-		// By default it creates a folder below /usr if it has the permission.
+		// By default, it creates a folder below /usr if it has permission to do so.
 		"--flex-volume-plugin-dir=" + filepath.Join(p.options.Dir, "flexvolume"),
 		"--profiling=false",
 	}, nil
@@ -235,8 +235,8 @@ func (p *ControlPlane) schedulerArgs() ([]string, error) {
 	return []string{"--kubeconfig=" + path, "--secure-port=0", "--leader-elect=false", "--profiling=false"}, nil
 }
 
-// componentKubeconfig writes the kubeconfig of one of the plane's programs and returns its path. Its user is the one in
-// Kubernetes' default role bindings.
+// componentKubeconfig writes the kubeconfig of one of the plane's programs and returns the file's path. Its user is
+// the user in Kubernetes' default role bindings.
 func (p *ControlPlane) componentKubeconfig(program string) (string, error) {
 	user := "system:" + program
 	credential, err := p.pki.cluster.credential(identity{user: user})

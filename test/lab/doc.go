@@ -3,8 +3,9 @@
 
 // Package lab runs real Kubernetes control planes on one machine.
 //
-// The programs (etcd, kube-apiserver, kube-controller-manager, kubectl, …) are taken from KUBEBUILDER_ASSETS, from the
-// user's cache, from setup-envtest or, where nothing can be downloaded, are built from Go modules; see Binaries.
-// Start starts a control plane from them, on loopback only, attached to the caller (it dies with it) or detached
-// (it lives on until StopDetached). Process runs any other program in the same way, such as Drover's own.
+// Binaries provides the programs, such as etcd, kube-apiserver and kube-controller-manager. It takes them from
+// KUBEBUILDER_ASSETS, the user's cache or setup-envtest, or builds them from Go modules if nothing can be downloaded.
+// Start starts a control plane that listens only on loopback. An attached control plane ends with its caller. A
+// detached one runs until StopDetached is called. Process runs any other program in the same way, for example
+// Drover's own.
 package lab

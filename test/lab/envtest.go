@@ -18,7 +18,8 @@ import (
 
 const (
 	envtestTool = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1"
-	// envtestIndex lists the programs that can be downloaded. The tool reads it first (remote.DefaultIndexURL).
+	// envtestIndex is the list of programs that can be downloaded. setup-envtest reads it first
+	// (remote.DefaultIndexURL).
 	envtestIndex = "https://raw.githubusercontent.com/kubernetes-sigs/controller-tools/HEAD/envtest-releases.yaml"
 
 	envtestReachTimeout   = 2 * time.Second
@@ -26,18 +27,19 @@ const (
 	envtestProbeTimeout   = 15 * time.Second
 	envtestFetchTimeout   = 10 * time.Minute
 
-	// refusalAge is the time until a failed download is tried again, so that the many test binaries of one run try once.
+	// refusalAge is how long to wait before a failed download is tried again, so that the many test binaries of a
+	// test run try only once.
 	refusalAge = 15 * time.Minute
 )
 
-// An envtestDownload fetches the envtest programs with setup-envtest.
+// envtestDownload downloads the envtest programs with setup-envtest.
 type envtestDownload struct {
 	goTool  string
-	version string // such as "1.36.x"
+	version string // for example "1.36.x"
 	index   string
 }
 
-// minorOf turns v1.36.3 into 1.36.x: envtest binaries are not published for each patch.
+// minorOf turns v1.36.3 into 1.36.x, because envtest binaries are not published for every patch version.
 func minorOf(version string) string {
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	if len(parts) < 2 {
@@ -46,8 +48,9 @@ func minorOf(version string) string {
 	return parts[0] + "." + parts[1] + ".x"
 }
 
-// fetch compiles the tool, reads the index with a short timeout, and then downloads with a longer one. Before that, it
-// asks for the index, because compiling the tool takes seconds and a machine without a network does not need it.
+// fetch first checks that the index can be read, because compiling setup-envtest takes seconds and is useless on a
+// machine without network access. It then compiles setup-envtest, reads the index with a short timeout, and downloads
+// the programs with a longer timeout.
 func (d envtestDownload) fetch(ctx context.Context, into string) (string, error) {
 	if err := answers(ctx, d.index); err != nil {
 		return "", err
@@ -65,7 +68,7 @@ func (d envtestDownload) fetch(ctx context.Context, into string) (string, error)
 	return strings.TrimSpace(path), nil
 }
 
-// answers returns an error if a URL cannot be read, or does not answer soon.
+// answers returns an error if a URL cannot be read within envtestReachTimeout.
 func answers(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, envtestReachTimeout)
 	defer cancel()
@@ -98,7 +101,8 @@ func (d envtestDownload) run(ctx context.Context, timeout time.Duration, args ..
 	return string(output), nil
 }
 
-// canDownload reports whether a download has one of names and has not failed lately.
+// canDownload reports whether at least one of the named programs can be downloaded and no download has failed
+// recently.
 func (s *store) canDownload(names []string) bool {
 	if s.download == nil || !slices.ContainsFunc(names, isEnvtestProgram) {
 		return false
@@ -107,11 +111,12 @@ func (s *store) canDownload(names []string) bool {
 	return err != nil || time.Since(info.ModTime()) > refusalAge
 }
 
-// tryDownload reports whether the envtest programs are there now. If not, they can be built, so it only reports why.
+// tryDownload tries to download the envtest programs, and reports whether they are available now. A failure is only
+// reported to out, because the programs can still be built.
 func (s *store) tryDownload(ctx context.Context, out *reporter) bool {
 	into := filepath.Join(s.dir, "envtest")
 	err := out.during("downloading etcd, kube-apiserver and kubectl with setup-envtest", func() error {
-		// Without its note, the folder may hold an incomplete download.
+		// The folder may contain an incomplete download, because it has no note that the download is complete.
 		if err := os.RemoveAll(into); err != nil {
 			return err
 		}
@@ -136,7 +141,7 @@ func (s *store) tryDownload(ctx context.Context, out *reporter) bool {
 
 func (s *store) refusalNote() string { return filepath.Join(s.dir, "envtest-refused") }
 
-// writeFileAtomic replaces a file in one step.
+// writeFileAtomic replaces a file atomically.
 func writeFileAtomic(path string, content []byte, mode os.FileMode) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".tmp-"+filepath.Base(path)+"-*")
 	if err != nil {

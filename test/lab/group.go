@@ -11,21 +11,23 @@ import (
 	"time"
 )
 
-// groupCommand prepares a command in a process group of its own, which is interrupted as a whole when ctx ends and
-// killed if it has not ended soon after.
+// groupCommand prepares a command that runs in its own process group. When ctx ends, the whole group is interrupted.
+// If the group has not ended soon after that, it is killed.
 func groupCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr)
-	// SIGINT, since the go command removes its work folder then.
+	// The go command removes its work folder on SIGINT.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
 
-// runGroup runs a command made by groupCommand and returns the end of its output. Nothing of the group is left after.
+// runGroup runs a command from groupCommand and returns the end of its output. No process of the group remains
+// afterward.
 func runGroup(cmd *exec.Cmd) ([]byte, error) {
-	// The kernel ties the parent-death signal to the thread that forked, so that thread must last as long.
+	// The kernel ties the parent-death signal to the thread that forked, so this thread must exist until the command
+	// has ended.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	output := &tail{}
@@ -35,7 +37,7 @@ func runGroup(cmd *exec.Cmd) ([]byte, error) {
 	}
 	err := cmd.Wait()
 	if err != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // stragglers, if any
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // kill the remaining processes, if any
 	}
 	return output.buf, err
 }

@@ -12,7 +12,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// kubeconfig has one context, named after the plane, for user with the given credential.
+// kubeconfig returns a kubeconfig for a user with the given credential. It has a single context, which is named after
+// the plane.
 func (p *ControlPlane) kubeconfig(user string, credential *clientcmdapi.AuthInfo) ([]byte, error) {
 	userName := p.options.Name + "-" + user
 	config := clientcmdapi.NewConfig()
@@ -29,10 +30,11 @@ func (p *ControlPlane) kubeconfig(user string, credential *clientcmdapi.AuthInfo
 	return content, nil
 }
 
-// Kubeconfig is for the administrator, a member of system:masters, with all credentials embedded.
+// Kubeconfig returns the kubeconfig of the administrator, who is a member of system:masters. All credentials are
+// embedded.
 func (p *ControlPlane) Kubeconfig() []byte { return append([]byte(nil), p.admin...) }
 
-// WriteKubeconfig writes the administrator's kubeconfig to a file that only its owner may read.
+// WriteKubeconfig writes the administrator's kubeconfig to a file that only its owner can read.
 func (p *ControlPlane) WriteKubeconfig(path string) error {
 	path, err := filepath.Abs(path)
 	if err == nil {
@@ -44,7 +46,7 @@ func (p *ControlPlane) WriteKubeconfig(path string) error {
 	return nil
 }
 
-// UserKubeconfig is for one of Options.Users.
+// UserKubeconfig returns the kubeconfig of one of Options.Users.
 func (p *ControlPlane) UserKubeconfig(name string) ([]byte, error) {
 	for _, user := range p.options.Users {
 		if user.Name == name {
@@ -54,7 +56,7 @@ func (p *ControlPlane) UserKubeconfig(name string) ([]byte, error) {
 	return nil, fmt.Errorf("write kubeconfig of %s: there is no user %q: name it in Options.Users", p.options.Name, name)
 }
 
-// RESTConfig is for the administrator, without a client-side limit of the request rate. The caller owns the copy.
+// RESTConfig returns the administrator's configuration, without a client-side rate limit. The caller may modify it.
 func (p *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(p.rest) }
 
 func restConfig(kubeconfig []byte) (*rest.Config, error) {

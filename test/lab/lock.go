@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// A fileLock is an exclusive lock between processes. The kernel drops it when its holder dies.
+// fileLock is an exclusive lock between processes. The kernel releases the lock when the process that holds it ends.
 type fileLock struct{ file *os.File }
 
-// acquire takes the lock at path. While another process has it, it reports the process that it waits for.
+// acquire acquires the lock at path. While another process holds the lock, acquire reports which process it is
+// waiting for.
 func acquire(ctx context.Context, path string, out *reporter) (*fileLock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -31,7 +32,7 @@ func acquire(ctx context.Context, path string, out *reporter) (*fileLock, error)
 	return lock.orClose(out.during(what, func() error { return lock.wait(ctx) }))
 }
 
-// wait polls, because a blocking flock could not be interrupted when ctx ends.
+// wait polls the lock, because a blocking flock could not be interrupted when ctx ends.
 func (l *fileLock) wait(ctx context.Context) error {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -47,7 +48,8 @@ func (l *fileLock) wait(ctx context.Context) error {
 	}
 }
 
-// try takes the lock if it is free and writes our pid into it, for processes that will wait.
+// try acquires the lock if it is free, and writes this process's pid into the file for processes that wait for the
+// lock.
 func (l *fileLock) try() (bool, error) {
 	err := syscall.Flock(int(l.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR) {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// egressConfiguration makes the API server reach nodes, pods and services through a proxy.
+// egressConfiguration makes the API server connect to nodes, pods and services through a proxy.
 const egressConfiguration = `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
@@ -21,7 +21,7 @@ egressSelections:
         udsName: %s
 `
 
-// nodeArgs are the flags of an API server that real nodes join.
+// nodeArgs returns the flags of an API server for real nodes.
 func (p *ControlPlane) nodeArgs() ([]string, error) {
 	nodes := p.options.Nodes
 	socket, err := json.Marshal(nodes.EgressSocket)
@@ -31,7 +31,7 @@ func (p *ControlPlane) nodeArgs() ([]string, error) {
 	egress := p.pkiFile("egress.yaml")
 	return []string{
 		"--advertise-address=" + nodes.Address,
-		// The address is not a loopback address, so that the Service "kubernetes" gets its endpoint.
+		// The advertised address is not a loopback address, so the Service "kubernetes" gets its endpoint.
 		"--endpoint-reconciler-type=lease",
 		"--egress-selector-config-file=" + egress,
 		"--enable-admission-plugins=NodeRestriction",
@@ -39,8 +39,8 @@ func (p *ControlPlane) nodeArgs() ([]string, error) {
 		"--kubelet-client-key=" + p.pkiFile("kubelet-client.key"),
 		"--kubelet-certificate-authority=" + p.pkiFile("ca.crt"),
 		"--kubelet-preferred-address-types=InternalIP",
-		// No route leads to the addresses of Services, so the API server calls webhooks and aggregated APIs at their pods'
-		// addresses.
+		// Service addresses are not routed, so the API server connects to webhooks and aggregated APIs at the
+		// addresses of their pods.
 		"--enable-aggregator-routing",
 		"--requestheader-client-ca-file=" + p.pkiFile(frontProxy+"-ca.crt"),
 		"--requestheader-allowed-names=" + frontProxy,
@@ -52,18 +52,19 @@ func (p *ControlPlane) nodeArgs() ([]string, error) {
 	}, writeFileAtomic(egress, fmt.Appendf(nil, egressConfiguration, socket), 0o600)
 }
 
-// A Subject is the subject of a certificate. With Hosts the certificate is valid for a server.
+// Subject is the subject of a certificate. If Hosts is set, the certificate is valid for a server.
 type Subject struct {
 	User   string
 	Groups []string
 	Hosts  []string
 }
 
-// A Certificate has a certificate signed by a plane's authority, its key and the authority's certificate, as PEM.
+// Certificate is a certificate that a plane's authority has signed, together with its key and the authority's
+// certificate. All of them are PEM.
 type Certificate struct{ Cert, Key, CA []byte }
 
-// IssueCertificate signs a certificate with the authority of the plane whose Options.Dir is dir, whether it runs or
-// not.
+// IssueCertificate signs a certificate with the authority of the plane whose Options.Dir is dir. The plane does not
+// have to be running.
 func IssueCertificate(dir string, subject Subject) (Certificate, error) {
 	ca, err := openAuthority(filepath.Join(dir, "pki"), "ca")
 	if err != nil {

@@ -15,55 +15,59 @@ import (
 	"strings"
 )
 
-// Options describe a control plane. The zero value is for a test: attached, in a temporary folder, without a
-// controller manager.
+// Options are the options of a control plane. The zero value is suitable for a test: the plane is attached, uses a
+// temporary folder, and has no controller manager.
 type Options struct {
-	// Name is the context in kubeconfigs and the first part of the names of log and pid files. Default "lab".
+	// Name is the name of the context in kubeconfigs and the prefix of log and pid files. It defaults to "lab".
 	Name string
-	// Dir keeps keys, ports and data; a plane started there again has the same. It holds secrets and is made readable
-	// for its owner only. Default: a temporary folder, which Stop removes.
+	// Dir is the folder for keys, ports and data. A plane that is started again in the same folder keeps them. Dir
+	// contains secrets, so only its owner gets access to it. It defaults to a temporary folder, which Stop removes.
 	Dir string
-	// LogDir and PIDDir receive <name>-<program>.log and .pid. Default: logs and pids in Dir.
+	// LogDir and PIDDir are the folders for the files <name>-<program>.log and .pid. They default to logs and pids in
+	// Dir.
 	LogDir, PIDDir string
-	// Assets are the programs. Default: what Binaries finds, with Progress.
+	// Assets are the programs. By default, Binaries provides them and reports to Progress.
 	Assets   Assets
 	Progress io.Writer
-	// ControllerManager runs kube-controller-manager too. Start then waits for the ServiceAccount default/default.
+	// ControllerManager adds kube-controller-manager to the plane. Start then waits for the ServiceAccount
+	// default/default.
 	ControllerManager bool
-	// Users can log in with a token.
+	// Users are users who can authenticate with a token.
 	Users []User
-	// ExtraArgs are added for a program, by its name; a flag given here wins over the lab's own.
+	// ExtraArgs are additional arguments for each program, by program name. They take precedence over the lab's own
+	// flags.
 	ExtraArgs map[string][]string
-	// ExtraEnv are variables such as GOGC=200 for all programs.
+	// ExtraEnv are additional environment variables for all programs, such as GOGC=200.
 	ExtraEnv []string
-	// Durable makes etcd sync its writes to disk. Not done by default: it costs most of the time of a write.
+	// Durable makes etcd sync its writes to disk. It is off by default, because syncing takes up most of the time of
+	// a write.
 	Durable bool
-	// Nodes makes a plane that real nodes join: it runs a scheduler and, whatever ControllerManager says, a controller
-	// manager.
+	// Nodes prepares the plane for real nodes. If it is set, the plane runs a scheduler, and it runs a controller
+	// manager even if ControllerManager is false.
 	Nodes *NodeSupport
-	// Detached lets the plane live on when the caller ends; StopDetached(PIDDir) ends it.
+	// Detached makes the plane continue when the caller ends. StopDetached(PIDDir) ends it.
 	Detached bool
 }
 
-// A NodeSupport says how a plane and its nodes reach each other. The nodes run in network namespaces of their own, and
-// the API server listens on loopback only.
+// NodeSupport describes how a plane and its nodes reach each other. The nodes run in their own network namespaces,
+// and the API server listens only on loopback.
 type NodeSupport struct {
-	// Address is where nodes and pods reach the API server, at the port of its URL.
+	// Address is the address at which nodes and pods reach the API server, on the port in its URL.
 	Address string
-	// EgressSocket is the path of a Unix socket that serves HTTP CONNECT. The API server reaches kubelets and webhooks
-	// through it.
+	// EgressSocket is the path of a Unix socket that serves HTTP CONNECT. The API server connects to kubelets and
+	// webhooks through it.
 	EgressSocket string
 }
 
-// A User logs in with a static token.
+// User is a user who authenticates with a static token.
 type User struct {
 	Name string
-	// Token is a secret of at least 16 characters; empty means a random one.
+	// Token is a secret of at least 16 characters. If it is empty, a random token is used.
 	Token  string
 	Groups []string
 }
 
-// complete sets the defaults and returns a function that removes what it created.
+// complete sets the defaults. It also returns a function that removes everything that complete has created.
 func (o Options) complete() (Options, func() error, error) {
 	undo := func() error { return nil }
 	if o.Name == "" {
@@ -99,7 +103,7 @@ func (o Options) complete() (Options, func() error, error) {
 	return o, undo, os.MkdirAll(filepath.Join(o.Dir, "pki"), 0o700)
 }
 
-// programs are the plane's programs in the order in which they start.
+// programs returns the plane's programs in the order in which they start.
 func (o Options) programs() []string {
 	if o.Nodes != nil {
 		return []string{Etcd, APIServer, ControllerManager, Scheduler}
@@ -129,13 +133,14 @@ func completeUsers(users []User) ([]User, error) {
 	return completed, nil
 }
 
-// tokenFile is the content of --token-auth-file: token, name, uid and, if there are any, groups.
+// tokenFile returns the content of --token-auth-file. Each line consists of token, name, uid and, if there are any,
+// groups.
 func tokenFile(users []User) ([]byte, error) {
 	var buf bytes.Buffer
 	out := csv.NewWriter(&buf)
 	for _, user := range users {
 		row := []string{user.Token, user.Name, "lab-" + user.Name}
-		if len(user.Groups) > 0 { // an empty field would be a group without a name
+		if len(user.Groups) > 0 { // an empty field would be a group with an empty name
 			row = append(row, strings.Join(user.Groups, ","))
 		}
 		if err := out.Write(row); err != nil {

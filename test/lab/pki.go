@@ -26,25 +26,26 @@ const (
 	certificateLife = 365 * 24 * time.Hour
 )
 
-// An authority signs the certificates of one control plane.
+// authority is the certificate authority of one control plane.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
-	// certPEM is what clients trust.
+	// certPEM is the certificate that clients trust.
 	certPEM []byte
 }
 
-// A keyPair is a certificate and its key, as PEM.
+// keyPair is a certificate with its key, both as PEM.
 type keyPair struct{ cert, key []byte }
 
-// An identity is the subject of a certificate; hosts make it fit for a server.
+// identity is the subject of a certificate. If hosts is set, the certificate is also valid for a server.
 type identity struct {
 	user   string
 	groups []string
 	hosts  []string
 }
 
-// openAuthority reads name.crt and name.key in dir or makes them, so that kubeconfigs survive a restart of the plane.
+// openAuthority reads name.crt and name.key from dir. It creates them if they do not exist. They are kept so that
+// kubeconfigs remain valid when the plane is restarted.
 func openAuthority(dir, name string) (*authority, error) {
 	certPath, keyPath := filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
 	key, err := openKey(keyPath)
@@ -70,7 +71,7 @@ func openAuthority(dir, name string) (*authority, error) {
 	return &authority{cert: cert, key: key, certPEM: certPEM}, nil
 }
 
-// openKey reads a private key or makes it.
+// openKey reads a private key from a file. It creates the key if the file does not exist.
 func openKey(path string) (crypto.Signer, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

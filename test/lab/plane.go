@@ -18,11 +18,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// startLimit is how long a plane may take, on a busy machine too; an idle one needs about 4 s.
+// startLimit is how long a plane may take to start, even on a busy machine. On an idle machine, it takes about 4 s.
 const startLimit = 3 * time.Minute
 
-// A ControlPlane is a running Kubernetes API with its database, reachable on 127.0.0.1. All methods may be called
-// concurrently.
+// ControlPlane is a running Kubernetes API server with its database. It is reachable only on 127.0.0.1. All methods
+// may be called concurrently.
 type ControlPlane struct {
 	options Options
 	pki     authorities
@@ -35,20 +35,23 @@ type ControlPlane struct {
 	running running
 }
 
-// ports are leased as long as the plane is attached, so that a restarted program finds its port free.
+// ports are the plane's ports. They are leased while the plane is attached, so that a program finds its port free
+// when it is restarted.
 type ports struct{ api, etcd *portLease }
 
-// running are the processes by program, in the order of their start.
+// running contains the processes by program name, and the order in which they were started.
 type running struct {
-	mu        sync.Mutex // protects the following
+	mu        sync.Mutex // guards the following fields
 	processes map[string]*Process
 	stopped   bool
 }
 
-// Start starts a control plane and returns when it serves: /readyz says ok and, with a controller manager, the
-// ServiceAccount default/default exists. ctx bounds the start only. After an error nothing is left running, and the
-// error holds the last lines of the log of the program that is to blame. The caller must Stop the plane; if an attached
-// caller dies before, the kernel ends the programs (on Linux), and the temporary folder stays.
+// Start starts a control plane. It returns when /readyz reports ok and, if there is a controller manager, the
+// ServiceAccount default/default exists. ctx limits only the start.
+//
+// If Start fails, no process is left running, and the error contains the last lines of the log of the program that
+// failed. The caller must call Stop. If the caller of an attached plane dies before that, the kernel ends the
+// programs (on Linux), but the temporary folder remains.
 func Start(ctx context.Context, options Options) (*ControlPlane, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not within %s", startLimit))
 	defer cancel()
@@ -79,7 +82,8 @@ func (p *ControlPlane) start(ctx context.Context) error {
 	return nil
 }
 
-// refuseIfRunning keeps a second plane out of a folder: both would share the data and, by SO_REUSEPORT, the ports.
+// refuseIfRunning returns an error if a plane is already running in the folder. Two planes would share the data and,
+// through SO_REUSEPORT, the ports.
 func (p *ControlPlane) refuseIfRunning() error {
 	names, err := Running(p.options.PIDDir)
 	if err != nil {
@@ -93,7 +97,7 @@ func (p *ControlPlane) refuseIfRunning() error {
 	return nil
 }
 
-// prepare finds the binaries and makes keys, ports and the administrator's credentials.
+// prepare finds the binaries, and creates the keys, the ports and the administrator's credentials.
 func (p *ControlPlane) prepare(ctx context.Context) error {
 	err := p.findAssets(ctx)
 	if err != nil {
@@ -127,7 +131,7 @@ func (p *ControlPlane) findAssets(ctx context.Context) error {
 	return nil
 }
 
-// leasePorts prefers the ports that the plane had before, so that its kubeconfigs stay valid.
+// leasePorts leases the ports that the plane used before, if possible, so that its kubeconfigs remain valid.
 func (p *ControlPlane) leasePorts() error {
 	path := filepath.Join(p.options.Dir, "ports.json")
 	var kept struct{ API, Etcd int }
@@ -151,7 +155,7 @@ func (p *ControlPlane) leasePorts() error {
 	return writeFileAtomic(path, content, 0o644)
 }
 
-// startProgram runs one program and waits until it is ready.
+// startProgram starts one program and waits until it is ready.
 func (p *ControlPlane) startProgram(ctx context.Context, program string) error {
 	command, err := p.command(program)
 	if err != nil {
@@ -169,7 +173,7 @@ func (p *ControlPlane) startProgram(ctx context.Context, program string) error {
 	return process.WaitReady(ctx, check)
 }
 
-// launch starts a process and notes it, unless the plane has been stopped meanwhile.
+// launch starts a process and records it, unless the plane has been stopped in the meantime.
 func (p *ControlPlane) launch(command Command, program string) (*Process, error) {
 	process, err := command.Start()
 	if err != nil {
@@ -181,7 +185,7 @@ func (p *ControlPlane) launch(command Command, program string) (*Process, error)
 		p.running.processes[program] = process
 	}
 	p.running.mu.Unlock()
-	if stopped { // its log has brought the folder back
+	if stopped { // the process's log has created the folder again
 		return nil, errors.Join(fmt.Errorf("start %s: the plane was stopped", command.Name), process.Kill(), p.cleanup())
 	}
 	return process, nil
@@ -193,7 +197,7 @@ func (p *ControlPlane) Name() string { return p.options.Name }
 // Dir returns the folder of the plane's state.
 func (p *ControlPlane) Dir() string { return p.options.Dir }
 
-// PIDDir returns the argument for StopDetached.
+// PIDDir returns the folder to pass to StopDetached.
 func (p *ControlPlane) PIDDir() string { return p.options.PIDDir }
 
 // URL returns the address of the API server, on 127.0.0.1.
@@ -202,8 +206,8 @@ func (p *ControlPlane) URL() string { return loopbackURL(p.ports.api.port) }
 // CA returns the certificate authority of the API server, as PEM.
 func (p *ControlPlane) CA() []byte { return append([]byte(nil), p.pki.cluster.certPEM...) }
 
-// Process returns the process of a program (Etcd, APIServer, ControllerManager), to pause, kill or measure it; nil if
-// the plane does not run it or was stopped.
+// Process returns the process of a program (Etcd, APIServer, ControllerManager), for example to pause, kill or
+// measure it. It returns nil if the plane does not run the program or has been stopped.
 func (p *ControlPlane) Process(program string) *Process {
 	p.running.mu.Lock()
 	defer p.running.mu.Unlock()
@@ -213,8 +217,8 @@ func (p *ControlPlane) Process(program string) *Process {
 	return p.running.processes[program]
 }
 
-// Restart stops a program of the plane, if it still runs, and starts it again on the same port with the same data. It
-// returns when it serves.
+// Restart stops a program of the plane if it is running, and starts it again on the same port with the same data. It
+// returns when the program is ready.
 func (p *ControlPlane) Restart(ctx context.Context, program string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not within %s", startLimit))
 	defer cancel()
@@ -231,8 +235,8 @@ func (p *ControlPlane) Restart(ctx context.Context, program string) error {
 	return nil
 }
 
-// Stop ends all programs, the last started first, and returns when they are gone. It removes a temporary Dir, but keeps
-// a Dir that the caller chose. Stopping again does nothing.
+// Stop ends all programs, in the reverse order of their start, and returns when they have ended. It removes a
+// temporary Dir, but keeps a Dir that the caller has set. Calling Stop again has no effect.
 func (p *ControlPlane) Stop() error {
 	p.running.mu.Lock()
 	again := p.running.stopped
@@ -249,7 +253,7 @@ func (p *ControlPlane) Stop() error {
 		if process == nil {
 			continue
 		}
-		// An API server with open watches rarely ends in time, so it is not an error that it was killed.
+		// An API server with open watches rarely ends in time, so killing it is not an error.
 		if err := process.Stop(context.Background()); !errors.Is(err, ErrForced) {
 			errs = append(errs, err)
 		}

@@ -12,18 +12,19 @@ import (
 	"syscall"
 )
 
-// soReusePort is SO_REUSEPORT of Linux, which package syscall does not have on every architecture.
+// soReusePort is SO_REUSEPORT on Linux. Package syscall does not define it for every architecture.
 const soReusePort = 15
 
-// A portLease keeps a TCP port of 127.0.0.1 for a server that we start: a socket that is bound but does not listen.
-// The kernel gives such a port to no other socket, while our servers, which set SO_REUSEPORT like the lease, may listen
-// on it, also again after a restart. If the socket were closed, another program could take the port before our server.
+// portLease reserves a TCP port on 127.0.0.1 for a server of the lab. It is a socket that is bound to the port but
+// does not listen. While the socket exists, the kernel does not assign the port to any other socket. The lab's
+// servers can listen on the port, even after a restart, because they set SO_REUSEPORT like the lease. If the socket
+// were closed, another program could take the port before the server does.
 type portLease struct {
 	port int
 	fd   int
 }
 
-// leasePort takes the preferred port if it is free, else any free one.
+// leasePort leases the preferred port if it is free, and any free port otherwise.
 func leasePort(preferred int) (*portLease, error) {
 	if preferred != 0 && portIsFree(preferred) {
 		if lease, err := bindPort(preferred); err == nil {
@@ -33,7 +34,8 @@ func leasePort(preferred int) (*portLease, error) {
 	return bindPort(0)
 }
 
-// portIsFree binds without SO_REUSEPORT, since two servers that both set it would silently share the port.
+// portIsFree binds to the port without SO_REUSEPORT, because two servers that both set SO_REUSEPORT would silently
+// share the port.
 func portIsFree(port int) bool {
 	l, err := net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port)))
 	if err != nil {
@@ -46,10 +48,10 @@ func bindPort(port int) (*portLease, error) {
 	return bind(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)), soReusePort)
 }
 
-// FreeAddress returns an address on a loopback host for a server that we start, also again. The server sets
-// SO_REUSEADDR, as Go's listeners and most other programs do. Until this process ends, a socket that is bound to the
-// address and does not listen keeps it: the kernel gives the port to no other socket of any process that leaves the
-// choice to it, neither to a server nor to a client.
+// FreeAddress returns a free address on a loopback host for a server that sets SO_REUSEADDR, as Go's listeners and
+// most other programs do. The address is reserved until this process ends, so the server can also be restarted. A
+// socket that is bound to the address but does not listen reserves it: the kernel never chooses the port for another
+// socket, whether of a server or of a client.
 func FreeAddress(host string) (string, error) {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
@@ -60,18 +62,18 @@ func FreeAddress(host string) (string, error) {
 		return "", err
 	}
 	if runtime.GOOS != "linux" {
-		lease.release() // other systems let no server listen beside it
+		lease.release() // on other systems, no server can listen on a leased port
 	}
 	return net.JoinHostPort(host, strconv.Itoa(lease.port)), nil
 }
 
-// bind returns a lease of an address, or of any free port where that is 0, for servers that set the same option.
+// bind leases an address for servers that set the same socket option. If the port is 0, it leases any free port.
 func bind(address netip.AddrPort, option int) (*portLease, error) {
 	family, where := syscall.AF_INET6, syscall.Sockaddr(&syscall.SockaddrInet6{Addr: address.Addr().As16(), Port: int(address.Port())})
 	if address.Addr().Is4() {
 		family, where = syscall.AF_INET, &syscall.SockaddrInet4{Addr: address.Addr().As4(), Port: int(address.Port())}
 	}
-	syscall.ForkLock.RLock() // no child may inherit the socket before it is marked
+	syscall.ForkLock.RLock() // no child may inherit the socket before close-on-exec is set
 	fd, err := syscall.Socket(family, syscall.SOCK_STREAM, 0)
 	if err == nil {
 		syscall.CloseOnExec(fd)

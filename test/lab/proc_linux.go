@@ -15,15 +15,16 @@ import (
 	"time"
 )
 
-// clockTick is the unit of times in /proc/<pid>/stat: the kernel shows USER_HZ = 100 to programs on all architectures
-// that Go runs on.
+// clockTick is the unit of times in /proc/<pid>/stat. The kernel reports USER_HZ = 100 to programs on all
+// architectures that Go supports.
 const clockTick = time.Second / 100
 
-// dieWithParent has the kernel kill the child when the thread that starts it ends.
+// dieWithParent makes the kernel kill the child when the thread that started the child ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// bornAt identifies the start of a process by boot and clock tick, and says if it is a zombie: ended, not waited for.
-// A pid without a process gives os.ErrProcessDone.
+// bornAt identifies the start of a process by boot and clock tick. It also reports whether the process is a zombie,
+// which has ended but has not been waited for. If there is no process with this pid, bornAt returns
+// os.ErrProcessDone.
 func bornAt(pid int) (born string, zombie bool, err error) {
 	fields, err := readStat(pid)
 	if err != nil {
@@ -36,7 +37,7 @@ func bornAt(pid int) (born string, zombie bool, err error) {
 	return fmt.Sprintf("boot %s tick %s", bytes.TrimSpace(boot), fields[statStart]), fields[statState] == "Z", nil
 }
 
-// Indexes into what readStat returns.
+// Indexes into the result of readStat.
 const (
 	statState  = 0
 	statUser   = 11
@@ -45,7 +46,8 @@ const (
 	statStart  = 19
 )
 
-// readStat returns the fields of /proc/<pid>/stat after the program's name, which may hold blanks and parentheses.
+// readStat returns the fields of /proc/<pid>/stat after the program's name. The name may contain spaces and
+// parentheses.
 func readStat(pid int) ([]string, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
@@ -80,7 +82,7 @@ func usageOf(pid int) (Usage, error) {
 	}, errors.Join(err1, err2, err3, err4, err5)
 }
 
-// statusBytes reads a size, which /proc/<pid>/status gives in kB.
+// statusBytes reads a size from /proc/<pid>/status, which contains sizes in kB.
 func statusBytes(status, key string) (int64, error) {
 	for line := range strings.Lines(status) {
 		if value, ok := strings.CutPrefix(line, key); ok {

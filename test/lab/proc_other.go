@@ -14,10 +14,11 @@ import (
 	"syscall"
 )
 
-// dieWithParent does nothing: only Linux has a parent-death signal. Children of a killed caller stay behind.
+// dieWithParent does nothing, because only Linux has a parent-death signal. When the caller is killed, its children
+// continue to run.
 func dieWithParent(*syscall.SysProcAttr) {}
 
-// bornAt identifies the start of a process by the second in which ps says that it began.
+// bornAt identifies the start of a process by the start time that ps reports, in seconds.
 func bornAt(pid int) (born string, zombie bool, err error) {
 	output, err := exec.Command("ps", "-o", "stat=,lstart=", "-p", strconv.Itoa(pid)).Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {

@@ -22,49 +22,52 @@ const (
 	readyPoll    = 50 * time.Millisecond
 )
 
-// ErrForced means that a process did not end by itself within its grace and was killed.
+// ErrForced is returned when a process did not end within its grace period and was killed.
 var ErrForced = errors.New("did not end in time and was killed")
 
 // Command describes a program to run as a Process.
 type Command struct {
-	// Name is for messages; the default is the last element of Path.
+	// Name is the name in messages. It defaults to the last element of Path.
 	Name string
-	// Path is the binary; Args come after it.
+	// Path is the path of the binary. Args are its arguments.
 	Path string
 	Args []string
-	// Env is the whole environment; nil inherits ours.
+	// Env is the complete environment. If it is nil, the process inherits the environment of the caller.
 	Env []string
-	// WorkDir is the working folder; the default is ours.
+	// WorkDir is the working directory. It defaults to the working directory of the caller.
 	WorkDir string
-	// LogFile receives standard output and error, appended; it is made readable for its owner only. Required.
+	// LogFile is the file to which standard output and standard error are appended. Only the owner can read it. It is
+	// required.
 	LogFile string
-	// PIDFile, if set, is written at the start and removed by Stop; see StopDetached. Its name ends in ".pid", and a file
-	// beside it that ends in ".born" distinguishes the process from a later one of the same pid.
+	// PIDFile, if set, is written at the start and removed by Stop. See StopDetached. Its name must end in ".pid". A
+	// second file, whose name ends in ".born" instead, distinguishes the process from a later process with the same
+	// pid.
 	PIDFile string
-	// Detached lets the process outlive us. Otherwise the kernel (on Linux) kills it when we end, also if we are killed.
+	// Detached makes the process continue when the caller ends. Otherwise, the kernel kills the process when the
+	// caller ends or is killed (on Linux).
 	Detached bool
-	// Grace is how long Stop waits between asking and killing; the default is 10 s.
+	// Grace is how long Stop waits for the process to end before killing it. It defaults to 10 s.
 	Grace time.Duration
-	// Restart, if set, is asked with the end of the log when the program ended by itself with an exit code other than 0,
-	// and reports whether to start it again, as a kubelet starts a container again. It is not for a Command with a
-	// PIDFile.
+	// Restart, if set, is called with the end of the log when the program has ended on its own with an exit code
+	// other than 0. It reports whether to start the program again, in the same way as a kubelet restarts a container.
+	// It must not be combined with PIDFile.
 	Restart func(log string) bool
 }
 
-// A Process is a running program, in a process group of its own so that Ctrl-C does not reach it. All methods may be
+// Process is a running program. It has its own process group, so that Ctrl-C does not reach it. All methods may be
 // called concurrently.
 type Process struct {
 	command Command
 	mu      sync.Mutex // guards cmd and ending
 	cmd     *exec.Cmd
-	ending  bool // it was told to end
-	// exited is closed when the process was waited for; exit may be read after that.
+	ending  bool // set when the program has been told to end
+	// exited is closed when the process has been waited for. exit may be read after that.
 	exited chan struct{}
 	exit   error
 }
 
-// Start runs the command. It does not wait until the program is ready; see WaitReady. The caller must Stop or Kill it,
-// unless it is detached.
+// Start starts the command. It does not wait until the program is ready; see WaitReady. The caller must call Stop or
+// Kill, unless the process is detached.
 func (c Command) Start() (*Process, error) {
 	if c.Name == "" {
 		c.Name = filepath.Base(c.Path)
@@ -92,7 +95,7 @@ func (c Command) prepare(log *os.File) *exec.Cmd {
 	cmd.Env, cmd.Dir = c.Env, c.WorkDir
 	cmd.Stdout, cmd.Stderr = log, log
 	if c.Detached {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // else the end of our terminal would hang it up
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // otherwise, closing the terminal would end it
 	} else {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		dieWithParent(cmd.SysProcAttr)
@@ -100,8 +103,8 @@ func (c Command) prepare(log *os.File) *exec.Cmd {
 	return cmd
 }
 
-// run owns the process from fork to wait. It keeps its thread for all that time, because the kernel sends the
-// parent-death signal when the thread that forked ends, not the program.
+// run owns the process from fork to wait. It keeps its thread during this time, because the kernel sends the
+// parent-death signal when the thread that forked ends, and not when the caller's process ends.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -117,13 +120,12 @@ func (p *Process) run(started chan<- error) {
 	close(p.exited)
 }
 
-// begin starts the program.
 func (p *Process) begin() (*exec.Cmd, error) {
 	log, err := openLog(p.command.LogFile)
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() // the child has its own copy
+	defer log.Close() // the child has its own file descriptor
 	cmd := p.command.prepare(log)
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -132,7 +134,7 @@ func (p *Process) begin() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// again starts the program once more if its Command says so, and returns nil otherwise.
+// again restarts the program if Restart returns true. Otherwise, it returns nil.
 func (p *Process) again() *exec.Cmd {
 	var exit *exec.ExitError
 	if p.command.Restart == nil || !errors.As(p.exit, &exit) || !exit.Exited() || !p.command.Restart(lastLines(p.command.LogFile, 1)) {
@@ -167,16 +169,17 @@ func openLog(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
-// PID returns the process id. After the process has ended another process may have it.
+// PID returns the process ID. After the process has ended, another process may have the same ID.
 func (p *Process) PID() int { return p.process().Pid }
 
-// LogFile returns the path of the log.
+// LogFile returns the path of the log file.
 func (p *Process) LogFile() string { return p.command.LogFile }
 
 // Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Err returns how the process ended: nil while it runs and after exit code 0, else an *exec.ExitError.
+// Err returns how the process ended. It returns nil if the process is running or ended with exit code 0, and an
+// *exec.ExitError otherwise.
 func (p *Process) Err() error {
 	select {
 	case <-p.exited:
@@ -186,8 +189,8 @@ func (p *Process) Err() error {
 	}
 }
 
-// WaitReady calls check every 50 ms until it returns nil. When the process or ctx ends first, it returns an error
-// with the last error of check and the last lines of the log.
+// WaitReady calls check every 50 ms until check returns nil. If the process or ctx ends first, WaitReady returns an
+// error that contains the last error from check and the last lines of the log.
 func (p *Process) WaitReady(ctx context.Context, check func(context.Context) error) error {
 	ticker := time.NewTicker(readyPoll)
 	defer ticker.Stop()
@@ -214,15 +217,16 @@ func (p *Process) notReady(what string, cause error) error {
 		p.command.Name, what, cause, p.command.LogFile, lastLines(p.command.LogFile, 15))
 }
 
-// Stop asks the process to end, kills it after the grace of its Command or at the end of ctx, and returns when it is
-// gone: nil, or an error that wraps ErrForced. Stopping an ended process does nothing.
+// Stop asks the process to end, and returns when it has ended. If the process is still running when the grace period
+// or ctx ends, Stop kills it and returns an error that wraps ErrForced. Stop does nothing if the process has already
+// ended.
 func (p *Process) Stop(ctx context.Context) error {
 	defer p.forget()
 	p.end()
 	if !p.send(syscall.SIGTERM) {
 		return nil
 	}
-	p.send(syscall.SIGCONT) // a paused process could not answer
+	p.send(syscall.SIGCONT) // a paused process cannot handle signals
 	grace := time.NewTimer(p.command.Grace)
 	defer grace.Stop()
 	select {
@@ -234,7 +238,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	return errors.Join(fmt.Errorf("stop %s: %w", p.command.Name, ErrForced), p.Kill())
 }
 
-// Kill ends the process at once, as a crash would, and returns when it is gone.
+// Kill ends the process immediately, like a crash, and returns when it has ended.
 func (p *Process) Kill() error {
 	defer p.forget()
 	p.end()
@@ -243,13 +247,13 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Pause freezes the process as if it hung: its connections stay open and it does not respond.
+// Pause freezes the process as if it hung. Its connections stay open, but it does not respond.
 func (p *Process) Pause() error { return p.must(syscall.SIGSTOP) }
 
-// Resume ends a Pause.
+// Resume continues a paused process.
 func (p *Process) Resume() error { return p.must(syscall.SIGCONT) }
 
-// Signal sends any signal. It returns os.ErrProcessDone if the process has ended.
+// Signal sends a signal to the process. It returns os.ErrProcessDone if the process has ended.
 func (p *Process) Signal(sig os.Signal) error { return p.must(sig) }
 
 func (p *Process) must(sig os.Signal) error {
@@ -259,28 +263,28 @@ func (p *Process) must(sig os.Signal) error {
 	return nil
 }
 
-// end makes the next end of the program the last.
+// end prevents the program from being restarted.
 func (p *Process) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ending = true
 }
 
-// send reports whether there was still a process to send to.
+// send sends a signal, and reports whether there was a process to receive it.
 func (p *Process) send(sig os.Signal) bool { return p.process().Signal(sig) == nil }
 
-// forget removes the pid file once the process is gone.
+// forget removes the pid file if the process has ended.
 func (p *Process) forget() {
 	select {
 	case <-p.exited:
 		if p.command.PIDFile != "" {
-			_ = removeRecord(p.command.PIDFile) // a stale file does no harm: it is verified before use
+			_ = removeRecord(p.command.PIDFile) // a stale file does no harm, because readers verify it
 		}
 	default:
 	}
 }
 
-// lastLines returns the end of a log, or why it cannot be read.
+// lastLines returns the last lines of a log. If the log cannot be read, it returns the reason.
 func lastLines(path string, n int) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -16,10 +16,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A check returns nil when its condition holds.
+// check returns nil when its condition is met.
 type check func(context.Context) error
 
-// readiness returns a check of whether a program is ready, and a function to call when the check is no longer used.
+// readiness returns a check that determines whether a program is ready. It also returns a function that must be
+// called when the check is no longer used.
 func (p *ControlPlane) readiness(program string) (check, func(), error) {
 	client, err := p.client(program)
 	if err != nil {
@@ -36,7 +37,7 @@ func (p *ControlPlane) readiness(program string) (check, func(), error) {
 	return ready, client.CloseIdleConnections, nil
 }
 
-// client is the administrator's, and for etcd the API server's.
+// client returns an HTTP client with the administrator's credentials. For etcd, it has the API server's credentials.
 func (p *ControlPlane) client(program string) (*http.Client, error) {
 	if program != Etcd {
 		return rest.HTTPClientFor(p.rest)
@@ -52,7 +53,7 @@ func (p *ControlPlane) client(program string) (*http.Client, error) {
 	}}, nil
 }
 
-// get returns an error with the server's response unless its status is 200.
+// get returns an error that contains the server's response, unless the status is 200.
 func get(ctx context.Context, client *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -23,29 +23,29 @@ const (
 	bornSuffix = ".born"
 )
 
-// ErrRunning means that a program that would be started runs already.
+// ErrRunning is returned when a program that should be started is already running.
 var ErrRunning = errors.New("already running")
 
-// A record is the content of a pid file and of the file beside it: a pid, and when that process was born, since the
-// kernel uses pids again. They are two files so that `kill $(cat x.pid)` works.
+// record is the content of a pid file and of the second file next to it: a pid, and the start time of the process.
+// The start time is needed because the kernel reuses pids. There are two files so that `kill $(cat x.pid)` works.
 type record struct {
 	path string
 	pid  int
-	// born identifies the start of the process, across reboots too.
+	// born identifies the start of the process, even across reboots.
 	born string
 }
 
 func bornFile(pidFile string) string { return strings.TrimSuffix(pidFile, pidSuffix) + bornSuffix }
 
-// writeRecord writes the pid file of a running process, after the file with its birth: a reader that finds a pid can
-// verify it.
+// writeRecord writes the pid file of a running process. It writes the file with the start time first, so that a
+// reader that finds a pid can verify it.
 func writeRecord(path string, pid int) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write pid file: %w", err)
 	}
 	born, _, err := bornAt(pid)
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // it ended at once, which a call that waits for it will see
+		return nil // the process has already ended; callers that wait for it will notice
 	}
 	if err != nil {
 		return fmt.Errorf("write pid file: %w", err)
@@ -58,7 +58,7 @@ func writeRecord(path string, pid int) error {
 	return nil
 }
 
-// removeRecord removes what writeRecord wrote. A missing file is not an error.
+// removeRecord removes the files that writeRecord has written. A missing file is not an error.
 func removeRecord(path string) error {
 	for _, file := range []string{path, bornFile(path)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,18 +79,19 @@ func readRecord(path string) (record, error) {
 		return record{}, fmt.Errorf("read pid file %s: %.40q is not a pid", path, text)
 	}
 	born, err := os.ReadFile(bornFile(path))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it the process cannot be identified
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without this file, the process cannot be identified
 		return record{}, fmt.Errorf("read pid file: %w", err)
 	}
 	return record{path: path, pid: pid, born: strings.TrimSpace(string(born))}, nil
 }
 
-// name is the file's without ".pid".
+// name returns the name of the pid file without ".pid".
 func (r record) name() string { return strings.TrimSuffix(filepath.Base(r.path), pidSuffix) }
 
-// find returns a handle of the recorded process, or nil if it has ended, even if its pid has a new owner.
+// find returns a handle for the recorded process. It returns nil if the process has ended, even if another process
+// has the same pid now.
 func (r record) find() (*os.Process, error) {
-	// The handle comes first: it stays bound to the process that the check below then is about.
+	// The handle must be opened first, because it stays bound to the process that is then checked.
 	handle, err := os.FindProcess(r.pid)
 	if err != nil {
 		return nil, fmt.Errorf("find pid %d of %s: %w", r.pid, r.path, err)
@@ -105,10 +106,10 @@ func (r record) find() (*os.Process, error) {
 	return handle, nil
 }
 
-// records reads the pid files of a folder, newest first. A record that cannot be read is left out of the list and
-// reported.
+// records reads the pid files in a folder, and returns the newest first. A record that cannot be read is reported as
+// an error and omitted.
 func records(dir string) ([]record, error) {
-	names, err := fs.Glob(os.DirFS(dir), "*"+pidSuffix) // the path of the folder is no pattern
+	names, err := fs.Glob(os.DirFS(dir), "*"+pidSuffix) // the path of the folder must not be part of the pattern
 	if err != nil {
 		return nil, fmt.Errorf("list pid files: %w", err)
 	}
@@ -120,7 +121,7 @@ func records(dir string) ([]record, error) {
 		r, err := readRecord(path)
 		info, statErr := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(statErr, fs.ErrNotExist) {
-			continue // its owner has just removed it
+			continue // its owner has just removed the file
 		}
 		if err := cmp.Or(err, statErr); err != nil {
 			errs = append(errs, err)
@@ -133,8 +134,8 @@ func records(dir string) ([]record, error) {
 	return found, errors.Join(errs...)
 }
 
-// Running returns the names of the programs with a pid file in pidDir that run, by the name of that file without
-// ".pid".
+// Running returns the names of the running programs that have a pid file in pidDir. A program's name is the name of
+// its pid file without ".pid".
 func Running(pidDir string) ([]string, error) {
 	all, err := records(pidDir)
 	var names []string
@@ -150,9 +151,10 @@ func Running(pidDir string) ([]string, error) {
 	return names, errors.Join(errs...)
 }
 
-// StopDetached ends the processes with a pid file in pidDir, the newest first, as they depend on the older ones, and
-// removes the files. With names, as Running gives them, it ends only those. Each has 5 s to end by itself and is killed
-// then. A pid that another process has by now is left alone. Stopping again does nothing.
+// StopDetached ends the processes that have a pid file in pidDir, and removes the files. If names are given, it ends
+// only the processes with these names, as returned by Running. It ends the newest processes first, because they
+// depend on the older ones. A process that has not ended after 5 s is killed. A process that has reused a recorded
+// pid is left alone. Calling StopDetached again has no effect.
 func StopDetached(ctx context.Context, pidDir string, names ...string) error {
 	all, err := records(pidDir)
 	errs := []error{err}
@@ -178,7 +180,8 @@ func (r record) stop(ctx context.Context) error {
 	return fmt.Errorf("stop pid %d of %s: it survived being killed", r.pid, r.path)
 }
 
-// signalAndWait reports whether the process was gone within the given time. It is not our child, so it must be polled.
+// signalAndWait sends a signal, and reports whether the process ended within the given time. It polls the process,
+// because the process is not a child of the caller.
 func (r record) signalAndWait(ctx context.Context, sig syscall.Signal, limit time.Duration) (bool, error) {
 	handle, err := r.find()
 	if handle == nil {
@@ -188,7 +191,7 @@ func (r record) signalAndWait(ctx context.Context, sig syscall.Signal, limit tim
 	if err := handle.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return false, err
 	}
-	_ = handle.Signal(syscall.SIGCONT) // a paused process could not answer
+	_ = handle.Signal(syscall.SIGCONT) // a paused process cannot handle signals
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	ticker := time.NewTicker(20 * time.Millisecond)

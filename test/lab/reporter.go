@@ -12,18 +12,20 @@ import (
 )
 
 const (
-	// terminalInterval and logInterval are how often a running step is reported, to a person and to a log.
+	// terminalInterval and logInterval are the intervals at which a running step is reported on a terminal and in a
+	// log.
 	terminalInterval = time.Second
 	logInterval      = 10 * time.Second
 )
 
-// A reporter prints what takes time. On a terminal it rewrites one line, elsewhere it writes lines.
+// reporter reports steps that take a long time. On a terminal, it rewrites a single line. Otherwise, it writes one
+// line for each report.
 type reporter struct {
 	out      io.Writer
 	terminal bool
 }
 
-// newReporter reports to out; nil is silence.
+// newReporter returns a reporter that writes to out. If out is nil, nothing is reported.
 func newReporter(out io.Writer) *reporter {
 	if out == nil {
 		return &reporter{out: io.Discard}
@@ -40,7 +42,7 @@ func (r *reporter) say(format string, args ...any) {
 	fmt.Fprintf(r.out, "lab: "+format+"\n", args...)
 }
 
-// during runs work, and reports its name and duration at intervals until it ends.
+// during runs work. While work is running, it regularly reports the name and the duration.
 func (r *reporter) during(what string, work func() error) error {
 	start := time.Now()
 	r.step(what, 0)

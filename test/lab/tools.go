@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Programs of Flux and of ArgoCDTool.
+// Programs of Flux and ArgoCDTool.
 const (
 	KustomizeController = "kustomize-controller"
 	SourceController    = "source-controller"
@@ -46,10 +46,10 @@ const (
 // S3Server is the program of S3Tool.
 const S3Server = "versitygw"
 
-// A Tool is the programs of Flux, of Argo CD, of Cluster API, of etcd or of an S3 server, built of their modules with
-// the versions of their own go.mod.
+// Tool contains the programs of a tool, such as Flux, Argo CD or Cluster API. They are built from the tool's modules,
+// with the versions in a separate go.mod.
 type Tool struct {
-	// Version of the tool's first module.
+	// Version is the version of the tool's main module.
 	Version string
 	Assets  Assets
 
@@ -57,7 +57,8 @@ type Tool struct {
 	module module
 }
 
-// Flux builds the controllers of Flux if they are not in the user's cache, some three minutes on two cores.
+// Flux builds the controllers of Flux, unless they are in the user's cache. This takes about three minutes on two
+// cores.
 func Flux(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/fluxcd/"
 	return buildTool(ctx, progress, "flux", source+KustomizeController, map[string]string{
@@ -65,18 +66,18 @@ func Flux(ctx context.Context, progress io.Writer) (*Tool, error) {
 	})
 }
 
-// ArgoCDTool builds the program of all parts of Argo CD if it is not in the user's cache, some three minutes on two
-// cores.
+// ArgoCDTool builds the binary that contains all components of Argo CD, unless it is in the user's cache. This takes
+// about three minutes on two cores.
 func ArgoCDTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/argoproj/argo-cd/v3"
 	return buildTool(ctx, progress, "argocd", source, map[string]string{ArgoCD: source + "/cmd"})
 }
 
-// ClusterAPIModule is the module of ClusterAPI: its sources have the CRDs.
+// ClusterAPIModule is the module of Cluster API. Its sources contain the CRDs.
 const ClusterAPIModule = "sigs.k8s.io/cluster-api"
 
-// ClusterAPI builds the managers of Cluster API's core and of its providers for kubeadm if they are not in the user's
-// cache, some three minutes on two cores.
+// ClusterAPI builds the managers of the Cluster API core and of the kubeadm providers, unless they are in the user's
+// cache. This takes about three minutes on two cores.
 func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "clusterapi", ClusterAPIModule, map[string]string{
 		CoreProvider: ClusterAPIModule + "/core", BootstrapProvider: ClusterAPIModule + "/bootstrap/kubeadm", ControlPlaneProvider: ClusterAPIModule + "/controlplane/kubeadm",
@@ -85,27 +86,30 @@ func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
 
 const kubernetesModule = "k8s.io/kubernetes"
 
-// KubeadmTool builds kubeadm if it is not in the user's cache, half a minute beside the programs of control planes. It
-// has a module of its own: another program in the module of Kubernetes would cause all of them to be built again.
+// KubeadmTool builds kubeadm, unless it is in the user's cache. This takes half a minute if the programs of control
+// planes have already been built. kubeadm has its own module, because adding a program to the module of Kubernetes
+// would cause all its programs to be rebuilt.
 func KubeadmTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "kubeadm", kubernetesModule, map[string]string{Kubeadm: kubernetesModule + "/cmd/kubeadm"})
 }
 
-// EtcdTools builds etcdctl and etcdutl, which restores snapshots, if they are not in the user's cache, half a minute on
-// two cores. They have a module of their own, as kubeadm has.
+// EtcdTools builds etcdctl and etcdutl, which restores snapshots, unless they are in the user's cache. This takes
+// half a minute on two cores. They have their own module, like kubeadm.
 func EtcdTools(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "go.etcd.io/etcd/"
 	return buildTool(ctx, progress, "etcdtools", source+"etcdutl/v3", map[string]string{Etcdctl: source + "etcdctl/v3", Etcdutl: source + "etcdutl/v3"})
 }
 
-// S3Tool builds an S3 server whose buckets are folders, if it is not in the user's cache, two minutes on two cores.
+// S3Tool builds an S3 server that stores buckets as folders, unless it is in the user's cache. This takes two minutes
+// on two cores.
 func S3Tool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/versity/versitygw"
 	return buildTool(ctx, progress, "s3", source, map[string]string{S3Server: source + "/cmd/" + S3Server})
 }
 
-// ConformanceTool builds Kubernetes' own end-to-end tests of the version of Binaries, the program that runs them, and
-// the programs of two of their images, if they are not in the user's cache: some 15 minutes on two cores.
+// ConformanceTool builds Kubernetes' own end-to-end tests, in the version that Binaries provides, unless they are in
+// the user's cache. It also builds the test runner and the programs of two test images. This takes about 15 minutes
+// on two cores.
 func ConformanceTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "conformance", kubernetesModule, map[string]string{
 		E2ETest: kubernetesModule + "/test/e2e", Ginkgo: "github.com/onsi/ginkgo/v2/ginkgo",
@@ -113,8 +117,8 @@ func ConformanceTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	})
 }
 
-// PreviousKubernetes builds what nodes one minor version older than Binaries run, and its kubeadm, if they are
-// not in the user's cache: some 15 minutes on two cores.
+// PreviousKubernetes builds kubeadm and the programs of nodes that are one minor version older than Binaries, unless
+// they are in the user's cache. This takes about 15 minutes on two cores.
 func PreviousKubernetes(ctx context.Context, progress io.Writer) (*Tool, error) {
 	programs := map[string]string{}
 	for _, name := range []string{APIServer, ControllerManager, Scheduler, Kubelet, KubeProxy, Kubeadm} {
@@ -123,8 +127,8 @@ func PreviousKubernetes(ctx context.Context, progress io.Writer) (*Tool, error) 
 	return buildTool(ctx, progress, "kubernetes-previous", kubernetesModule, programs)
 }
 
-// buildTool builds programs, by name with the import path of each, in a folder of their own. The main module gives the
-// tool its version.
+// buildTool builds programs in a separate folder. programs maps the name of each program to its import path. The tool
+// has the version of mainModule.
 func buildTool(ctx context.Context, progress io.Writer, name, mainModule string, programs map[string]string) (*Tool, error) {
 	names := slices.Sorted(maps.Keys(programs))
 	m, err := readModule(name, mainModule)
@@ -143,7 +147,7 @@ func buildTool(ctx context.Context, progress io.Writer, name, mainModule string,
 	if err != nil {
 		return nil, err
 	}
-	s.download = nil // what can be downloaded is not of this patch version
+	s.download = nil // downloads have another patch version
 	assets, err := s.ensure(ctx, newReporter(progress), names)
 	if err != nil {
 		return nil, err
@@ -151,14 +155,14 @@ func buildTool(ctx context.Context, progress io.Writer, name, mainModule string,
 	return &Tool{Version: m.version, Assets: assets, store: s, module: m}, nil
 }
 
-// Sources returns the folder of the sources of a module that the tool was built of: they have its CRDs.
+// Sources returns the source folder of a module that the tool is built from. It contains the module's CRDs.
 func (g *Tool) Sources(ctx context.Context, path string) (string, error) {
 	dir, err := g.store.writeModule(g.module)
 	if err != nil {
 		return "", err
 	}
 	var output []byte
-	// The cache of modules may be emptied while that of programs is kept.
+	// The module cache may have been emptied while the programs are still cached.
 	for _, args := range [][]string{{"mod", "download", path}, {"list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path}} {
 		cmd := groupCommand(ctx, g.store.goTool, args...)
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GO111MODULE=on", "PWD="+dir)

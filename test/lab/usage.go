@@ -8,18 +8,19 @@ import (
 	"time"
 )
 
-// Usage is what a process uses.
+// Usage describes the resources that a process uses.
 type Usage struct {
-	// RSS is the resident memory in bytes, pages of the binary included; Anonymous is the part that is not from files.
+	// RSS is the resident memory in bytes, including pages of the binary. Anonymous is the part that is not backed by
+	// files.
 	RSS, Anonymous int64
-	// CPU is the user and system time since the start, in steps of 10 ms.
+	// CPU is the user and system time since the start, with a resolution of 10 ms.
 	CPU time.Duration
-	// Threads counts OS threads.
+	// Threads is the number of OS threads.
 	Threads int
 }
 
-// Usage reads what the process uses now. It needs Linux: elsewhere it returns errors.ErrUnsupported, and
-// os.ErrProcessDone once the process has ended.
+// Usage returns the current resource usage of the process. On platforms other than Linux, it returns
+// errors.ErrUnsupported. If the process has ended, it returns os.ErrProcessDone.
 func (p *Process) Usage() (Usage, error) {
 	u, err := usageOf(p.PID())
 	if err != nil {

@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command push-image pushes the image of an OCI layout to a registry.
+// Command push-image pushes the image in an OCI layout to a registry.
 //
-// The offline bundle of a release contains it, so that an administrator needs neither a container engine nor another
+// It is part of a release's offline bundle, so that an administrator needs neither a container engine nor any other
 // tool.
 package main
 
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// run pushes the image and writes its reference by digest to out.
+// run pushes the image and writes its reference with the digest to out.
 func run(ctx context.Context, args []string, out, problems io.Writer) error {
 	flags := flag.NewFlagSet("push-image [flags] REGISTRY/NAME:TAG", flag.ContinueOnError)
 	flags.SetOutput(problems)
@@ -67,7 +67,8 @@ func run(ctx context.Context, args []string, out, problems io.Writer) error {
 	return err
 }
 
-// parse reads a reference, which must name its registry: otherwise Docker Hub would be assumed.
+// parse parses a reference. The reference must contain a registry, because otherwise the library would assume Docker
+// Hub.
 func parse(text string, plain bool) (name.Tag, error) {
 	var options []name.Option
 	if plain {
@@ -83,8 +84,8 @@ func parse(text string, plain bool) (name.Tag, error) {
 	return tag, nil
 }
 
-// A tlsOnly refuses requests without TLS. The library falls back to plain HTTP for registries with private addresses,
-// and would send them the password.
+// tlsOnly refuses requests without TLS. For registries with private addresses, the library falls back to plain HTTP
+// and would send the password unencrypted.
 type tlsOnly struct{ http.RoundTripper }
 
 func (t tlsOnly) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -122,7 +123,7 @@ func newTransport(ca string, plain bool) (http.RoundTripper, error) {
 	return tlsOnly{own}, nil
 }
 
-// push pushes the only entry of a layout. Blobs that the registry already has are not sent again.
+// push pushes the only entry of a layout. Blobs that the registry already has are not pushed again.
 func push(ctx context.Context, dir string, to name.Tag, client http.RoundTripper) (v1.Hash, error) {
 	outer, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
@@ -152,7 +153,7 @@ func push(ctx context.Context, dir string, to name.Tag, client http.RoundTripper
 	return digest, nil
 }
 
-// explain adds what an administrator can do about an error.
+// explain adds advice for administrators to an error.
 func explain(registry string, err error) error {
 	var unknown x509.UnknownAuthorityError
 	var refused *transport.Error

@@ -18,16 +18,18 @@ import (
 	"time"
 )
 
-// A hierarchy is one tree of cgroups of the machine: all controllers in cgroup v2, some of them in each of v1.
+// hierarchy is one tree of cgroups on the machine. In cgroup v2, a single tree has all controllers. In v1, each tree
+// has some of them.
 type hierarchy struct {
-	// mount is where the machine has it, and relative where below /sys/fs/cgroup.
+	// mount is the path at which the machine has mounted the hierarchy. relative is its path below /sys/fs/cgroup.
 	mount, relative string
-	// options select it in a mount of v1, such as "cpu,cpuacct" or "name=systemd". They are empty in v2.
+	// options are the options that select the hierarchy in a v1 mount, such as "cpu,cpuacct" or "name=systemd". They
+	// are empty in v2.
 	options string
 }
 
-// hierarchies reads the trees of cgroups from a mountinfo. A machine with v1 may also have v2 for its init system,
-// which is left out.
+// hierarchies reads the trees of cgroups from a mountinfo file. If a machine uses v1 and also has a v2 tree for its
+// init system, the v2 tree is omitted.
 func hierarchies(mountinfo string) []hierarchy {
 	var v1, v2 []hierarchy
 	for line := range strings.Lines(mountinfo) {
@@ -52,7 +54,7 @@ func hierarchies(mountinfo string) []hierarchy {
 	return v2
 }
 
-// cgroupOptions returns the mount options that name a hierarchy.
+// cgroupOptions returns the mount options that identify a hierarchy.
 func cgroupOptions(options string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(options, ","), func(o string) bool {
 		return o == "rw" || o == "ro" || o == "xattr" || o == "clone_children" || strings.HasPrefix(o, "release_agent=")
@@ -67,8 +69,8 @@ func machineHierarchies() ([]hierarchy, error) {
 	return hierarchies(string(content)), nil
 }
 
-// joinCgroup moves this process into the cgroup of this name in all hierarchies, and creates the cgroup where it does
-// not exist. A process that is forked into a cgroup namespace afterward has it as its root.
+// joinCgroup moves this process into the cgroup with the given name in all hierarchies. It creates cgroups that do
+// not exist. If a process is then forked into a new cgroup namespace, this cgroup is its root.
 func joinCgroup(all []hierarchy, name string) error {
 	for _, h := range all {
 		if err := h.join(name); err != nil {
@@ -93,7 +95,8 @@ func (h hierarchy) join(name string) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.procs"), []byte("0"), 0o644)
 }
 
-// configure makes a new cgroup fit for processes: in v1 one without processors and memory takes none.
+// configure prepares a new cgroup for processes. In v1, a cgroup accepts no processes until its CPUs and memory nodes
+// are set.
 func (h hierarchy) configure(parent, path string) error {
 	if h.isV2() && parent != h.mount {
 		return enableControllers(parent)
@@ -115,17 +118,17 @@ func (h hierarchy) configure(parent, path string) error {
 
 func (h hierarchy) isV2() bool { return h.options == "" }
 
-// requiredControllers are the controllers of cgroup v2 that a kubelet uses.
+// requiredControllers returns the cgroup v2 controllers that a kubelet uses.
 func requiredControllers() []string { return []string{"cpu", "cpuset", "memory", "pids"} }
 
-// enableControllers gives the cgroups below path, one of v2, the controllers that a kubelet uses.
+// enableControllers enables the controllers that a kubelet uses for the cgroups below path, in cgroup v2.
 func enableControllers(path string) error {
 	wanted := "+" + strings.Join(requiredControllers(), " +")
 	return os.WriteFile(filepath.Join(path, "cgroup.subtree_control"), []byte(wanted), 0o644)
 }
 
-// renewCgroup is like joinCgroup, but first removes the cgroup that a killed node may have left. For each cgroup left
-// below it, a kubelet would look for a container for seconds.
+// renewCgroup is like joinCgroup, but first removes the cgroup that a killed node may have left behind. A kubelet
+// would spend seconds looking for a container for each cgroup that remains below it.
 func renewCgroup(all []hierarchy, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), linkLimit)
 	defer cancel()
@@ -135,8 +138,8 @@ func renewCgroup(all []hierarchy, name string) error {
 	return joinCgroup(all, name)
 }
 
-// removeCgroup removes the cgroup of that name, and all below it, in all hierarchies. Their processes have ended or are
-// about to.
+// removeCgroup removes the cgroup with the given name in all hierarchies, and all cgroups below it. Their processes
+// must have ended or be about to end.
 func removeCgroup(ctx context.Context, all []hierarchy, name string) error {
 	var errs []error
 	for _, h := range all {
@@ -146,7 +149,7 @@ func removeCgroup(ctx context.Context, all []hierarchy, name string) error {
 	return errors.Join(errs...)
 }
 
-// removeTree removes cgroups from the leaves on: rm -r would try to remove the files in them.
+// removeTree removes cgroups, starting with the leaves. os.RemoveAll would try to remove the files in the cgroups.
 func removeTree(path string) error {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +170,7 @@ func removeTree(path string) error {
 	return errors.Join(errs...)
 }
 
-// poll calls try every 50 ms until it returns nil or ctx ends, and returns its last error then.
+// poll calls try every 50 ms until try returns nil. If ctx ends first, it returns the last error from try.
 func poll(ctx context.Context, try func() error) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()

@@ -17,23 +17,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMachine means that this machine cannot run nodes. The error says what is missing and what to do.
+// ErrMachine is returned when this machine cannot run nodes. The error says what is missing and what to do.
 var ErrMachine = errors.New("this machine cannot run nodes")
 
-// A machine has the properties of this machine that matter for running nodes.
+// machine describes the properties of this machine that matter for running nodes.
 type machine struct {
 	root        bool
-	missing     []string // programs
-	cni         string   // folder of CNI plugins, "" if there is none
+	missing     []string // names of missing programs
+	cni         string   // folder of the CNI plugins, or "" if there is none
 	hierarchies []hierarchy
 	// controllers are the controllers that cgroup v2 enables below its root.
 	controllers []string
 	filesystems string
-	// namespaces is the error from creating new namespaces, or nil.
+	// namespaces is the error from creating namespaces, or nil.
 	namespaces error
 }
 
-// Check returns nil if this machine can run nodes, else an error that wraps ErrMachine. Tests skip with it.
+// Check returns nil if this machine can run nodes. Otherwise, it returns an error that wraps ErrMachine, which tests
+// use as the reason to skip.
 func Check() error {
 	m, err := inspect()
 	if err != nil {
@@ -42,7 +43,7 @@ func Check() error {
 	return m.check()
 }
 
-// check lists everything that is missing.
+// check returns an error that lists everything that is missing.
 func (m machine) check() error {
 	var faults []string
 	if !m.root {
@@ -93,14 +94,14 @@ func joinFaults(faults []string) error {
 	return fmt.Errorf("%w:\n- %s", ErrMachine, strings.Join(faults, "\n- "))
 }
 
-// cniFolders are where distributions put CNI plugins.
+// cniFolders returns the folders in which distributions install CNI plugins.
 func cniFolders() []string { return []string{"/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"} }
 
 func requiredPrograms() []string {
 	return []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "ip", "nft", "nsenter", "unshare", "mount", "go"}
 }
 
-// inspect looks at this machine.
+// inspect determines the properties of this machine.
 func inspect() (machine, error) {
 	m := machine{root: os.Geteuid() == 0}
 	for _, name := range requiredPrograms() {
@@ -131,7 +132,8 @@ func inspect() (machine, error) {
 	return m, nil
 }
 
-// snapshotterFor returns the containerd snapshotter to use in dir. An overlay cannot be stacked on an overlay.
+// snapshotterFor returns the containerd snapshotter to use in dir. An overlay file system cannot be stacked on
+// another one.
 func snapshotterFor(dir string) string {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err == nil && stat.Type == unix.OVERLAYFS_SUPER_MAGIC {

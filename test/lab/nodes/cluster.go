@@ -30,11 +30,11 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// readyLimit is how long the nodes of a lab may take to become ready, on a busy machine too. An idle one needs some 15
-// s.
+// readyLimit is how long the nodes of a lab may take to become ready, even on a busy machine. On an idle machine,
+// they take about 15 s.
 const readyLimit = 5 * time.Minute
 
-// RESTConfig returns the administrator's configuration for a cluster.
+// RESTConfig returns the administrator's client configuration for a cluster.
 func (l *Lab) RESTConfig(cluster string) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", l.Kubeconfig(cluster))
 	if err != nil {
@@ -52,7 +52,7 @@ func (l *Lab) client(cluster string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// apiPort returns the port of a cluster's API server, on loopback and at the bridge.
+// apiPort returns the port of a cluster's API server. The port is the same on loopback and on the bridge.
 func (l *Lab) apiPort(cluster string) (string, error) {
 	config, err := l.RESTConfig(cluster)
 	if err != nil {
@@ -65,13 +65,13 @@ func (l *Lab) apiPort(cluster string) (string, error) {
 	return host.Port(), nil
 }
 
-// nodeRuns reports whether the processes of a node run.
+// nodeRuns reports whether a node's processes are running.
 func (l *Lab) nodeRuns(name string) (bool, error) {
 	running, err := lab.Running(l.pids())
 	return slices.Contains(running, "node-"+name), err
 }
 
-// startNode starts a node, which does not run.
+// startNode starts a node that is not running.
 func (l *Lab) startNode(ctx context.Context, n nodePlan, assets lab.Assets) error {
 	if err := l.announce(ctx, n); err != nil {
 		return err
@@ -99,7 +99,8 @@ func (l *Lab) startNode(ctx context.Context, n nodePlan, assets lab.Assets) erro
 	return err
 }
 
-// announce creates the objects that a cluster needs before the node starts. A host is in no cluster.
+// announce creates the objects that a cluster needs before the node starts. It does nothing for a host, because a
+// host does not belong to a cluster.
 func (l *Lab) announce(ctx context.Context, n nodePlan) error {
 	if n.isHost() {
 		return nil
@@ -113,7 +114,7 @@ func (l *Lab) announce(ctx context.Context, n nodePlan) error {
 	return nil
 }
 
-// createNode creates the Node before its kubelet does, with its labels and the range of its pods.
+// createNode creates the Node object, with its labels and its pod CIDR, before its kubelet would create it.
 func (l *Lab) createNode(ctx context.Context, n nodePlan) error {
 	client, err := l.client(n.cluster)
 	if err != nil {
@@ -155,7 +156,7 @@ func (l *Lab) spec(n nodePlan, assets lab.Assets) (nodeSpec, error) {
 	return spec, nil
 }
 
-// fillNode writes what the node needs into its root: configuration, credentials and images.
+// fillNode writes the files that the node needs into its root: configuration, credentials and images.
 func (l *Lab) fillNode(n nodePlan, spec nodeSpec) error {
 	if err := os.RemoveAll(filepath.Join(spec.root(), imagesDir)); err != nil {
 		return err
@@ -187,8 +188,8 @@ func (l *Lab) fillNode(n nodePlan, spec nodeSpec) error {
 	return nil
 }
 
-// writeCredentials issues the certificates of the kubelet, of kube-proxy, whose rights the DNS server shares, and of
-// what enforces NetworkPolicies.
+// writeCredentials issues the certificates of the kubelet, of kube-proxy, and of the program that enforces
+// NetworkPolicies. The DNS server uses the certificate of kube-proxy.
 func (l *Lab) writeCredentials(n nodePlan, root string) error {
 	port, err := l.apiPort(n.cluster)
 	if err != nil {
@@ -233,7 +234,8 @@ func kubeconfig(server string, c lab.Certificate) ([]byte, error) {
 	return clientcmd.Write(*config)
 }
 
-// waitForNodes returns when all nodes are ready. For nodes that were just started, only reports since then count.
+// waitForNodes returns when all nodes are ready. For nodes that have just been started, reports from before the start
+// do not count.
 func (l *Lab) waitForNodes(ctx context.Context, started []nodePlan, since time.Time) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyLimit, fmt.Errorf("not within %s", readyLimit))
 	defer cancel()
@@ -255,8 +257,8 @@ func (l *Lab) waitForNodes(ctx context.Context, started []nodePlan, since time.T
 	})
 }
 
-// nodeReady returns nil if the node has reported after the given time that it is ready. Otherwise its error says what
-// is missing.
+// nodeReady returns nil if the node has reported, after the given time, that it is ready. Otherwise, the error says
+// what is missing.
 func (l *Lab) nodeReady(ctx context.Context, n nodePlan, after time.Time) error {
 	client, err := l.client(n.cluster)
 	if err != nil {
@@ -278,8 +280,8 @@ func (l *Lab) nodeReady(ctx context.Context, n nodePlan, after time.Time) error 
 	return errors.New("node " + n.Name + " has not reported yet")
 }
 
-// isOfKubernetes reports whether Kubernetes itself keeps pods off the node. People and Plans cordon nodes, too: that is
-// no reason to wait.
+// isOfKubernetes reports whether a taint was set by Kubernetes itself to keep pods off the node. Users and Plans also
+// cordon nodes, which is not a reason to wait.
 func isOfKubernetes(taint corev1.Taint) bool {
 	return strings.HasPrefix(taint.Key, "node.kubernetes.io/") && taint.Key != corev1.TaintNodeUnschedulable
 }

@@ -15,7 +15,7 @@ import (
 
 const pauseImage = "drover.lab/pause:1"
 
-// containerdConfig is of version 2, which containerd 1.6 and later read.
+// containerdConfig uses format version 2, which is supported by containerd 1.6 and later.
 const containerdConfig = `version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -37,8 +37,8 @@ oom_score = 0
     conf_dir = "/etc/cni/net.d"
 `
 
-// cniConfig links each pod to its node by a device of its own. Nodes route between them, so no bridge and no NAT is in
-// the way.
+// cniConfig connects each pod to its node with a separate device. Nodes route between these devices, so there is
+// neither a bridge nor NAT in between.
 const cniConfig = `{
   "cniVersion": "0.4.0",
   "name": "lab",
@@ -50,8 +50,8 @@ const cniConfig = `{
 
 type object = map[string]any
 
-// kubeletConfig turns off what a node on a shared machine cannot have: eviction and garbage collection go by the
-// machine's disk.
+// kubeletConfig disables features that do not work for nodes that share a machine. For example, eviction and garbage
+// collection depend on the usage of the machine's disk.
 func kubeletConfig() object {
 	return object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -87,12 +87,12 @@ func kubeProxyConfig() object {
 		"clientConnection": object{"kubeconfig": "/etc/lab/kube-proxy.kubeconfig"},
 		"detectLocalMode":  "InterfaceNamePrefix",
 		"detectLocal":      object{"interfaceNamePrefix": "veth"},
-		// These are settings of the whole machine.
+		// These settings would affect the whole machine.
 		"conntrack": object{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
 	}
 }
 
-// writeConfiguration writes what the programs of a node read, into its root.
+// writeConfiguration writes the configuration files of a node's programs into the node's root.
 func (s nodeSpec) writeConfiguration(snapshotter string) error {
 	files := map[string]string{
 		"etc/hostname":               s.Name + "\n",
@@ -105,7 +105,7 @@ func (s nodeSpec) writeConfiguration(snapshotter string) error {
 	network, configs := "etc/cni/net.d/10-lab.conflist", map[string]object{"etc/lab/kubelet.yaml": kubeletConfig(), "etc/lab/kube-proxy.yaml": kubeProxyConfig()}
 	if s.Host {
 		network, configs = networkOfHosts, nil
-		files["etc/resolv.conf"] = "nameserver 127.0.0.1\n" // none listens there
+		files["etc/resolv.conf"] = "nameserver 127.0.0.1\n" // nothing listens there
 	}
 	files[network] = fmt.Sprintf(cniConfig, s.Pods)
 	for name, config := range configs {
@@ -116,7 +116,7 @@ func (s nodeSpec) writeConfiguration(snapshotter string) error {
 		files[name] = string(content)
 	}
 	for _, name := range []string{"etc/os-release", "etc/ld.so.cache", "etc/protocols", "etc/services", "etc/nsswitch.conf"} {
-		if content, err := os.ReadFile("/" + name); err == nil { // what the machine has of them
+		if content, err := os.ReadFile("/" + name); err == nil { // copy the machine's files, if they exist
 			files[name] = string(content)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// The commands with which labctl runs the processes of a lab. They are not for people.
+// Commands with which labctl runs the processes of a lab. Users should not run them.
 const (
 	nodeCommand     = "node-process"
 	initCommand     = "node-init"
@@ -26,8 +26,8 @@ const (
 	serviceCommand  = "host-systemctl"
 )
 
-// RunProcess runs a process of a lab if args are of one, and reports whether they are. It returns only when the process
-// ends.
+// RunProcess runs a process of a lab if args are the arguments of such a process. It reports whether they are. It
+// returns only when the process ends.
 func RunProcess(args []string) (bool, error) {
 	if len(args) < 2 {
 		return false, nil
@@ -50,10 +50,10 @@ func RunProcess(args []string) (bool, error) {
 	return false, nil
 }
 
-// Cut takes a node off the network, as if its cable were pulled. Its pods run on.
+// Cut disconnects a node from the network, as if its cable were unplugged. Its pods continue to run.
 func (l *Lab) Cut(node string) error { return l.setLink(node, "down") }
 
-// Mend ends a Cut.
+// Mend reconnects a node after Cut.
 func (l *Lab) Mend(node string) error { return l.setLink(node, "up") }
 
 func (l *Lab) setLink(node, state string) error {
@@ -68,8 +68,8 @@ func (l *Lab) setLink(node, state string) error {
 	return inNetworkOf(relay, "ip", "link", "set", n.link, state)
 }
 
-// Beside returns the command that runs another one on the machine, but in the network of the nodes: there it reaches
-// nodes, pods and, at the bridge, the API servers.
+// Beside returns a command that runs another command on the machine, but in the network of the nodes. In this
+// network, the other command can reach nodes and pods, and the API servers on the bridge.
 func (l *Lab) Beside(args ...string) ([]string, error) {
 	relay, err := l.relayPID()
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *Lab) Beside(args ...string) ([]string, error) {
 	return append([]string{"nsenter", networkOf(relay)}, args...), nil
 }
 
-// Kill ends all processes of a node at once, as a power cut does. Up starts it again.
+// Kill ends all processes of a node immediately, like a power failure. Up starts the node again.
 func (l *Lab) Kill(node string) error {
 	content, err := os.ReadFile(initPIDFile(l.nodeDir(node)))
 	if err != nil {
@@ -91,7 +91,7 @@ func (l *Lab) Kill(node string) error {
 	return killOf(l.dir, pid)
 }
 
-// Enter returns the arguments of a command that runs another within a node.
+// Enter returns the arguments of a command that runs another command inside a node.
 func (l *Lab) Enter(node string, args ...string) ([]string, error) {
 	content, err := os.ReadFile(initPIDFile(l.nodeDir(node)))
 	if err != nil {
@@ -101,8 +101,8 @@ func (l *Lab) Enter(node string, args ...string) ([]string, error) {
 	return append(enter, args...), nil
 }
 
-// Load gives a tarball of images to the nodes of a cluster, or to all if cluster is "". They keep it when they are
-// started again.
+// Load imports a tarball of images into the nodes of a cluster. If cluster is "", it imports the images into all
+// nodes. The nodes keep the images when they are restarted.
 func (l *Lab) Load(ctx context.Context, tarball, cluster string) error {
 	var errs []error
 	loaded := 0

@@ -35,15 +35,15 @@ const (
 	dnsTCPIdle    = 10 * time.Second
 )
 
-// A dnsServer resolves the names of Services, as the specification of DNS for Kubernetes says: A records of Services
-// with and without an address of their own, and of the pods of the latter that have a host name. It has no SRV and PTR
-// records and forwards nothing, since a lab has no other names.
+// dnsServer resolves the names of Services, as described in the Kubernetes DNS specification. It serves A records for
+// Services, including headless Services and their pods that have a host name. It serves no SRV or PTR records, and
+// forwards no queries, because a lab has no other names.
 type dnsServer struct {
 	services  corelisters.ServiceLister
 	endpoints discoverylisters.EndpointSliceLister
 }
 
-// runDNS serves on UDP and TCP until an error. Its arguments are a kubeconfig and the address.
+// runDNS serves DNS on UDP and TCP until an error occurs. Its arguments are a kubeconfig and the address.
 func runDNS(args []string) error {
 	if len(args) != 2 {
 		return errors.New("usage: dns KUBECONFIG ADDRESS")
@@ -84,7 +84,7 @@ func (d dnsServer) servePackets(conn net.PacketConn) error {
 			return fmt.Errorf("serve DNS: %w", err)
 		}
 		if response := d.respond(buf[:n]); response != nil {
-			_, _ = conn.WriteTo(response, from) // the client asks again
+			_, _ = conn.WriteTo(response, from) // if this fails, the client asks again
 		}
 	}
 }
@@ -99,7 +99,7 @@ func (d dnsServer) serveStreams(listener net.Listener) error {
 	}
 }
 
-// serveStream responds to queries on one TCP connection, each after its length in two bytes.
+// serveStream responds to queries on one TCP connection. Each query is preceded by its length in two bytes.
 func (d dnsServer) serveStream(conn net.Conn) {
 	defer conn.Close()
 	for {
@@ -125,7 +125,7 @@ func (d dnsServer) serveStream(conn net.Conn) {
 	}
 }
 
-// respond returns the response to a query, or nil if that is none.
+// respond returns the response to a query. It returns nil if the message is not a query.
 func (d dnsServer) respond(query []byte) []byte {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(query)
@@ -161,14 +161,14 @@ func (d dnsServer) respond(query []byte) []byte {
 	return packed
 }
 
-// lookUp returns the addresses of a name, and reports whether the name exists.
+// lookUp returns the addresses for a name, and reports whether the name exists.
 func (d dnsServer) lookUp(name string) ([]netip.Addr, bool) {
 	rest, inside := strings.CutSuffix(name, ".svc."+clusterDomain)
 	if !inside {
 		return nil, false
 	}
 	parts := strings.Split(rest, ".")
-	if len(parts) != 2 && len(parts) != 3 { // [host.]service.namespace
+	if len(parts) != 2 && len(parts) != 3 { // the format is [host.]service.namespace
 		return nil, false
 	}
 	host, service, namespace := "", parts[len(parts)-2], parts[len(parts)-1]
@@ -194,7 +194,8 @@ func (d dnsServer) lookUp(name string) ([]netip.Addr, bool) {
 	return addresses, host == "" || len(addresses) > 0
 }
 
-// ready returns the IPv4 addresses of the ready endpoints, or of all of them, with that host name if one is given.
+// ready returns the IPv4 addresses of the ready endpoints, or of all endpoints if all is true. If host is not empty,
+// only endpoints with that host name count.
 func ready(slices []*discoveryv1.EndpointSlice, host string, all bool) []netip.Addr {
 	var addresses []netip.Addr
 	for _, slice := range slices {

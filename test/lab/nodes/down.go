@@ -25,18 +25,19 @@ import (
 // downLimit is how long Down waits for the kernel to end processes and release cgroups.
 const downLimit = 2 * time.Minute
 
-// Leftovers are what exists of a lab, except its folder.
+// Leftovers contains everything that exists of a lab, except its folder.
 type Leftovers struct {
-	// PIDs are its processes. Those within a node are not listed one by one: they end with the node's first process.
+	// PIDs are the IDs of the lab's processes. Processes inside a node are not listed, because they end with the
+	// node's first process.
 	PIDs []int
 	// Cgroups and Mounts are paths.
 	Cgroups, Mounts []string
 }
 
-// Empty reports whether nothing is left.
+// Empty reports whether nothing is left of the lab.
 func (l Leftovers) Empty() bool { return len(l.PIDs)+len(l.Cgroups)+len(l.Mounts) == 0 }
 
-// cgroup returns the name of the lab's cgroup. Labs of the same name in other folders have other ones.
+// cgroup returns the name of the lab's cgroup. Labs with the same name in different folders have different cgroups.
 func (l *Lab) cgroup() string { return cgroupOf(l.dir) }
 
 func cgroupOf(dir string) string {
@@ -44,7 +45,7 @@ func cgroupOf(dir string) string {
 	return "drover-lab-" + filepath.Base(dir) + "-" + hex.EncodeToString(sum[:4])
 }
 
-// FindLeftovers lists what exists of the lab in that folder.
+// FindLeftovers returns everything that exists of the lab in the given folder.
 func FindLeftovers(dir string) (Leftovers, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -68,9 +69,9 @@ func FindLeftovers(dir string) (Leftovers, error) {
 	return found, nil
 }
 
-// Down ends and removes the lab in a folder, or the one of that name if dir is "": whatever exists of it, also after
-// labctl was killed. It returns when all is gone, and nothing of the machine's own was touched. Where there is no lab
-// it does nothing.
+// Down stops and removes a lab. If dir is "", it looks up the lab by name. It removes everything that exists of the
+// lab, even if labctl was killed earlier. It returns when everything is gone. It does not change anything else on the
+// machine. If there is no lab, it does nothing.
 func Down(ctx context.Context, dir, name string, out io.Writer) error {
 	dir, err := labDir(dir, name)
 	if err != nil {
@@ -100,8 +101,8 @@ func down(ctx context.Context, dir string) error {
 	if err := removeCgroup(ctx, all, cgroupOf(dir)); err != nil {
 		return fmt.Errorf("take down the lab: %w", err)
 	}
-	// The mounts of nodes are in their own namespaces and have gone with them. If one were left, removing the folder would
-	// remove what it shows.
+	// The mounts of nodes are in the nodes' own namespaces, and have gone together with them. If a mount were left,
+	// removing the folder would remove the mounted files.
 	left, err := FindLeftovers(dir)
 	if err != nil {
 		return err
@@ -126,7 +127,7 @@ func down(ctx context.Context, dir string) error {
 	return nil
 }
 
-// killAll kills the processes of the lab and returns an error as long as there are some.
+// killAll kills the processes of the lab. It returns an error as long as any of them exist.
 func killAll(dir string) error {
 	pids, err := processesOf(dir)
 	if err != nil || len(pids) == 0 {
@@ -140,9 +141,9 @@ func killAll(dir string) error {
 	return fmt.Errorf("%d processes are left", len(pids))
 }
 
-// killOf kills a process if it still belongs to the lab: its PID may have a new owner.
+// killOf kills a process if it still belongs to the lab. The PID may have been reused by another process.
 func killOf(dir string, pid int) error {
-	process, err := os.FindProcess(pid) // the handle stays bound to the process that the check below is about
+	process, err := os.FindProcess(pid) // the handle stays bound to the process that is then checked
 	if err != nil {
 		return nil
 	}
@@ -156,7 +157,7 @@ func killOf(dir string, pid int) error {
 	return nil
 }
 
-// processesOf lists the processes with the lab's marker in their environment.
+// processesOf returns the IDs of the processes that have the lab's marker in their environment.
 func processesOf(dir string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -171,13 +172,14 @@ func processesOf(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// belongsTo reports whether the process runs and has the lab's marker. A process that has ended has no environment.
+// belongsTo reports whether a process is running and has the lab's marker. The environment of a process that has
+// ended is empty.
 func belongsTo(dir string, pid int) bool {
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && slices.Contains(strings.Split(string(environ), "\x00"), marker+"="+dir)
 }
 
-// mountsBelow lists the mounts at or below a folder, in the order of a mountinfo.
+// mountsBelow returns the mounts at or below a folder, in the order of a mountinfo file.
 func mountsBelow(mountinfo, dir string) []string {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	var found []string

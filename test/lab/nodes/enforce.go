@@ -23,13 +23,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// policyProgram is the name of labctl where it enforces NetworkPolicies, for a log of its own.
+// policyProgram is the name under which labctl enforces NetworkPolicies, so that it has a separate log.
 const policyProgram = "network-policies"
 
-// policyUser is the user as whom the nodes read NetworkPolicies, pods and namespaces.
+// policyUser is the user as which nodes read NetworkPolicies, pods and namespaces.
 const policyUser = "lab:network-policies"
 
-// grantPolicies gives that user the right to read them.
+// grantPolicies allows policyUser to read these objects.
 func (l *Lab) grantPolicies(ctx context.Context, cluster string) error {
 	client, err := l.client(cluster)
 	if err != nil {
@@ -46,8 +46,8 @@ func (l *Lab) grantPolicies(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// runPolicies enforces the NetworkPolicies of the cluster for the pods of a node, until an error: then it is started
-// again and the rules stay as they are. Its arguments are a kubeconfig and the node's name.
+// runPolicies enforces the cluster's NetworkPolicies for the pods of a node until an error occurs. It is then
+// restarted, and the rules stay in place in the meantime. Its arguments are a kubeconfig and the node's name.
 func runPolicies(args []string) error {
 	if len(args) != 2 {
 		return errors.New("usage: policies KUBECONFIG NODE")
@@ -65,7 +65,7 @@ func runPolicies(args []string) error {
 	notify := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // what is to be read has not been read yet
+		default: // not all objects have been read yet
 		}
 	}
 	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { notify() }, UpdateFunc: func(any, any) { notify() }, DeleteFunc: func(any) { notify() }}
@@ -87,7 +87,7 @@ func runPolicies(args []string) error {
 	}
 }
 
-// enforce replaces the rules, unless they are applied, and returns them.
+// enforce applies the current rules, unless they equal the applied ones. It returns the current rules.
 func enforce(factory informers.SharedInformerFactory, node, applied string) (string, error) {
 	state, err := readPolicyState(factory, node)
 	if err != nil {

@@ -18,64 +18,64 @@ const (
 	fileKind       = "Lab"
 	fileAPIVersion = "lab.drover.dev/v1"
 
-	// maxNodes is how many nodes a lab may have. A node takes some 250 MB.
+	// maxNodes is the maximum number of nodes in a lab. A node uses about 250 MB of memory.
 	maxNodes = 100
 )
 
-// A File describes a lab, as kind's Cluster file describes a cluster.
+// File describes a lab, in the same way as kind's Cluster file describes a cluster.
 type File struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// Name distinguishes the lab from others on the machine.
+	// Name identifies the lab among the labs on the machine.
 	Name       string     `json:"name"`
 	Networking Networking `json:"networking,omitempty"`
 	Clusters   []Cluster  `json:"clusters,omitempty"`
-	// Hosts are computers of the lab that are in no cluster: with containerd and a service manager, and whatever is
-	// installed on them.
+	// Hosts are computers that belong to the lab but to no cluster. They have containerd and a service manager, and
+	// other software can be installed on them.
 	Hosts []Host `json:"hosts,omitempty"`
-	// Programs are what every host has below /opt/lab: a path there, and the file of this machine. They may be tarballs,
-	// too.
+	// Programs are files that every host has in /opt/lab. They map a path below /opt/lab to a file on this machine.
+	// They may also be tarballs.
 	Programs map[string]string `json:"programs,omitempty"`
-	// Images are tarballs that every node and host gets. Paths are relative to the folder of the file.
+	// Images are tarballs of images that every node and host gets. Paths are relative to the folder of the file.
 	Images []string `json:"images,omitempty"`
 }
 
-// Networking says which addresses the lab uses. They exist in its network namespaces only, so that two labs may use the
-// same.
+// Networking defines the addresses in the lab. The addresses exist only in the lab's network namespaces, so two labs
+// can use the same addresses.
 type Networking struct {
-	// Subnet has the addresses of the nodes. Default 10.90.0.0/16.
+	// Subnet is the subnet of the nodes. It defaults to 10.90.0.0/16.
 	Subnet string `json:"subnet,omitempty"`
-	// PodSubnet has the addresses of the pods: each node gets a /24 of it. Default 10.128.0.0/16.
+	// PodSubnet is the subnet of the pods. Each node gets a /24 of it. It defaults to 10.128.0.0/16.
 	PodSubnet string `json:"podSubnet,omitempty"`
-	// MachinePorts are ports of the machine's loopback that nodes and pods reach at the bridge, like the ports of the API
-	// servers.
+	// MachinePorts are ports on the machine's loopback interface that nodes and pods can reach on the bridge, in
+	// addition to the ports of the API servers.
 	MachinePorts []int `json:"machinePorts,omitempty"`
-	// NetworkPolicies says that nodes enforce NetworkPolicies.
+	// NetworkPolicies makes nodes enforce NetworkPolicies.
 	NetworkPolicies bool `json:"networkPolicies,omitempty"`
 }
 
-// A Cluster is a control plane and its nodes.
+// Cluster is a control plane and its nodes.
 type Cluster struct {
 	Name  string `json:"name"`
 	Nodes []Node `json:"nodes"`
-	// Images are tarballs that the nodes of this cluster get.
+	// Images are tarballs of images that the nodes of this cluster get.
 	Images []string `json:"images,omitempty"`
 }
 
-// A Node is one machine of a cluster.
+// Node is one machine of a cluster.
 type Node struct {
-	// Name is unique in the lab. Default <cluster>-<number>.
+	// Name is unique in the lab. It defaults to <cluster>-<number>.
 	Name   string            `json:"name,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // Host is one computer without Kubernetes.
 type Host struct {
-	// Name is unique in the lab, among nodes too.
+	// Name is unique among the hosts and nodes of the lab.
 	Name string `json:"name"`
 }
 
-// ReadFile reads a file and makes its paths absolute.
+// ReadFile reads a lab file and makes its paths absolute.
 func ReadFile(path string) (File, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -112,7 +112,7 @@ func absolute(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// ParseFile reads a file's content, sets defaults and validates it. The error lists all faults.
+// ParseFile parses and validates a lab file, and sets defaults. The error lists all problems.
 func ParseFile(content []byte) (File, error) {
 	var f File
 	if err := yaml.UnmarshalStrict(content, &f); err != nil {

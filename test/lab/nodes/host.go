@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// networkOfHosts is where a host has a configuration of CNI for pods that other hosts reach. It takes effect once it
-	// is copied to /etc/cni/net.d.
+	// networkOfHosts is the path of a CNI configuration on a host. With this configuration, pods can be reached from
+	// other hosts. It takes effect when it is copied to /etc/cni/net.d.
 	networkOfHosts = "etc/lab/10-lab.conflist"
 
-	// hostReadyFile is there once a host can be worked on.
+	// hostReadyFile is a file that exists once the host is ready for use.
 	hostReadyFile = "/var/lib/drover-lab/ready"
 
-	// systemctlFile has the stand-in for systemctl by that name.
+	// systemctlFile is the path of the replacement for systemctl.
 	systemctlFile = "usr/local/bin/systemctl"
 )
 
@@ -40,10 +40,10 @@ func (l *Lab) Address(node string) (string, error) {
 	return n.address.Addr().String(), err
 }
 
-// HostLog returns the path of the log of a unit of a host, or of its containerd.
+// HostLog returns the path of the log of a unit on a host, or of the host's containerd.
 func (l *Lab) HostLog(host, unit string) string { return l.NodeLog(host, unit) }
 
-// writeHost writes the files into a host's root that it has in addition to a node's files.
+// writeHost writes the additional files that a host has but a node does not have.
 func (s nodeSpec) writeHost() error {
 	if err := os.Remove(filepath.Join(s.root(), hostReadyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -59,12 +59,12 @@ func (s nodeSpec) writeHost() error {
 		return err
 	}
 	return errors.Join(
-		os.MkdirAll(filepath.Join(s.root(), "etc/cni/net.d"), 0o755), // containerd watches it
+		os.MkdirAll(filepath.Join(s.root(), "etc/cni/net.d"), 0o755), // containerd watches this folder
 		os.MkdirAll(filepath.Join(s.root(), "etc/systemd/system"), 0o755),
 	)
 }
 
-// hostReady returns nil if the host can be worked on.
+// hostReady returns nil if the host is ready for use.
 func (l *Lab) hostReady(n nodePlan) error {
 	if _, err := os.Stat(filepath.Join(l.nodeDir(n.Name), "root", hostReadyFile)); err != nil {
 		return fmt.Errorf("host %s is not up: %w", n.Name, err)
@@ -72,17 +72,17 @@ func (l *Lab) hostReady(n nodePlan) error {
 	return nil
 }
 
-// firewall is the rules of a host that refuse every connection from the bridge, which is the way to it from outside of
-// the lab. What the host has begun is answered.
+// firewall returns rules that make a host refuse all new connections from the bridge, through which connections from
+// outside the lab arrive. Responses to the host's own connections are allowed.
 func (s nodeSpec) firewall() string {
 	drop := fmt.Sprintf("ip saddr %s ct state new drop;", s.Gateway)
 	return "\ntable ip firewall { chain incoming { type filter hook input priority 0; " + drop + " }; chain passing { type filter hook forward priority 0; " + drop + " }; }"
 }
 
-// runHost is what the first process of a host does once containerd runs: it starts the units that are enabled, and
-// obeys systemctl.
+// runHost runs in the first process of a host once containerd is running. It starts the units that are enabled, and
+// handles systemctl commands.
 func runHost(containerd *service) error {
-	// The programs of the host find it by its path alone: a unit has the PATH that systemd gives it.
+	// Programs on the host find the binary only by its path, because a unit has the PATH that systemd sets.
 	script := "#!/bin/sh\nexec /opt/lab/labctl " + serviceCommand + " \"$@\"\n"
 	if err := errors.Join(os.MkdirAll(filepath.Dir("/"+systemctlFile), 0o755), os.WriteFile("/"+systemctlFile, []byte(script), 0o755)); err != nil {
 		return err

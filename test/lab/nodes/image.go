@@ -28,22 +28,22 @@ import (
 //go:embed pause/main.go
 var pauseSource []byte
 
-// An Image is a container image of static programs.
+// Image is a container image that consists of static binaries.
 type Image struct {
-	// Name is the reference, such as example.com/web:1, and Aliases are further ones.
+	// Name is the image reference, such as example.com/web:1. Aliases are additional references.
 	Name    string
 	Aliases []string
-	// Programs are the paths of the binaries, which lie in the root of the image under their base names and are found
-	// there by name. The first one is the entrypoint.
+	// Programs are the paths of the binaries. In the image, they are in the root folder, which is in the PATH, under
+	// their base names. The first one is the entrypoint.
 	Programs []string
-	// Files are further ones: a path in the image, and the file of this machine.
+	// Files are additional files. They map a path in the image to a file on this machine.
 	Files map[string]string
-	// User is the number of the user, such as "65532"; the default is root.
+	// User is the numeric user ID, such as "65532". It defaults to root.
 	User string
 }
 
-// WriteImage writes the image as a tarball that "docker save" could have written: containerd, Docker and podman read
-// it. It needs no registry and no daemon. The same programs give the same bytes.
+// WriteImage writes the image as a tarball in the format of "docker save", which containerd, Docker and podman can
+// read. It needs no registry and no daemon. The same programs produce the same bytes.
 func WriteImage(path string, image Image) error {
 	if len(image.Programs) == 0 {
 		return fmt.Errorf("write image %s: it has no program", image.Name)
@@ -72,8 +72,8 @@ func WriteImage(path string, image Image) error {
 	})
 }
 
-// WriteLayer writes an image of one layer, which is a tarball of the root file system, as WriteImage does. config is
-// what the image's configuration says of its containers.
+// WriteLayer writes an image with a single layer in the same format as WriteImage. The layer is a tarball of the root
+// file system. config is the part of the image's configuration that applies to containers.
 func WriteLayer(path string, names []string, layer []byte, config map[string]any) error {
 	encoded, err := json.Marshal(object{
 		"architecture": runtime.GOARCH, "os": "linux", "config": config,
@@ -95,7 +95,7 @@ func WriteLayer(path string, names []string, layer []byte, config map[string]any
 	return os.WriteFile(path, content, 0o644)
 }
 
-// An archived is a file in a tarball.
+// archived is a file in a tarball.
 type archived struct {
 	name    string
 	content []byte
@@ -122,7 +122,7 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// writePauseImage writes the image of the program that holds a pod's namespaces to path.
+// writePauseImage writes an image to path. The image contains the program that holds a pod's namespaces.
 func writePauseImage(ctx context.Context, path string) error {
 	dir, err := os.MkdirTemp("", "drover-lab-pause-")
 	if err != nil {
@@ -155,7 +155,8 @@ func BuildPause(ctx context.Context, program string) error {
 	return nil
 }
 
-// copyFile copies a file, also to a file system of another device. The copy has its name only when it is whole.
+// copyFile copies a file. The target may be on another file system. It gets its final name only once the copy is
+// complete.
 func copyFile(from, to string, mode os.FileMode) error {
 	source, err := os.Open(from)
 	if err != nil {

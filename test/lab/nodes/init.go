@@ -25,14 +25,14 @@ const (
 	nodePath         = "/opt/lab:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// A service is a program that the first process of a node keeps running.
+// service is a program that the first process of a node keeps running.
 type service struct {
 	name string
 	args []string
 	pid  int
 }
 
-// services are the services that run in addition to containerd, once the images are loaded.
+// services returns the services that run in addition to containerd once the images have been imported.
 func (s nodeSpec) services() []*service {
 	all := []*service{
 		{name: "kubelet", args: []string{
@@ -48,7 +48,8 @@ func (s nodeSpec) services() []*service {
 	return all
 }
 
-// runInit is the first process of a node, in its namespaces. It returns only with an error, and the node ends with it.
+// runInit is the first process of a node, in the node's namespaces. It returns only an error, and the node ends when
+// it returns.
 func runInit(specPath string) error {
 	spec, err := readNodeSpec(specPath)
 	if err != nil {
@@ -96,15 +97,15 @@ func runInit(specPath string) error {
 	return keep(all2, nil)
 }
 
-// setEnvironment leaves none of the machine's variables to the programs of the node: there is no folder $TMPDIR in it,
-// and no proxy leads out of it.
+// setEnvironment removes the machine's environment variables from the programs of the node. In the node, the folder
+// $TMPDIR does not exist, and no proxy can be reached.
 func setEnvironment() error {
 	lab := os.Getenv(marker)
 	os.Clearenv()
 	return errors.Join(os.Setenv(marker, lab), os.Setenv("PATH", nodePath), os.Setenv("HOME", "/root"))
 }
 
-// setUpNetwork gives the node its addresses, its routes and the rule that lets its pods reach addresses outside the
+// setUpNetwork sets the node's addresses and routes, and the rule that allows its pods to reach addresses outside the
 // cluster.
 func (s nodeSpec) setUpNetwork() error {
 	steps := [][]string{
@@ -132,7 +133,7 @@ func (s nodeSpec) setUpNetwork() error {
 		rules += s.firewall()
 	}
 	return errors.Join(
-		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644), // of this network namespace
+		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644), // only in this network namespace
 		command("nft", rules),
 	)
 }
@@ -141,7 +142,7 @@ func (s *service) log() string { return logOf(s.name) }
 
 func logOf(name string) string { return filepath.Join("/var/log/lab", name+".log") }
 
-// start runs the service with its output appended to its log.
+// start starts the service. The service's output is appended to its log.
 func (s *service) start() error {
 	path, err := exec.LookPath(s.name)
 	if err != nil {
@@ -153,8 +154,8 @@ func (s *service) start() error {
 	return nil
 }
 
-// startProcess runs a program with its output appended to the log of that name, and returns its PID. keep waits for it.
-// No environment means the environment of this process.
+// startProcess starts a program and returns its PID. The program's output is appended to the log with the given name.
+// keep waits for the process. If env is empty, the program inherits the environment of this process.
 func startProcess(name string, args, env []string) (int, error) {
 	if err := os.MkdirAll(filepath.Dir(logOf(name)), 0o755); err != nil {
 		return 0, err
@@ -171,10 +172,10 @@ func startProcess(name string, args, env []string) (int, error) {
 		return 0, err
 	}
 	pid := process.Pid
-	return pid, process.Release() // it forgets the PID
+	return pid, process.Release() // Release forgets the PID
 }
 
-// importImages waits for containerd and gives it the tarballs of the node.
+// importImages waits for containerd and imports the node's tarballs into it.
 func importImages(containerd *service) error {
 	ctx, cancel := context.WithTimeout(context.Background(), containerdLimit)
 	defer cancel()
@@ -193,9 +194,9 @@ func importImages(containerd *service) error {
 	return nil
 }
 
-// servesKubelets returns nil when containerd serves its clients, kubelets among them. It tries that once in its life,
-// and runs on without if it fails, as where the machine has no inotify instance left at that moment. Then it is started
-// again.
+// servesKubelets returns nil when containerd serves kubelets. containerd tries to start this plugin only once. If the
+// plugin fails, for example because the machine has no inotify instance left, containerd continues without it and has
+// to be restarted.
 func (s *service) servesKubelets() error {
 	output, err := exec.Command("ctr", "plugins", "ls").CombinedOutput()
 	if err != nil {
@@ -214,7 +215,7 @@ func (s *service) servesKubelets() error {
 	return errors.Join(fault, s.start())
 }
 
-// criRuns reports whether, of the plugins that ctr lists, the one for kubelets runs.
+// criRuns reports whether the plugin for kubelets is running, given the list of plugins from ctr.
 func criRuns(plugins string) bool {
 	for line := range strings.Lines(plugins) {
 		if f := strings.Fields(line); len(f) > 3 && f[0] == "io.containerd.grpc.v1" && f[1] == "cri" {
@@ -224,12 +225,12 @@ func criRuns(plugins string) bool {
 	return false
 }
 
-// keep starts each service again that ends, and collects the processes that lost their parents, as the first process of
-// a machine does. manager is the service manager of a host, nil on a node.
+// keep restarts services that end, and reaps orphaned processes, like the first process of a machine. manager is the
+// service manager of a host. It is nil on a node.
 func keep(services []*service, manager *serviceManager) error {
 	restart := make(chan *service)
 	ended := make(chan int)
-	var requests chan func() // blocks for ever on a node
+	var requests chan func() // a nil channel blocks forever; it stays nil on a node
 	if manager != nil {
 		requests = manager.requests
 	}
@@ -263,7 +264,7 @@ func wait(ended chan<- int) {
 		switch {
 		case err == nil:
 			ended <- pid
-		case !errors.Is(err, syscall.EINTR): // no child is left for the moment: each service is about to start again
+		case !errors.Is(err, syscall.EINTR): // no children at the moment; all services are about to be restarted
 			<-time.After(restartPause)
 		}
 	}

@@ -17,20 +17,21 @@ import (
 )
 
 const (
-	// inotifyOfPlane and inotifyOfNode are how many instances of inotify the programs of each have open. A kubelet without
-	// one ends, again and again.
+	// inotifyOfPlane and inotifyOfNode are the numbers of inotify instances that the programs of a control plane and
+	// of a node open. A kubelet without an inotify instance ends, again after each restart.
 	inotifyOfPlane = 8
 	inotifyOfNode  = 8
-	// inotifyOfHost is that of a host which becomes a node with a control plane.
+	// inotifyOfHost is the number of inotify instances for a host that becomes a node with a control plane.
 	inotifyOfHost = 20
 
 	inotifyLimit = "fs/inotify/max_user_instances"
 )
 
-// inotify is how many instances this user may have open, on the whole machine, and how many are.
+// inotify contains the maximum number of inotify instances that this user may open on the whole machine, and the
+// number of open ones.
 type inotify struct{ limit, open int }
 
-// enough returns an error if as many more would exceed the limit.
+// enough returns an error if the given number of additional instances would exceed the limit.
 func (i inotify) enough(needed int) error {
 	if i.open+needed <= i.limit {
 		return nil
@@ -39,8 +40,8 @@ func (i inotify) enough(needed int) error {
 		ErrMachine, needed, i.open, i.limit, max(1024, 2*(i.open+needed)))
 }
 
-// checkInotify returns an error if a lab of which nothing runs would exceed the limit. What runs already has its
-// instances.
+// checkInotify returns an error if starting the lab would exceed the limit. It does nothing if any part of the lab is
+// running, because the running processes have already opened their instances.
 func (l *Lab) checkInotify() error {
 	running, err := lab.Running(l.pids())
 	if err != nil || len(running) > 0 {
@@ -54,7 +55,7 @@ func (l *Lab) checkInotify() error {
 	return found.enough(len(l.file.Clusters)*inotifyOfPlane + (len(l.plan.nodes)-hosts)*inotifyOfNode + hosts*inotifyOfHost)
 }
 
-// countInotify reads the limit and counts what processes of this user have open.
+// countInotify reads the limit and counts the instances that processes of this user have opened.
 func countInotify() (inotify, error) {
 	content, err := os.ReadFile("/proc/sys/" + inotifyLimit)
 	if err != nil {

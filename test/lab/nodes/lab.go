@@ -26,32 +26,32 @@ import (
 )
 
 const (
-	// marker is the variable in the environment of all processes of a lab. Its value is the lab's folder.
+	// marker is the environment variable that all processes of a lab have. Its value is the lab's folder.
 	marker = "DROVER_LAB"
 
-	// socketLimit is how long the path of a Unix socket may be.
+	// socketLimit is the maximum length of the path of a Unix socket, in bytes.
 	socketLimit = 100
 
-	// lockLimit is how long to wait for another program that changes the lab.
+	// lockLimit is how long to wait for another process that is changing the lab.
 	lockLimit = 10 * time.Second
 )
 
-// Options describe a lab to bring up.
+// Options are the options for bringing up a lab.
 type Options struct {
 	File File
-	// Dir is the lab's folder, for root only. Default: DefaultDir(File.Name).
+	// Dir is the lab's folder. Only root has access to it. It defaults to DefaultDir(File.Name).
 	Dir string
-	// Progress receives reports of what takes time.
+	// Progress receives reports about steps that take a long time.
 	Progress io.Writer
-	// Labctl is the path of the program labctl, which the processes of a lab run. Default: this program.
+	// Labctl is the path of the labctl binary, which the processes of a lab run. It defaults to the current binary.
 	Labctl string
-	// Users maps the name of a cluster to the users, besides the administrator, that log in with a token.
+	// Users contains additional users who can authenticate with a token, by cluster name.
 	Users map[string][]lab.User
-	// APIServerArgs maps the name of a cluster to more arguments of its API server.
+	// APIServerArgs contains additional arguments for the API server, by cluster name.
 	APIServerArgs map[string][]string
 }
 
-// A Lab is a running lab. It lives on when the program that brought it up ends.
+// Lab is a running lab. It continues when the process that brought it up ends.
 type Lab struct {
 	dir  string
 	file File
@@ -59,7 +59,7 @@ type Lab struct {
 	out  *progress
 }
 
-// DefaultDir returns the folder of the lab of that name in the user's cache.
+// DefaultDir returns the folder in the user's cache for the lab with the given name.
 func DefaultDir(name string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -68,9 +68,9 @@ func DefaultDir(name string) (string, error) {
 	return filepath.Join(cache, "drover", "labs", name), nil
 }
 
-// Up brings up what the file describes, and returns when all nodes are ready. What runs already stays, and what ended
-// is started again. After an error, or when this program is killed, another Up continues, and Down removes the lab's
-// processes and files.
+// Up brings up the lab that the file describes, and returns when all nodes are ready. Parts that are running are left
+// unchanged, and parts that have ended are restarted. If Up fails or this process is killed, another call to Up
+// continues, and Down removes the lab's processes and files.
 func Up(ctx context.Context, options Options) (*Lab, error) {
 	if err := Check(); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 	return l, nil
 }
 
-// CheckDir returns an error if a lab cannot be in that folder.
+// CheckDir returns an error if a folder cannot be used for a lab.
 func CheckDir(dir string) error {
 	if l := (&Lab{dir: dir}); len(l.socket()) > socketLimit {
 		return fmt.Errorf("the name of the folder %s is too long for a socket: choose a shorter one", dir)
@@ -105,7 +105,7 @@ func CheckDir(dir string) error {
 	return nil
 }
 
-// Open returns the lab in a folder, or the one of that name if dir is "".
+// Open returns the lab in a folder. If dir is "", it looks up the lab by name.
 func Open(dir, name string) (*Lab, error) {
 	dir, err := labDir(dir, name)
 	if err != nil {
@@ -144,11 +144,11 @@ func (l *Lab) nodeDir(name string) string     { return filepath.Join(l.dir, "nod
 // Dir returns the lab's folder.
 func (l *Lab) Dir() string { return l.dir }
 
-// Kubeconfig returns the path of the administrator's kubeconfig of a cluster.
+// Kubeconfig returns the path of the administrator's kubeconfig for a cluster.
 func (l *Lab) Kubeconfig(cluster string) string { return filepath.Join(l.dir, cluster+".kubeconfig") }
 
-// NodeLog returns the path of the log of a program of a node: containerd, kubelet, kube-proxy, labctl, which serves
-// DNS, or network-policies.
+// NodeLog returns the path of a program's log on a node. The programs are containerd, kubelet, kube-proxy, labctl
+// (which serves DNS) and network-policies.
 func (l *Lab) NodeLog(node, program string) string {
 	return filepath.Join(l.nodeDir(node), "root/var/log/lab", program+".log")
 }
@@ -191,8 +191,7 @@ func (l *Lab) up(ctx context.Context, options Options) error {
 	return l.waitForNodes(ctx, started, start)
 }
 
-// keepFile writes the file into the folder. It refuses a file that differs from the file that the lab was brought up
-// with.
+// keepFile writes the lab file into the folder. It returns an error if the lab was brought up with a different file.
 func (l *Lab) keepFile() error {
 	content, err := json.Marshal(l.file)
 	if err != nil {
@@ -208,7 +207,8 @@ func (l *Lab) keepFile() error {
 	return os.WriteFile(l.filePath(), content, 0o600)
 }
 
-// prepare copies the program that the lab's processes run, since "go run" removes its own, and makes the pause image.
+// prepare copies the binary that the lab's processes run, because "go run" removes its binary, and builds the pause
+// image.
 func (l *Lab) prepare(ctx context.Context, labctl string) error {
 	if labctl == "" {
 		var err error
@@ -225,10 +225,10 @@ func (l *Lab) prepare(ctx context.Context, labctl string) error {
 	return l.out.during("building the pause image", func() error { return writePauseImage(ctx, l.pause()) })
 }
 
-// environment marks a process as one of this lab.
+// environment returns an environment that marks a process as part of this lab.
 func (l *Lab) environment() []string { return append(os.Environ(), marker+"="+l.dir) }
 
-// startPlanes starts all control planes at once: most of the time they wait for their own parts.
+// startPlanes starts all control planes at the same time, because each of them mostly waits for its own components.
 func (l *Lab) startPlanes(ctx context.Context, options Options, assets lab.Assets) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, c := range l.file.Clusters {
@@ -237,7 +237,7 @@ func (l *Lab) startPlanes(ctx context.Context, options Options, assets lab.Asset
 	return group.Wait()
 }
 
-// startPlane starts a control plane, unless all of it runs.
+// startPlane starts a control plane, unless all of its programs are running.
 func (l *Lab) startPlane(ctx context.Context, cluster string, options Options, assets lab.Assets) error {
 	dir := l.planeDir(cluster)
 	pids := filepath.Join(dir, "pids")
@@ -267,7 +267,8 @@ func (l *Lab) startPlane(ctx context.Context, cluster string, options Options, a
 	})
 }
 
-// startRelay starts the relay, unless it runs. The nodes hang on its bridge: if it has ended, they are started again.
+// startRelay starts the relay, unless it is running. The nodes are connected to the relay's bridge, so they are
+// restarted if the relay has ended.
 func (l *Lab) startRelay(ctx context.Context) error {
 	running, err := lab.Running(l.pids())
 	if err != nil || slices.Contains(running, "relay") {
@@ -276,7 +277,7 @@ func (l *Lab) startRelay(ctx context.Context) error {
 	if err := lab.StopDetached(ctx, l.pids()); err != nil {
 		return err
 	}
-	// The shell gives the relay the network namespace of the machine, as file descriptor 3.
+	// The shell passes the machine's network namespace to the relay as file descriptor 3.
 	script := `exec 3</proc/self/ns/net; exec unshare --net "$@"`
 	args := []string{"-c", script, "relay", l.labctl(), relayCommand, l.plan.gateway.String(), l.socket()}
 	for _, c := range l.file.Clusters {
@@ -297,12 +298,12 @@ func (l *Lab) startRelay(ctx context.Context) error {
 		return err
 	}
 	return relay.WaitReady(ctx, func(context.Context) error {
-		_, err := os.Stat(l.socket()) // it listens there last
+		_, err := os.Stat(l.socket()) // the relay listens on this socket last
 		return err
 	})
 }
 
-// relayPID returns the PID of the relay, whose network namespace has the bridge.
+// relayPID returns the PID of the relay, whose network namespace contains the bridge.
 func (l *Lab) relayPID() (int, error) {
 	content, err := os.ReadFile(filepath.Join(l.pids(), "relay.pid"))
 	if err != nil {
@@ -311,9 +312,9 @@ func (l *Lab) relayPID() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(content)))
 }
 
-// lockDir keeps other programs from changing the lab. The kernel removes the lock when this program ends. A process
-// that it was forking just then has the lock until it runs its own program. So the holder of the lock sees all
-// processes of the lab by their marker.
+// lockDir prevents other processes from changing the lab. The kernel releases the lock when this process ends. If
+// this process is forking a child at that moment, the child holds the lock until it executes its own program. By
+// then, it has the lab's marker. The holder of the lock therefore sees all processes of the lab by their marker.
 func lockDir(ctx context.Context, dir string) (func(), error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lockLimit, fmt.Errorf("another program changes the lab in %s: wait for it or end it", dir))
 	defer cancel()
@@ -328,7 +329,7 @@ func lockDir(ctx context.Context, dir string) (func(), error) {
 	return func() { _ = held.Close() }, nil
 }
 
-// tryLock locks the file at path, which the last holder may remove before it releases the lock.
+// tryLock locks the file at path. The previous holder may remove the file before it releases the lock.
 func tryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -24,40 +24,40 @@ const (
 	managerSocket = "/run/lab-systemctl.sock"
 	wantsFolder   = "/etc/systemd/system/multi-user.target.wants"
 
-	// stopLimit is how long a service may take to end after SIGTERM, as with systemd.
+	// stopLimit is how long a service may take to end after SIGTERM, as in systemd.
 	stopLimit = 90 * time.Second
 )
 
-// States of a unit, as systemctl calls them.
+// States of a unit, with the names that systemctl uses.
 const (
 	unitActive     = "active"
-	unitActivating = "activating" // waits to be started again
+	unitActivating = "activating" // the unit is waiting to be restarted
 	unitInactive   = "inactive"
 )
 
-// A serviceManager is the stand-in for systemd on a host. It knows services with one process, and of systemctl what
-// kubeadm and people need to install something. All of it runs in the goroutine that takes requests.
+// serviceManager replaces systemd on a host. It supports services with one process, and the systemctl commands that
+// kubeadm and users need to install software. All of its work is done in the goroutine that handles requests.
 type serviceManager struct {
 	requests chan func()
 	units    map[string]*managed
 }
 
-// A managed unit has been started once.
+// managed is a unit that has been started at least once.
 type managed struct {
 	pid   int
 	state string
 	unit  unit
-	// starts counts the starts. A scheduled restart is dropped if the unit was started in the meantime.
+	// starts is the number of starts. A scheduled restart is dropped if the unit has been started in the meantime.
 	starts int
 }
 
-// An output is what systemctl prints, and its exit code.
+// output is the output and the exit code of systemctl.
 type output struct {
 	Output string `json:"output"`
 	Code   int    `json:"code"`
 }
 
-// startServiceManager listens for systemctl, and starts the units that are enabled.
+// startServiceManager listens for systemctl commands, and starts the units that are enabled.
 func startServiceManager() (*serviceManager, error) {
 	m := &serviceManager{requests: make(chan func()), units: map[string]*managed{}}
 	listener, err := net.Listen("unix", managerSocket)
@@ -96,7 +96,7 @@ func (m *serviceManager) serve(listener net.Listener) {
 	}
 }
 
-// do carries out one command for units.
+// do executes one command for the named units.
 func (m *serviceManager) do(verb string, names []string) output {
 	result := output{}
 	for _, name := range names {
@@ -154,7 +154,7 @@ func (m *serviceManager) state(name string) string {
 	return unitInactive
 }
 
-// enable sets whether a unit starts with the host.
+// enable sets whether a unit is started together with the host.
 func enable(name string, on bool) error {
 	link := filepath.Join(wantsFolder, name)
 	if !on {
@@ -175,7 +175,7 @@ func enable(name string, on bool) error {
 	return nil
 }
 
-// start starts a unit, unless it runs.
+// start starts a unit, unless it is running.
 func (m *serviceManager) start(name string) error {
 	u := m.units[name]
 	if u == nil {
@@ -208,7 +208,7 @@ func (m *serviceManager) start(name string) error {
 	return nil
 }
 
-// stop asks a unit to end. It is not started again.
+// stop asks a unit to end. The unit is not restarted.
 func (m *serviceManager) stop(name string) error {
 	u := m.units[name]
 	if u == nil {
@@ -230,8 +230,8 @@ func (m *serviceManager) stop(name string) error {
 	return syscall.Kill(pid, syscall.SIGTERM)
 }
 
-// ended records that a process has ended. Its exit code is not known, so a service that restarts on failure is
-// restarted after every unexpected end.
+// ended records that a process has ended. The exit code is unknown, so a service that is restarted on failure is
+// restarted whenever it ends unexpectedly.
 func (m *serviceManager) ended(pid int) {
 	for name, u := range m.units {
 		if u.pid != pid || u.state != unitActive {
@@ -241,7 +241,7 @@ func (m *serviceManager) ended(pid int) {
 	}
 }
 
-// again restarts a unit that does not run, if its file says so.
+// again restarts a unit that is not running if its file specifies a restart.
 func (m *serviceManager) again(name string, u *managed) {
 	u.pid, u.state = 0, unitInactive
 	if !u.unit.restarts {
@@ -258,7 +258,7 @@ func (m *serviceManager) again(name string, u *managed) {
 	})
 }
 
-// runSystemctl is the stand-in for systemctl on a host.
+// runSystemctl replaces systemctl on a host.
 func runSystemctl(args []string, out io.Writer) error {
 	verb, now := "", false
 	var names []string
@@ -266,7 +266,7 @@ func runSystemctl(args []string, out io.Writer) error {
 		switch {
 		case arg == "--now":
 			now = true
-		case strings.HasPrefix(arg, "-"): // options that only affect the output, such as --no-pager
+		case strings.HasPrefix(arg, "-"): // options that affect only the output, such as --no-pager
 		case verb == "":
 			verb = arg
 		default:
@@ -275,7 +275,7 @@ func runSystemctl(args []string, out io.Writer) error {
 	}
 	steps := []string{verb}
 	switch {
-	case verb == "daemon-reload": // files are read at each start
+	case verb == "daemon-reload": // unit files are read at each start
 		return nil
 	case verb == "restart":
 		steps = []string{"stop", "start"}
@@ -304,7 +304,7 @@ func runSystemctl(args []string, out io.Writer) error {
 	return nil
 }
 
-// awaitEnd returns when no unit is active any more.
+// awaitEnd returns when none of the named units is active anymore.
 func awaitEnd(names []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit+linkLimit)
 	defer cancel()

@@ -20,35 +20,36 @@ import (
 	"time"
 )
 
-// linkLimit is how long the link of a node may take.
+// linkLimit is how long it may take to set up a node's network link.
 const linkLimit = 30 * time.Second
 
-// A nodeSpec is what the processes of a node read at their start.
+// nodeSpec contains the data that the processes of a node read when they start.
 type nodeSpec struct {
 	Name string `json:"name"`
-	// Dir is the node's folder: root in it is its root file system.
+	// Dir is the node's folder. It contains the folder root, which is the node's root file system.
 	Dir    string `json:"dir"`
 	Cgroup string `json:"cgroup"`
-	// RelayPID is a process in the network namespace with the bridge, and Link the node's network device there.
+	// RelayPID is the PID of a process in the network namespace that contains the bridge. Link is the name of the
+	// node's network device in this namespace.
 	RelayPID int          `json:"relayPID"`
 	Link     string       `json:"link"`
 	Address  netip.Prefix `json:"address"`
 	Gateway  netip.Addr   `json:"gateway"`
 	Pods     netip.Prefix `json:"pods"`
 	Routes   []route      `json:"routes"`
-	// Programs maps a name in /opt/lab of the node to a file of the machine, and CNI is the machine's folder of CNI
+	// Programs maps a name in the node's /opt/lab to a file on the machine. CNI is the machine's folder of CNI
 	// plugins.
 	Programs map[string]string `json:"programs"`
 	CNI      string            `json:"cni"`
-	// Host says that the node is in no cluster: it has a service manager in place of a kubelet.
+	// Host is true if the node belongs to no cluster. Such a node has a service manager instead of a kubelet.
 	Host bool `json:"host,omitempty"`
-	// Policies says that the node enforces NetworkPolicies.
+	// Policies is true if the node enforces NetworkPolicies.
 	Policies bool `json:"policies,omitempty"`
 }
 
 func (s nodeSpec) root() string { return filepath.Join(s.Dir, "root") }
 
-// initPIDFile has the PID of the first process of the node, as the machine counts it.
+// initPIDFile returns the path of the file that contains the PID of the node's first process, as seen by the machine.
 func initPIDFile(dir string) string { return filepath.Join(dir, "init.pid") }
 
 func readNodeSpec(path string) (nodeSpec, error) {
@@ -63,8 +64,9 @@ func readNodeSpec(path string) (nodeSpec, error) {
 	return s, nil
 }
 
-// runNode is the process of a node that stays in the machine's namespaces: it makes the cgroup, starts the first
-// process of the node and links its network to the bridge. When either process ends, the kernel ends the other.
+// runNode runs in the process of a node that stays in the machine's namespaces. It creates the cgroup, starts the
+// node's first process, and connects the node's network to the bridge. When either of the two processes ends, the
+// kernel ends the other one.
 func runNode(specPath string) error {
 	spec, err := readNodeSpec(specPath)
 	if err != nil {
@@ -95,7 +97,7 @@ func runNode(specPath string) error {
 	if err := first.Start(); err != nil {
 		return fmt.Errorf("start node: %w", err)
 	}
-	if len(all) == 1 && all[0].isV2() { // in v2 a cgroup with processes has no others below it: the node's is left to the node
+	if len(all) == 1 && all[0].isV2() { // in v2, only a cgroup without processes can have children
 		err = joinCgroup(all, filepath.Join(filepath.Dir(spec.Cgroup), "outside"))
 	}
 	pid := strconv.Itoa(first.Process.Pid)
@@ -109,7 +111,7 @@ func runNode(specPath string) error {
 		_ = first.Process.Kill()
 		return fmt.Errorf("link the node: %w", err)
 	}
-	_ = link.Close() // the first process waits for it
+	_ = link.Close() // the first process is waiting for this
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
@@ -119,8 +121,8 @@ func runNode(specPath string) error {
 	return first.Wait()
 }
 
-// connect links the network namespace of the process to the bridge, and adds the route to its pods. If the node was
-// just killed, the kernel may not have removed the old link yet.
+// connect connects a process's network namespace to the bridge, and adds the route to the node's pods. If the node
+// has just been killed, the kernel may not have removed the previous link yet.
 func (s nodeSpec) connect(pid string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), linkLimit)
 	defer cancel()
@@ -132,14 +134,14 @@ func (s nodeSpec) connect(pid string) error {
 	return inNetworkOf(s.RelayPID, "ip", "route", "replace", s.Pods.String(), "via", s.Address.Addr().String())
 }
 
-// inNetworkOf runs a program in the network namespace of a process.
+// inNetworkOf runs a program in a process's network namespace.
 func inNetworkOf(pid int, args ...string) error {
 	return command("nsenter", append([]string{networkOf(pid)}, args...)...)
 }
 
 func networkOf(pid int) string { return "--net=/proc/" + strconv.Itoa(pid) + "/ns/net" }
 
-// command runs a program to its end. Its output is part of the error.
+// command runs a program until it ends. The error contains the program's output.
 func command(name string, args ...string) error {
 	output, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {

@@ -8,45 +8,48 @@ import (
 	"net/netip"
 )
 
-// dnsIP is the address of the DNS server in each cluster, within the lab's Service addresses.
+// dnsIP is the address of the DNS server in each cluster. It is one of the lab's Service addresses.
 const dnsIP = "10.0.0.10"
 
-// serviceSubnet has the Service addresses of every cluster, as package lab gives them to the API servers.
+// serviceSubnet returns the subnet of Service addresses in every cluster. Package lab configures the API servers with
+// the same subnet.
 func serviceSubnet() netip.Prefix { return netip.MustParsePrefix("10.0.0.0/24") }
 
-// noCluster is the cluster of hosts.
+// noCluster is the name of the cluster that hosts belong to.
 const noCluster = ""
 
-// A plan gives every node its addresses.
+// plan contains the addresses of all nodes.
 type plan struct {
-	// gateway is the bridge to which all nodes are linked. The API servers are reached there, each at its port.
+	// gateway is the address of the bridge that all nodes are connected to. Each API server can be reached at this
+	// address on its own port.
 	gateway netip.Prefix
 	nodes   []nodePlan
 }
 
-// A nodePlan is where one node is. Its routes lead to the pods of the other nodes of its cluster.
+// nodePlan contains the addresses and routes of one node. The routes reach the pods of the other nodes in the node's
+// cluster.
 type nodePlan struct {
 	Node
 	// cluster is noCluster for a host.
 	cluster string
-	// link is the name of its network device at the bridge.
+	// link is the name of the node's network device on the bridge.
 	link    string
 	address netip.Prefix
 	pods    netip.Prefix
 	routes  []route
 }
 
-// isHost reports whether it is in no cluster.
+// isHost reports whether the node belongs to no cluster.
 func (n nodePlan) isHost() bool { return n.cluster == noCluster }
 
-// A route leads to the pods of another node.
+// route is a route to the pods of another node.
 type route struct {
 	Pods netip.Prefix `json:"pods"`
 	Via  netip.Addr   `json:"via"`
 }
 
-// newPlan numbers the nodes of a valid file, and then its hosts: node i has the address 9+i of the subnet and the i-th
-// /24 of the pods' subnet, from 1.
+// newPlan assigns addresses to the nodes of a valid file, and then to its hosts. They are numbered from 1. Node i has
+// address 9+i in the subnet and the i-th /24 of the pod subnet.
 func newPlan(f File) plan {
 	subnet, pods := netip.MustParsePrefix(f.Networking.Subnet), netip.MustParsePrefix(f.Networking.PodSubnet)
 	p := plan{gateway: netip.PrefixFrom(plus(subnet.Addr(), 1), subnet.Bits())}
@@ -73,7 +76,7 @@ func newPlan(f File) plan {
 	return p
 }
 
-// connect gives each node of a cluster a route to the pods of each other.
+// connect gives each node of a cluster routes to the pods of all other nodes.
 func connect(nodes []nodePlan) {
 	for i := range nodes {
 		for j, other := range nodes {
@@ -91,7 +94,7 @@ func plus(address netip.Addr, n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
 }
 
-// node returns the plan of the node with that name.
+// node returns the plan for the node with the given name.
 func (p plan) node(name string) (nodePlan, error) {
 	for _, n := range p.nodes {
 		if n.Name == name {

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A policyState has the objects that a node needs to enforce NetworkPolicies: the policies and pods of the cluster, and
-// the labels of its namespaces.
+// policyState contains the objects that a node needs to enforce NetworkPolicies. These are the cluster's policies and
+// pods, and the labels of its namespaces.
 type policyState struct {
 	node       string
 	pods       []*corev1.Pod
@@ -28,10 +28,11 @@ type policyState struct {
 	policies   []*networkingv1.NetworkPolicy
 }
 
-// A direction is the direction of a connection, seen from the pod that a policy selects.
+// direction is the direction of a connection, as seen by the pod that a policy selects.
 type direction struct {
 	kind networkingv1.PolicyType
-	// chain begins the names of chains. pod and peer are the addresses of a packet.
+	// chain is the prefix of chain names. pod and peer are the fields of a packet that contain the addresses of the
+	// pod and of its peer.
 	chain, pod, peer string
 }
 
@@ -42,7 +43,7 @@ func directions() []direction {
 	}
 }
 
-// An allowance is one rule of a policy: connections with these peers on these ports, where none means all.
+// allowance is one rule of a policy. It allows connections with these peers on these ports. An empty list means all.
 type allowance struct {
 	peers []networkingv1.NetworkPolicyPeer
 	ports []networkingv1.NetworkPolicyPort
@@ -61,9 +62,9 @@ func (d direction) allowances(p *networkingv1.NetworkPolicy) (all []allowance) {
 	return all
 }
 
-// rules returns the table of nftables that enforces the policies for the pods of the node. What a node sends to its own
-// pods and gets from them is not forwarded, so it is always admitted, as Kubernetes asks for. Connections that were
-// admitted go on when a policy changes.
+// rules returns the nftables table that enforces the policies for the node's pods. Packets between a node and its own
+// pods are not forwarded. They are therefore always allowed, as Kubernetes requires. Connections that were allowed
+// continue when a policy changes.
 func (s policyState) rules() (string, error) {
 	var chains, jumps strings.Builder
 	pods := slices.SortedFunc(slices.Values(s.pods), func(a, b *corev1.Pod) int { return cmp.Compare(a.Status.PodIP, b.Status.PodIP) })
@@ -88,16 +89,16 @@ func (s policyState) rules() (string, error) {
 		"chain forward {\ntype filter hook forward priority filter\nct state established,related accept\n" + jumps.String() + "}\n}\n", nil
 }
 
-// onPodNetwork reports whether the pod has an address of its own. The address of a pod that has ended may belong to
-// another pod by now.
+// onPodNetwork reports whether the pod has its own address. If the pod has ended, its address may already belong to
+// another pod.
 func onPodNetwork(pod *corev1.Pod) bool {
 	address, err := netip.ParseAddr(pod.Status.PodIP)
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	return err == nil && address.Is4() && !ended && !pod.Spec.HostNetwork
 }
 
-// admitted returns a line for each kind of connection that the policies admit, and reports whether any policy selects
-// the pod. Only then are all other connections refused.
+// admitted returns a rule for each kind of connection that the policies allow, and reports whether any policy selects
+// the pod. If a policy does, all other connections are refused.
 func (s policyState) admitted(pod *corev1.Pod, d direction) (lines []string, isolated bool, err error) {
 	for _, p := range s.policies {
 		if p.Namespace != pod.Namespace || !slices.Contains(p.Spec.PolicyTypes, d.kind) {
@@ -125,7 +126,7 @@ func (s policyState) admitted(pod *corev1.Pod, d direction) (lines []string, iso
 	return slices.Compact(lines), isolated, nil
 }
 
-// matches returns an expression of nftables for each peer and port of a rule.
+// matches returns an nftables expression for each peer and port of a rule.
 func (s policyState) matches(namespace string, a allowance, pod *corev1.Pod, d direction) (all []string, err error) {
 	add := func(peer string, server *corev1.Pod) {
 		if len(a.ports) == 0 {
@@ -166,7 +167,7 @@ func (s policyState) matches(namespace string, a allowance, pod *corev1.Pod, d d
 	return all, nil
 }
 
-// isPeer reports whether the selectors of a policy in that namespace select the pod.
+// isPeer reports whether the selectors of a policy in the given namespace select the pod.
 func (s policyState) isPeer(pod *corev1.Pod, namespace string, peer networkingv1.NetworkPolicyPeer) (bool, error) {
 	if !onPodNetwork(pod) {
 		return false, nil
@@ -192,7 +193,8 @@ func selects(selector *metav1.LabelSelector, of map[string]string) (bool, error)
 	return s.Matches(labels.Set(of)), nil
 }
 
-// matchBlock returns "" for a block of IPv6 addresses, which no pod of a lab has.
+// matchBlock returns an nftables expression for a block of addresses. It returns "" for a block of IPv6 addresses,
+// because no pod in a lab has such an address.
 func matchBlock(field string, block *networkingv1.IPBlock) string {
 	prefix, err := netip.ParsePrefix(block.CIDR)
 	if err != nil || !prefix.Addr().Is4() {
@@ -205,8 +207,8 @@ func matchBlock(field string, block *networkingv1.IPBlock) string {
 	return match
 }
 
-// matchPort returns an expression for a port of the pod that serves. A name is one of that pod's ports: without one of
-// that name it matches nothing, which is "".
+// matchPort returns an nftables expression for a port of the pod that serves. A port name refers to one of the pod's
+// ports. If the pod has no port with this name, the rule matches nothing, and matchPort returns "".
 func matchPort(port networkingv1.NetworkPolicyPort, server *corev1.Pod) string {
 	protocol := corev1.ProtocolTCP
 	if port.Protocol != nil {

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// reportInterval is the time between two lines about a step that goes on.
+// reportInterval is the interval at which a running step is reported.
 const reportInterval = 10 * time.Second
 
-// A progress writes lines about long steps, from several goroutines.
+// progress writes lines about long steps. Several goroutines may use it concurrently.
 type progress struct {
 	mu  sync.Mutex // guards out
 	out io.Writer
@@ -34,7 +34,7 @@ func (p *progress) say(format string, args ...any) {
 	fmt.Fprintf(p.out, "lab: "+format+"\n", args...)
 }
 
-// during runs work, and reports every 10 s that it goes on and at last how long it took.
+// during runs work. It reports every 10 s that work is still running, and at the end how long it took.
 func (p *progress) during(what string, work func() error) error {
 	start := time.Now()
 	p.say("%s", what)

@@ -25,24 +25,24 @@ const (
 	bridge = "lab0"
 
 	dialLimit = 10 * time.Second
-	// machineNetwork is the file descriptor of the machine's network namespace, which the relay gets at its start.
+	// machineNetwork is the file descriptor of the machine's network namespace. The relay inherits it.
 	machineNetwork = 3
 )
 
-// A relay is the process in the network namespace with the bridge, which lives as long as it does. It carries
-// connections between there and the machine's loopback: from nodes and pods to the API servers and the file's ports,
-// and from the API servers to nodes and pods.
+// relay is the process whose network namespace contains the bridge. The bridge exists as long as the relay runs. The
+// relay forwards connections between this namespace and the machine's loopback interface. Nodes and pods connect to
+// the API servers and the ports in the lab file, and the API servers connect to nodes and pods.
 type relay struct {
-	// address is the bridge's address, ports are the ports of the machine's loopback that are reachable there, and socket
-	// is the path at which API servers find the relay.
+	// address is the bridge's address. ports are the ports on the machine's loopback interface that can be reached on
+	// the bridge. socket is the path of the Unix socket through which API servers reach the relay.
 	address string
 	ports   []string
 	socket  string
 }
 
-// runRelay makes the bridge and serves until an error. Its arguments are the address of the bridge with the length of
-// its prefix, the path of the socket, and the ports of the machine's loopback, which are the API servers' ports and the
-// file's MachinePorts.
+// runRelay creates the bridge and forwards connections until an error occurs. Its arguments are the bridge's address
+// with its prefix length, the path of the socket, and the ports on the machine's loopback interface. The ports are
+// the API servers' ports and the lab file's MachinePorts.
 func runRelay(args []string) error {
 	if len(args) < 2 {
 		return errors.New("want arguments for the relay: ADDRESS/LENGTH, SOCKET and PORTs")
@@ -82,7 +82,7 @@ func (r relay) serve() error {
 	return <-ended
 }
 
-// forward carries each connection to an address of the machine.
+// forward forwards each connection to an address of the machine.
 func forward(listener net.Listener, address string) error {
 	for {
 		conn, err := listener.Accept()
@@ -98,10 +98,10 @@ func forward(listener net.Listener, address string) error {
 	}
 }
 
-// dialFromMachine connects from the machine's network namespace. A socket stays in the namespace of the thread that
-// made it.
+// dialFromMachine dials from the machine's network namespace. A socket stays in the namespace of the thread that
+// created it.
 func dialFromMachine(address string) (net.Conn, error) {
-	runtime.LockOSThread() // the thread ends with the goroutine, if it cannot be brought back
+	runtime.LockOSThread() // if the thread's namespace cannot be restored, the thread ends with the goroutine
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func setNetwork(fd int) error {
 	return nil
 }
 
-// serveConnect serves HTTP CONNECT, as API servers ask for it: each connection asks once.
+// serveConnect serves HTTP CONNECT for API servers. An API server sends one CONNECT request per connection.
 func serveConnect(listener net.Listener) error {
 	for {
 		conn, err := listener.Accept()
@@ -157,7 +157,7 @@ func connectTo(conn net.Conn) {
 	join(conn, reader, far)
 }
 
-// join carries bytes both ways until both ends are done, and closes the far one.
+// join copies bytes in both directions until both ends are done, and closes the far end.
 func join(near net.Conn, fromNear io.Reader, far net.Conn) {
 	defer far.Close()
 	done := make(chan struct{})

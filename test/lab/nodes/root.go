@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// kernelSettings are the machine-wide settings that a kubelet changes if they differ. The node reads these values from
-// files, so that the machine's settings stay unchanged.
+// kernelSettings are the settings of the whole machine that a kubelet would change if they have other values. The
+// node reads the expected values from files, so that the machine's settings are not changed.
 func kernelSettings() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
@@ -24,7 +24,7 @@ func kernelSettings() map[string]string {
 	}
 }
 
-// A mounting is one mount in a node's root.
+// mounting is one mount in a node's root.
 type mounting struct {
 	source, target, kind string
 	flags                uintptr
@@ -38,7 +38,7 @@ func (m mounting) do() error {
 	return nil
 }
 
-// bindReadOnly shows a file or folder of the machine in the node.
+// bindReadOnly makes a file or folder of the machine available in the node.
 func bindReadOnly(source, target string) error {
 	if err := (mounting{source: source, target: target, flags: syscall.MS_BIND | syscall.MS_REC}).do(); err != nil {
 		return err
@@ -46,9 +46,10 @@ func bindReadOnly(source, target string) error {
 	return mounting{source: source, target: target, flags: syscall.MS_BIND | syscall.MS_REMOUNT | syscall.MS_RDONLY}.do()
 }
 
-// enterRoot makes the node's root file system and changes into it. This process must be alone in its mount namespace.
+// enterRoot creates the node's root file system and changes into it. No other process may be in this process's mount
+// namespace.
 func (s nodeSpec) enterRoot(all []hierarchy) error {
-	// First of all: from here on no mount reaches the machine.
+	// This must come first, so that no later mount affects the machine.
 	if err := (mounting{source: "none", target: "/", flags: syscall.MS_REC | syscall.MS_PRIVATE}).do(); err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func (s nodeSpec) enterRoot(all []hierarchy) error {
 	if err := syscall.Unmount("/old", syscall.MNT_DETACH); err != nil {
 		return fmt.Errorf("leave the machine's root: %w", err)
 	}
-	// Pods may ask for mounts that reach into the node or out of it.
+	// Pods may request mounts that propagate into or out of the node.
 	return errors.Join(os.Remove("/old"), mounting{source: "none", target: "/", flags: syscall.MS_REC | syscall.MS_SHARED}.do())
 }
 
@@ -109,7 +110,7 @@ func (s nodeSpec) mountPrograms(root string) error {
 	return errors.Join(os.MkdirAll(plugins, 0o755), bindReadOnly(s.CNI, plugins))
 }
 
-// mountOwn mounts a folder of the machine at target. Changes are kept in the folder own.
+// mountOwn mounts a folder of the machine at target as an overlay. Changes are stored in the folder own.
 func mountOwn(source, target, own string) error {
 	upper, work := filepath.Join(own, "upper"), filepath.Join(own, "work")
 	for _, dir := range []string{target, upper, work} {
@@ -142,7 +143,7 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// mountKernel mounts the kernel's file systems for the node's own namespaces.
+// mountKernel mounts the kernel's file systems for the node's namespaces.
 func mountKernel(root string) error {
 	const plain = syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC
 	for _, m := range []mounting{
@@ -171,7 +172,7 @@ func mountKernel(root string) error {
 	return nil
 }
 
-// mountDevices makes the few devices that programs expect. The machine's disks are not among them.
+// mountDevices creates the few devices that programs expect. It does not create devices for the machine's disks.
 func mountDevices(root string) error {
 	dev := filepath.Join(root, "dev")
 	for _, m := range []mounting{
@@ -189,7 +190,7 @@ func mountDevices(root string) error {
 		if err := syscall.Mknod(path, syscall.S_IFCHR|0o666, number); err != nil {
 			return fmt.Errorf("make %s: %w", path, err)
 		}
-		if err := os.Chmod(path, 0o666); err != nil { // Mknod obeys the umask
+		if err := os.Chmod(path, 0o666); err != nil { // Mknod applies the umask
 			return err
 		}
 	}
@@ -201,7 +202,8 @@ func mountDevices(root string) error {
 	return nil
 }
 
-// mountCgroups shows the node its own cgroup as the root of each hierarchy, by the cgroup namespace that it is in.
+// mountCgroups mounts each hierarchy with the node's own cgroup as its root. This works because the process is in its
+// own cgroup namespace.
 func mountCgroups(root string, all []hierarchy) error {
 	base := filepath.Join(root, "sys/fs/cgroup")
 	if len(all) == 1 && all[0].options == "" {

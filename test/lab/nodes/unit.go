@@ -16,26 +16,28 @@ import (
 	"time"
 )
 
-// unitFolders are where units are found, the first one wins.
+// unitFolders returns the folders that contain units. If several folders contain the same unit, the first one takes
+// precedence.
 func unitFolders() []string {
 	return []string{"etc/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system"}
 }
 
-// A unit has the settings of a service's files that the stand-in for systemd supports. It ignores all other settings.
+// unit contains the settings from a service's files that serviceManager supports. All other settings are ignored.
 type unit struct {
-	// command is ExecStart, with variables.
+	// command is ExecStart, in which variables have not been expanded.
 	command string
-	// environment are variables, and files are files with more variables. A file whose name begins with "-" may be
-	// missing.
+	// environment contains variables, and files are files that contain more variables. A file whose name starts with
+	// "-" may be missing.
 	environment, files []string
-	// restarts says that the service is started again when it fails, and always so when it ends without failure, too.
+	// restarts is true if the service is restarted after a failure. always is true if it is also restarted after
+	// ending without a failure.
 	restarts, always bool
 	pause            time.Duration
-	// condition is a file without which the service is not started, "" for none.
+	// condition is a file that must exist for the service to be started, or "" if there is none.
 	condition string
 }
 
-// readUnit reads the unit of that name, with its drop-ins, from the root of a host.
+// readUnit reads the unit with the given name and its drop-ins from a host's root.
 func readUnit(root, name string) (unit, error) {
 	for _, folder := range unitFolders() {
 		path := filepath.Join(root, folder, name)
@@ -65,10 +67,10 @@ func readUnit(root, name string) (unit, error) {
 		}
 		return u, nil
 	}
-	return unit{}, fmt.Errorf("unit %s could not be found", name) // the words of systemctl, by which kubeadm knows
+	return unit{}, fmt.Errorf("unit %s could not be found", name) // kubeadm recognizes these words from systemctl
 }
 
-// read adds what one file says. An empty value resets the setting.
+// read adds the settings from one file. An empty value resets a setting.
 func (u *unit) read(text string) error {
 	for line := range strings.Lines(text) {
 		key, value, found := strings.Cut(strings.TrimSpace(line), "=")
@@ -138,7 +140,7 @@ func (u unit) start(root string) (args, env []string, err error) {
 		return ""
 	}
 	for _, word := range wordsOfUnit.FindAllString(u.command, -1) {
-		// $NAME as a word of its own is split into words, and ${NAME} is not.
+		// If $NAME is a separate word, its value is split into words. The value of ${NAME} is not split.
 		if name, isVariable := strings.CutPrefix(word, "$"); isVariable && !strings.HasPrefix(name, "{") {
 			args = append(args, strings.Fields(valueOf(name))...)
 			continue

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main is the program that holds the namespaces of a pod: it waits for its end, and collects processes that
-// lost their parents.
+// Package main is the program that holds the namespaces of a pod. It waits until it is told to end, and reaps
+// orphaned processes.
 package main
 
 import (
