@@ -14,14 +14,15 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrWorkspaceFull is returned if a workspace has reached its tunnel limit.
+// ErrWorkspaceFull is returned when a workspace has reached its tunnel limit.
 var ErrWorkspaceFull = errors.New("the workspace has reached its limit of tunnels at this replica of the hub")
 
 // Bounds limits the resources that members use on one replica.
 type Bounds struct {
-	// ClusterTunnels is the maximum number of tunnels per Cluster. Opening another tunnel closes the oldest one.
+	// ClusterTunnels is the maximum number of tunnels per Cluster. When an agent opens one more tunnel, the Cluster's
+	// oldest tunnel is closed.
 	ClusterTunnels int
-	// WorkspaceTunnels is the maximum number of tunnels for all Clusters in a workspace. Any further tunnels are
+	// WorkspaceTunnels is the maximum number of tunnels for all Clusters in a workspace. Additional tunnels are
 	// refused.
 	WorkspaceTunnels int
 }
@@ -44,7 +45,7 @@ const (
 	refusalPause = time.Minute
 )
 
-// Admission decides which agents can open a tunnel, and records why others were rejected.
+// Admission decides which agents can open a tunnel, and records why other agents were rejected.
 type Admission struct {
 	table   *table
 	notices *Notices

@@ -23,18 +23,17 @@ const (
 	CallPause = time.Minute
 )
 
-// Call is a call to an agent that runs in the background. When it ends, listeners are notified that the member has
-// changed.
+// Call is a background call to an agent. When the call ends, listeners are notified that the member has changed.
 type Call struct {
 	// Running reports whether the call is still in progress.
 	Running bool
-	// Err is the reason why the call was not made, or why it failed.
+	// Err is the reason why the call was not made or why it failed.
 	Err error
 	// At is the time when the call ended.
 	At time.Time
 	// Remaining lists the objects that an uninstalling agent could not remove.
 	Remaining []string
-	// Stale lists API groups of the member that are currently not served. Deleted objects of these groups remain until
+	// Stale lists API groups of the member that are not being served. Deleted objects in these groups remain until
 	// the groups are served again.
 	Stale []string
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// ErrClones is returned when two clusters share the identity of one member. The hub then serves neither of them.
+// ErrClones is returned when two clusters share the identity of one member. The hub then serves neither of the two
+// clusters.
 var ErrClones = errors.New("two clusters have the identity of this member")
 
 // ErrUndecided is returned when two of a member's agents claim to be the leader, and the hub does not know yet whether
@@ -61,7 +62,7 @@ type examination struct {
 // sighting is the leadership term that one agent process has seen.
 type sighting struct {
 	instance string
-	term     string // empty if it saw none or did not respond
+	term     string // empty if the process saw no term or did not respond
 }
 
 // proveClones returns two processes that cannot belong to the same cluster, given the sightings in chronological order.
@@ -90,7 +91,7 @@ func agree(seen []sighting) bool {
 	return true
 }
 
-// answered reports whether all processes have reported the term that they saw.
+// answered reports whether each process has reported a term.
 func answered(seen []sighting) bool {
 	return !slices.ContainsFunc(seen, func(s sighting) bool { return s.term == "" })
 }
@@ -124,7 +125,7 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	return e
 }
 
-// leaders counts the agent processes that claim to be the leader, up to two. table.mu must be held.
+// leaders returns the number of agent processes that claim to be the leader, but at most two. table.mu must be held.
 func (m *member) leaders() int {
 	count, first := 0, ""
 	add := func(p Peer) {

@@ -8,8 +8,7 @@ import (
 	"slices"
 )
 
-// drain waits until the open requests to a disconnecting agent have ended. The agent no longer counts as connected for
-// new requests.
+// drain waits until the open requests to a disconnecting agent have ended. New requests are not sent to this agent.
 func (t *Tunnels) drain(s *session) {
 	name := s.peer.Name()
 	t.table.mu.Lock()

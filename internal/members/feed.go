@@ -41,11 +41,11 @@ type Record struct {
 type Loss struct {
 	At      time.Time `json:"at"`
 	Because string    `json:"because,omitempty"`
-	// Left reports whether the agent disconnected on its own initiative.
+	// Left is true if the agent disconnected on its own initiative.
 	Left bool `json:"left,omitempty"`
 }
 
-// Cluster returns the name of the record's member.
+// Cluster returns the name of the member that the record describes.
 func (r *Record) Cluster() types.NamespacedName {
 	return types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
 }
@@ -153,7 +153,7 @@ func (r *Replicas) Feed() *Feed {
 	return f
 }
 
-// Wake returns a channel that receives a value when Take may have something to return.
+// Wake returns a channel that signals when Take may have records to return.
 func (f *Feed) Wake() <-chan struct{} { return f.wake }
 
 // Take returns the current state of at most n members that have changed since Take last returned them.

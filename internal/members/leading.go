@@ -17,7 +17,7 @@ import (
 // ErrNoLeader is returned when none of a member's connected agents claims to be the leader.
 var ErrNoLeader = errors.New("none of the agents leads")
 
-// maxAsked is the maximum number of agents or tunnels to which a request for the leader is sent.
+// maxAsked is the maximum number of attempts to send a request to the leader.
 const maxAsked = 8
 
 // Leading returns a transport to the leading agent of a member, wherever its tunnel ends. The transport first tries
@@ -82,8 +82,8 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 // errTried is returned when a request has been sent to all of a member's agents.
 var errTried = errors.New("all agents have been tried")
 
-// leader returns the best route to the agent that claims to be the leader, or to another agent if none does. kin
-// contains the IDs of all tunnels from that agent's process.
+// leader returns the best route to the agent that claims to be the leader. If no agent claims this, it returns a
+// route to another agent. kin contains the IDs of all tunnels from that agent's process.
 func (t *Transports) leader(name types.NamespacedName, tried []string) (found route, kin []string, err error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

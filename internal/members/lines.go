@@ -14,7 +14,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrTooFast is returned when a stream is ended because its agent sends faster than the hub allows.
+// ErrTooFast is returned when a stream was ended because its agent sends faster than the hub allows.
 var ErrTooFast = errors.New("the agent sends faster than the hub allows")
 
 // lines reads an agent's output line by line. Unlike bufio.Scanner, it releases the memory of a long line after use,
@@ -27,7 +27,8 @@ type lines struct {
 	err    error
 }
 
-// newLines returns a line reader with a buffer of usual bytes. A line may be up to most bytes long.
+// newLines returns a line reader. usual is the size of the reader's buffer, and most is the maximum length of a line,
+// both in bytes.
 func newLines(r io.Reader, usual, most int) *lines {
 	return &lines{reader: bufio.NewReaderSize(r, usual), most: most}
 }
@@ -71,7 +72,7 @@ func (l *lines) Err() error {
 // holds it back. Holding an agent back costs memory, so it is done only for a limited time.
 type pace struct {
 	limiter *rate.Limiter
-	behind  time.Time // when the agent started to be held back continuously; zero if it is not held back
+	behind  time.Time // since when the agent has been held back without interruption; zero if it is not being held back
 }
 
 // newPace returns a pace that uses a limiter's rate. Several streams can share a limiter. The pace holds an agent

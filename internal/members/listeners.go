@@ -8,7 +8,8 @@ import "k8s.io/apimachinery/pkg/types"
 // Notices informs other replicas and listeners when a member changes.
 type Notices struct {
 	table *table
-	// first lists functions that are called with table.mu held, before the listeners, when a member changes.
+	// first contains functions to call when a member changes, before the listeners. They are called with table.mu
+	// held.
 	first []func(name types.NamespacedName)
 	// The following fields are guarded by table.mu.
 	feeds     map[*Feed]struct{}
@@ -21,7 +22,7 @@ type listeners struct {
 	tokens          []func(Peer)
 }
 
-// heard holds the functions to call on changes to Clusters or to Hosts.
+// heard contains the functions to call when a Cluster changes, or the functions to call when a Host changes.
 type heard struct {
 	changed []func(types.NamespacedName)
 	opened  []func(types.NamespacedName)

@@ -13,8 +13,8 @@ const (
 	manyTime = time.Second
 )
 
-// ReturnTime is how long agents that lost their connection may take to reconnect, in addition to the time that the hub
-// takes to admit them. It covers their first few attempts.
+// ReturnTime is how long agents that lost their connection may take to reconnect, in addition to the time that the
+// hub takes to admit them. Within this time, an agent makes its first few attempts.
 const ReturnTime = 25 * time.Second
 
 // AdmissionTime returns how long a hub takes to admit the given number of agents at its limited rate.

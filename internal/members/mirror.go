@@ -41,7 +41,7 @@ func (r remote) carrier(p Peer) http.RoundTripper {
 	return r.mirror.via(p)
 }
 
-// Mirror returns an empty mirror of another replica. The name of the replica is used in logs.
+// Mirror returns an empty mirror for another replica. The name of the replica is used in logs.
 func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, rounds: map[types.NamespacedName]int{}}
 }
@@ -145,7 +145,8 @@ func (r *Record) recent(now time.Time) bool {
 	return r.Loss != nil && now.Sub(r.Loss.At) < ReturnTime
 }
 
-// replayedLocked returns the tunnels to this replica whose tokens were used earlier with another replica.
+// replayedLocked returns the tunnels to this replica that were opened with a token that had already been used with
+// another replica.
 func (t *table) replayedLocked(opened []Peer) []*session {
 	var replayed []*session
 	for _, p := range opened {

@@ -26,7 +26,7 @@ const (
 	// handshake with another replica, and a replica performs only a limited number of handshakes at a time.
 	movesPerCore = 200
 	moveBurst    = 50
-	// moveTimeout is how long an agent may take to respond. It does no work before it responds.
+	// moveTimeout is how long an agent may take to respond. An agent does no work before it responds.
 	moveTimeout = 10 * time.Second
 
 	// lateRequests is how long a tunnel still accepts requests after its agent has announced that it is disconnecting.
@@ -106,9 +106,8 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	return nil
 }
 
-// leaving is a tunnel whose agent can disconnect without users noticing. When the agent disconnects, watches end
-// between two events, as they also do when the tunnel breaks. Requests that have already selected the tunnel are still
-// accepted.
+// leaving is a tunnel whose agent can disconnect without users noticing. When the agent disconnects, or when the
+// tunnel breaks, watches end between two events. Requests that have already selected the tunnel are still accepted.
 type leaving struct {
 	Session
 	going context.Context // ends when the agent announces that it is disconnecting

@@ -38,7 +38,7 @@ func newOffers() *reportBytes {
 	return &reportBytes{pace: rate.NewLimiter(offerRate, maxOffered), lines: rate.NewLimiter(lineRate, lineBurst)}
 }
 
-// take reports whether the given number of additional bytes may be held. If so, it counts them.
+// take reports whether additional bytes may be held in memory, and counts these bytes if so.
 func (o *reportBytes) take(bytes int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,7 +49,7 @@ func (o *reportBytes) take(bytes int) bool {
 	return true
 }
 
-// give records that the given number of bytes are no longer held.
+// give records that bytes are no longer held in memory.
 func (o *reportBytes) give(bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

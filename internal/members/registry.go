@@ -43,7 +43,8 @@ var ErrReplicaGone = errors.New("the replica of the hub that held the tunnel is 
 // allows them less time.
 const drainTimeout = time.Hour
 
-// RefusalMemory is how long a rejection is shown after its last occurrence. Rejected agents retry within five minutes.
+// RefusalMemory is how long a rejection remains visible after it last occurred. Rejected agents retry within five
+// minutes.
 const RefusalMemory = 10 * time.Minute
 
 // Session is one open tunnel. tunnel.Session implements it.
@@ -61,7 +62,7 @@ type Session interface {
 
 // Peer is the agent at the other end of a session.
 type Peer struct {
-	// Cluster is the Cluster to which the agent has proved to belong.
+	// Cluster is the Cluster that the agent has proved to belong to.
 	Cluster protocol.ClusterRef `json:"cluster"`
 	// Key is the ID of the key that proved the agent's identity, as returned by registration.KeyID.
 	Key string `json:"key"`
@@ -71,8 +72,8 @@ type Peer struct {
 	// NodeAgent is true if the process is a node agent. Its tunnel carries requests only while the member has no other
 	// tunnel.
 	NodeAgent bool `json:"nodeAgent,omitempty"`
-	// Leads is true if the process claimed to be the leader in its last report. The replica at which the tunnel ends
-	// informs the other replicas.
+	// Leads is true if the process claimed to be the leader in its last report. The replica that holds the tunnel
+	// shares this information with the other replicas.
 	Leads bool `json:"leads,omitempty"`
 	// TokenID is the ID of the connect token that opened the tunnel. The same token must not open another tunnel.
 	TokenID string `json:"tokenID,omitempty"`

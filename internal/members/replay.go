@@ -56,7 +56,7 @@ func (p *replay) attach(r *http.Request) *http.Request {
 	return out
 }
 
-// rewind abandons the current attempt and reports whether another one is possible.
+// rewind abandons the current attempt and reports whether another attempt is possible.
 func (p *replay) rewind() bool {
 	if p == nil {
 		return true

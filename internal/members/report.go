@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Limits on how many reports from one agent the hub processes. If reports arrive faster, the hub processes only the
+// Limits on how many reports from one agent the hub processes. When reports arrive faster, the hub skips all but the
 // latest.
 const (
 	reportsPerSecond = 1
@@ -54,7 +54,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 		t.admission.suspend(s.peer.Name(), fast.what)
 	case errors.Is(err, errNoReport):
 		t.setReport(s, nil, err)
-	default: // either the tunnel is closing and provides the cause, or only this request was aborted
+	default: // if the tunnel is closing, it provides the cause; otherwise, only this request was aborted
 		s.Close()
 		<-s.Done()
 		if errors.Is(s.Err(), tunnel.ErrClosed) {
@@ -78,7 +78,7 @@ func (t *Tunnels) readReports(ctx context.Context, s *session) error {
 	})
 }
 
-// latestReports publishes reports at a limited rate. If reports arrive faster, it publishes only the latest.
+// latestReports publishes reports at a limited rate. When reports arrive faster, it skips all but the latest.
 type latestReports struct {
 	show func(*protocol.Report)
 	pace *rate.Limiter

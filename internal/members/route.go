@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// route is an open tunnel from a member. It ends at this replica or at another one.
+// route is an open tunnel from a member. The tunnel ends at this replica or at another one.
 type route struct {
 	id        string
 	instance  string // the agent's instance name, which may be empty

@@ -113,8 +113,7 @@ func (all *States) State(name types.NamespacedName) State {
 	return state
 }
 
-// agentState is the report that an agent sent about its cluster through one tunnel, or the reason why there is no
-// report.
+// agentState is the report that an agent has sent through one tunnel, or the reason why there is no report.
 type agentState struct {
 	report *protocol.Report
 	err    error

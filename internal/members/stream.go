@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Limits on the events that an agent sends in addition to its reports. Events are kept in memory and trigger
-// reconciles, and the agent may be malicious.
+// Limits on the events that an agent sends in addition to its reports. They are needed because events are kept in
+// memory and trigger reconciles, and the agent may be malicious.
 const (
 	// maxSets and maxPlans limit the size of a complete report about a subject, in bytes. The size of an event is the
 	// size of its line plus eventCost, the overhead of an event in memory and in a queue. Without eventCost, half a
@@ -54,7 +54,8 @@ func (e tooFast) Error() string { return ErrTooFast.Error() + ": " + e.what }
 // Is reports whether target is ErrTooFast. It is used by errors.Is.
 func (e tooFast) Is(target error) bool { return target == ErrTooFast }
 
-// stream reads the lines that one agent sends. Only the goroutine that reads may use the fields, except restart.
+// stream reads the lines that one agent sends. Except for restart, its fields may be used only by the goroutine that
+// reads.
 type stream struct {
 	followers *Followers
 	name      types.NamespacedName
@@ -83,9 +84,9 @@ type streamRequest struct {
 	subjects []string
 }
 
-// read reads lines until the stream ends, and reopens the stream whenever it is restarted. The function "what" returns
-// the request to send. The error is ErrReportEnded when the agent ended the stream normally, ErrReportMalformed,
-// ErrTooFast, errNoReport, or an error of the transport.
+// read reads lines until the stream ends, and reopens the stream whenever it is restarted. The function "what"
+// returns the request to send. The error is ErrReportEnded if the agent ended the stream normally, or otherwise
+// ErrReportMalformed, ErrTooFast, errNoReport or an error from the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {
 		opened, cancel := s.restartable(ctx)
@@ -169,7 +170,7 @@ func (s *stream) line(ctx context.Context, read *lines) error {
 	line := &protocol.Line{}
 	if untrusted.JSON(read.Bytes(), line, untrusted.Large().WithBytes(protocol.MaxLine)) != nil {
 		if err := read.Err(); err != nil {
-			return err // cut off in the middle of the line
+			return err // the line was cut off
 		}
 		return fmt.Errorf("%w: a line is not a report", ErrReportMalformed) // the cause would quote the line
 	}

@@ -51,7 +51,7 @@ func isHost(name types.NamespacedName) bool {
 type member struct {
 	sessions  []*session    // sorted, newest last
 	draining  []*session    // sessions that accept no new requests and no longer count as a connection
-	remote    []remote      // the state of the member that other replicas have reported, with one element per replica
+	remote    []remote      // what other replicas have reported about the member, with one element per replica
 	far       *remoteStream // nil if no stream is read through another replica
 	offers    *reportBytes
 	loss      loss // the loss of the last tunnel to this replica
@@ -104,8 +104,8 @@ func (m *member) connected() bool {
 }
 
 // arrivedLocked must be called for each new tunnel to any replica. It discards the latest call and the loss of the
-// previous tunnel. If the new tunnel is lost later, LastSeen refers to the new tunnel, even if the replica at which it
-// ended can no longer report the loss.
+// previous tunnel. If the new tunnel is lost later, LastSeen then refers to the new tunnel, even if no replica can
+// report the loss anymore.
 func (m *member) arrivedLocked() {
 	m.lastCall, m.loss = nil, loss{}
 	m.wakeLocked()
@@ -147,7 +147,7 @@ func (t *table) lostLocked(m *member, cause error) {
 	}
 }
 
-// servesLocked returns nil if requests can be sent to a member, and otherwise ErrNotConnected or ErrClones.
+// servesLocked returns nil if requests can be sent to a member. Otherwise, it returns ErrNotConnected or ErrClones.
 func (t *table) servesLocked(name types.NamespacedName) error {
 	m := t.members[name]
 	switch {

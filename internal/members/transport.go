@@ -16,16 +16,16 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// routePatience is how long a request waits for another route after a member has lost its last one, counted from the
-// start of the request. Most agents that lose a tunnel reconnect within a second, after one or two attempts.
+// routePatience is how long a request waits for another route after a member has lost its last route, counted from
+// the start of the request. Most agents that lose a tunnel reconnect within a second, after one or two attempts.
 const routePatience = 1500 * time.Millisecond
 
 // leastPatience is the minimum time that a request waits, even if the request had already been running for a long time
 // when its tunnel ended.
 const leastPatience = 500 * time.Millisecond
 
-// attempts is the maximum number of times that a request is sent. A stale route leads to one more lookup, but never to
-// a loop.
+// attempts is the maximum number of times that a request is sent. If a route is stale, there is one more lookup, but
+// never a loop.
 const attempts = 2
 
 // Transports carries requests to members' agents. Each request selects its own tunnel, so a transport remains valid

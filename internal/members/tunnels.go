@@ -20,7 +20,7 @@ type Tunnels struct {
 	followers *Followers
 }
 
-// session is one tunnel in the registry. table.mu guards report, reportErr and cause.
+// session is one tunnel in the registry. report, reportErr and cause are guarded by table.mu.
 type session struct {
 	Session
 	peer      Peer
@@ -104,7 +104,7 @@ func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	return peers
 }
 
-// Disconnect closes the member's tunnels to this replica for which keep returns false.
+// Disconnect closes the member's tunnels to this replica, except those for which keep returns true.
 func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	var ended []*session
 	t.table.mu.Lock()

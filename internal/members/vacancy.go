@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// LeaderPatience is how long a connected member may be without a leading agent before the hub reports this. A leader
-// that is killed is replaced within 19 s.
+// LeaderPatience is how long a connected member may be without a leading agent before the hub reports the problem. If
+// a leader is killed, a new one takes over within 19 s.
 const LeaderPatience = time.Minute
 
 // vacancy is a period in which replicas of a member's agent send reports, but none of them is the leader. It is guarded
@@ -55,8 +55,8 @@ func (l *leaders) awaitLeaderLocked(name types.NamespacedName) {
 	}
 }
 
-// reported reports whether a replica of the agent is connected and has reported. Node agents do not count. table.mu
-// must be held.
+// reported reports whether a replica of the agent is connected and has sent a report. Node agents do not count.
+// table.mu must be held.
 func (m *member) reported() bool {
 	replica := func(p Peer) bool { return !p.NodeAgent }
 	return slices.ContainsFunc(m.sessions, func(s *session) bool { return s.report != nil && replica(s.peer) }) ||

@@ -147,7 +147,7 @@ func (n *Network) enter(id string, l *link) *peer {
 	return p
 }
 
-// leave drops a peer if l is still the peer's current link, and reports whether it did.
+// leave drops a peer if l is still its current link, and reports whether the peer was dropped.
 func (n *Network) leave(id string, p *peer, l *link) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// headerHop marks a response that comes from the other replica itself rather than from the member.
+	// headerHop marks a response that comes from the other replica itself and not from the member.
 	headerHop = "Drover-Hop"
 	// headerTunnel is a request header with the ID of the tunnel that the request must use. The tunnel ends at the
 	// other replica.
@@ -38,7 +38,7 @@ const (
 	hopMisdirected = "misdirected" // the tunnel does not exist, and no agent has seen the request
 	hopFailed      = "failed"      // the tunnel failed at the other replica; the body contains the error
 	hopTimeout     = "timeout"     // like hopFailed, but because of a timeout
-	hopFull        = "full"        // there is no room for another request; the body names the exhausted limit
+	hopFull        = "full"        // no more requests are accepted; the body names the exhausted limit
 	hopHeader      = "header"      // the headers of the request are larger than the agent accepts
 )
 

@@ -20,8 +20,8 @@ import (
 // a tunnel.
 const window = 1 << 20
 
-// serve forwards a request when there is room for it, and counts the bytes of the response that are waiting to be read
-// by the other replica.
+// serve forwards a request when a seat is free, and counts the bytes of the response that are waiting to be read by
+// the other replica.
 func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.Context())
 	seat, err := n.seat(r, t)

@@ -24,13 +24,13 @@ import (
 const pathMembers = "/v1/members"
 
 // queryHosts is set to "true" in a request for members if the requesting replica supports hosts. A replica of the
-// previous release does not support hosts. It would reject a host's name as malformed and lose all members.
+// previous release does not. It would reject a host's name as malformed and lose all members.
 const queryHosts = "hosts"
 
 // Limits on the stream.
 const (
-	maxLine = 256 << 10 // in bytes: room for a report of 64 KiB, which may grow in JSON, and for the rest of a record
-	batch   = 256       // members that are sent between two flushes
+	maxLine = 256 << 10 // in bytes; enough for a report of 64 KiB, which may grow in JSON, and the rest of a record
+	batch   = 256       // number of members sent between two flushes
 )
 
 // message is one line. Exactly one of its fields is set. A reader ignores lines in which it recognizes no field.

@@ -44,7 +44,7 @@ const (
 	maxID          = 128
 )
 
-// SyncPatience is how long a replica waits after its start for the other replicas before it acts without them.
+// SyncPatience is how long a replica waits for the other replicas when it starts. After that, it acts without them.
 const SyncPatience = 10 * time.Second
 
 // Options are the options of a Network.
@@ -67,9 +67,9 @@ type Options struct {
 	// Limiter limits the requests that other replicas send, by member. The seats for users who connect to this replica
 	// are separate. Limiter defaults to a Limiter with the default settings.
 	Limiter *limit.Limiter
-	// Forwarded is called with the result of each request that was sent to another replica: "answered", "misdirected"
-	// if the member is no longer connected there, "refused" if a limit was reached, or "failed". It may be nil, and
-	// must not block.
+	// Forwarded is called with the result of each request that was sent to another replica. The result is "answered",
+	// "misdirected" if the member is no longer connected there, "refused" if a limit was reached, or "failed"
+	// otherwise. Forwarded may be nil, and must not block.
 	Forwarded func(result string)
 	Log       logr.Logger
 }
@@ -220,7 +220,7 @@ func (n *Network) Links() (heard, hearing int) {
 	return heard, hearing
 }
 
-// config returns the settings of a link. A peer that hangs is noticed within eight seconds.
+// config returns the settings of a link. With these settings, a peer that hangs is detected within eight seconds.
 func (n *Network) config() tunnel.Config {
 	return tunnel.Config{
 		PingInterval:          pingInterval,

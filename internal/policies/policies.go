@@ -147,7 +147,7 @@ func (p *Watch) look(ctx context.Context) {
 	}
 }
 
-// listPolicies returns the hub's policies, with one entry for each of their bindings. It leaves out policies without a
+// listPolicies returns the hub's policies, with one entry for each of their bindings. It omits policies without a
 // binding, because they deny nothing.
 func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1Interface) ([]policy, error) {
 	specs, err := client.ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})

@@ -44,7 +44,7 @@ type ConnectClaims struct {
 	// NodeAgent reports whether the process is a node agent. The hub uses the tunnel of a node agent only while there
 	// is no other tunnel.
 	NodeAgent bool
-	// IssuedAt is the time of signing, according to the agent's clock.
+	// IssuedAt is the time at which the claims were signed, according to the agent's clock.
 	IssuedAt time.Time
 }
 

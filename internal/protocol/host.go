@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Paths that the hub serves to joining machines without authentication.
+// Paths that the hub serves without authentication to machines that are joining.
 const (
 	// PathHostScript serves the script that the join command runs.
 	PathHostScript = "/v1/hosts/join.sh"
@@ -96,12 +96,13 @@ const (
 	maxHostFiles        = 256
 	maxHostInstructions = 128
 	maxHostProbes       = 32
-	maxHostCommand      = 256 // number of words in a command, or variables in its environment
+	maxHostCommand      = 256 // maximum number of words in a command, or of variables in its environment
 	maxHostTimeout      = 24 * 60 * 60
 	maxHostPath         = 1024
 )
 
-// Limits for a HostMachine. They allow for 1 PiB of memory, and for a label and its value of maximum length.
+// Limits for a HostMachine. They are large enough for 1 PiB of memory, and for a label whose key and value have the
+// maximum length.
 const (
 	maxMemoryMiB = 1 << 30
 	maxHostText  = 512
@@ -170,7 +171,7 @@ type HostFile struct {
 
 // Environment variables that instructions can use.
 const (
-	// EnvHostAgent is the path of the host agent's binary. Agents that are older than this variable do not set it.
+	// EnvHostAgent is the path of the host agent's binary. Older agents do not set this variable.
 	EnvHostAgent = "DROVER_HOST_AGENT"
 	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA hold the credentials for an S3-compatible store and the store's CA.
 	// An instruction that runs the agent's binary to access the store sets these variables.

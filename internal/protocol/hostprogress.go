@@ -55,7 +55,7 @@ type HostProgress struct {
 	// Output is the end of the failed instruction's output, without the instructions' secrets. It is at most 2 KiB
 	// long.
 	Output string `json:"output,omitempty"`
-	// Failing lists the names of the probes that are not succeeding. There are at most 8.
+	// Failing lists the names of failing probes. There are at most 8.
 	Failing []string `json:"failing,omitempty"`
 }
 

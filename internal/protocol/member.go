@@ -3,7 +3,7 @@
 
 package protocol
 
-// Names of objects that the hub's manifest creates in a member and that the agent uses.
+// Names of objects in a member that the hub's manifest creates for the agent.
 const (
 	// AgentNamespace is the agent's namespace in a member. It differs from the manager's namespace, so that a hub can
 	// import its own cluster.
@@ -34,7 +34,7 @@ const (
 	NodeAgentName = "drover-node-agent"
 	// NodeAgentLease is the Lease of the node agent that opens a tunnel while no replica of the agent is connected.
 	NodeAgentLease = "drover-node-agent"
-	// LeaderLease is the Lease of the leader among the agent's replicas.
+	// LeaderLease is the Lease with which the agent's replicas elect their leader.
 	LeaderLease = "drover-agent"
 	// DeploymentSecret holds the latest Deployment that the hub sent, the previous Deployment, and the progress of
 	// the change between the two. It is a Secret because permission to read ConfigMaps must not be enough to read the

@@ -35,7 +35,7 @@ type PlanEvent struct {
 
 // PlanHold describes whether a member currently takes part in Plans.
 type PlanHold struct {
-	// Reason is empty while the member takes part. Otherwise it explains why the member does not take part. It is at
+	// Reason is empty while the member takes part. Otherwise, it explains why the member does not take part. It is at
 	// most 512 bytes long.
 	Reason string `json:"reason,omitempty"`
 }
@@ -138,5 +138,5 @@ func Dated(t time.Time) bool {
 // Limits for a PlanState.
 const (
 	maxConditions = 8
-	maxLog        = 1024 // in bytes; the schema of a failure's log has the same limit in characters
+	maxLog        = 1024 // in bytes; the schema limits a failure's log to the same number of characters
 )

@@ -77,7 +77,8 @@ type RegisterRequest struct {
 	PublicKey []byte `json:"publicKey"`
 	// ClusterUID is the UID of the kube-system namespace in the member.
 	ClusterUID string `json:"clusterUID"`
-	// Proof is the signature over ProofPayload with PublicKey. It proves that the sender owns the key.
+	// Proof is the signature of ProofPayload, made with the private key of PublicKey. It proves that the sender owns
+	// the key.
 	Proof []byte `json:"proof"`
 	// Current is the Cluster that the agent belongs to when it sends the request, or nil if there is none.
 	Current *CurrentCluster `json:"current,omitempty"`
@@ -87,7 +88,7 @@ type RegisterRequest struct {
 // agent belongs to its current Cluster.
 type CurrentCluster struct {
 	Cluster ClusterRef `json:"cluster"`
-	// Proof is the signature over ProofPayload with the agent's key for that Cluster.
+	// Proof is the signature of ProofPayload, made with the agent's key for that Cluster.
 	Proof []byte `json:"proof"`
 }
 
@@ -136,7 +137,7 @@ type Report struct {
 	Version string `json:"version,omitempty"`
 	// Distribution is the Kubernetes distribution, if the agent can determine it.
 	Distribution string `json:"distribution,omitempty"`
-	// Nodes contains the counts of nodes and the sums of their resources. It is nil until the agent has listed the
+	// Nodes contains the number of nodes and the sums of their resources. It is nil until the agent has listed the
 	// nodes.
 	Nodes *Nodes `json:"nodes,omitempty"`
 	// Health is the health of the API server, as observed by this replica.
@@ -160,8 +161,7 @@ type Report struct {
 	Capabilities
 }
 
-// Remnants are objects that remain in the member although nothing on the hub requires them. Only the leader reports
-// them.
+// Remnants are objects that remain in the member although the hub no longer needs them. Only the leader reports them.
 type Remnants struct {
 	// Left names sets that were delivered before the agent was switched to the ReadOnly profile. The agent is no
 	// longer allowed to remove them. The names are values of v1.LabelSet. There are at most 16.

@@ -49,7 +49,7 @@ var checkpointForm = regexp.MustCompile(`^[A-Za-z0-9/-]+$`)
 
 const maxCheckpoint = 128 // bytes
 
-// ValidCheckpoint reports whether a checkpoint is valid and may be kept.
+// ValidCheckpoint reports whether a checkpoint has the accepted form.
 func ValidCheckpoint(checkpoint string) bool {
 	return len(checkpoint) <= maxCheckpoint && checkpointForm.MatchString(checkpoint)
 }
@@ -100,10 +100,10 @@ const (
 	SetFailed SetPhase = "Failed"
 	// SetExpired means that the set has expired, and none of its objects are left in the member.
 	SetExpired SetPhase = "Expired"
-	// SetDeleted means that the set has been removed. It occurs only in the response to DELETE.
+	// SetDeleted means that the set has been removed. It occurs only in the response to a DELETE request.
 	SetDeleted SetPhase = "Deleted"
-	// SetReadOnly means that the agent has the ReadOnly profile and accepts no sets. It occurs only in the response to
-	// PUT.
+	// SetReadOnly means that the agent has the ReadOnly profile and accepts no sets. It occurs only in the response
+	// to a PUT request.
 	SetReadOnly SetPhase = "ReadOnly"
 )
 

@@ -43,7 +43,8 @@ func (s *Settings) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// MarshalJSON implements json.Marshaler. Settings that were read are written exactly as they were received.
+// MarshalJSON implements json.Marshaler. Settings that contained unknown fields are written exactly as they were
+// received.
 func (s Settings) MarshalJSON() ([]byte, error) {
 	if s.received != nil {
 		return s.received, nil

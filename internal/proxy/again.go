@@ -105,7 +105,7 @@ func (h *Handler) recheckInMember(r *http.Request, c *call) error {
 		Namespace: i.Namespace, Name: i.Name,
 	})
 	if err != nil || allowed {
-		return nil // without a response, the member has not refused anything
+		return nil // an unreachable member has not refused anything
 	}
 	return refusal.Forbidden("the cluster has taken away the right to this request").About(c.target.cluster)
 }

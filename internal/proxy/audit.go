@@ -31,7 +31,7 @@ func audited(r *http.Request, id identity.Identity) {
 	for key, values := range id.Hub.Extra {
 		user.Extra[key] = values
 	}
-	// A malformed header is refused elsewhere. A forbidden impersonation is recorded, too.
+	// Malformed headers are refused elsewhere. Forbidden impersonations are recorded as well.
 	if wanted, _ := parseImpersonation(r.Header); wanted != nil {
 		record.Identified(user, &audit.User{Name: wanted.user, UID: wanted.uid, Groups: wanted.groups, Extra: wanted.extra})
 		return

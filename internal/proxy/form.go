@@ -30,8 +30,8 @@ func checkForm(r *http.Request, limits Limits) error {
 	return checkOrigin(r)
 }
 
-// checkConnection refuses a Connection header that lists an identity header. A proxy along the way would remove that
-// header, and the caller would become another user (CVE-2021-31999).
+// checkConnection refuses a Connection header that lists an identity header. An intermediate proxy would remove the
+// listed header, and the caller would be treated as another user (CVE-2021-31999).
 func checkConnection(h http.Header) error {
 	for name, values := range h {
 		if !strings.EqualFold(name, "Connection") && !strings.EqualFold(name, "Proxy-Connection") {
@@ -48,7 +48,7 @@ func checkConnection(h http.Header) error {
 	return nil
 }
 
-// identifiesCaller reports whether a header with this name identifies the caller to any proxy along the way.
+// identifiesCaller reports whether a proxy on the path might use the header with this name to identify the caller.
 func identifiesCaller(name string) bool {
 	return hasFoldedPrefix(name, "Impersonate-") || hasFoldedPrefix(name, "X-Remote-") ||
 		strings.EqualFold(name, "Authorization")

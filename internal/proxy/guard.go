@@ -58,7 +58,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarde
 	g.reopen = func(cut func()) *limit.Flow { return h.flow(c, cut) }
 	return g, func() {
 		g.flow.Close()
-		// net/http writes the rest of its buffer after the handler has returned, and then removes the deadline
+		// net/http writes the rest of its buffer after the handler has returned, and only then removes the deadline
 		if !g.hijacked {
 			_ = control.SetWriteDeadline(time.Now().Add(h.limits.Stall))
 		}

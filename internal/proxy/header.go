@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// impersonatorKey is the key of the extra field that records in a member's audit log which user impersonates another
-// one. Callers cannot set it.
+// impersonatorKey is the key of the extra field that shows, in a member's audit log, which user is impersonating
+// another user. Callers cannot set it.
 const impersonatorKey = "cluster.drover.dev/impersonator"
 
 // impersonate returns the header that identifies the caller to a member's API server.

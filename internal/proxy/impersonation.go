@@ -53,7 +53,7 @@ func parseImpersonation(h http.Header) (*impersonation, error) {
 	count := 0
 	for name, values := range h {
 		if !hasFoldedPrefix(name, "Impersonate-") || strings.Join(values, "") == "" {
-			continue // empty headers request nothing, as in an API server
+			continue // as in an API server, empty headers are ignored
 		}
 		count += len(values)
 		if err := wanted.add(http.CanonicalHeaderKey(name), values); err != nil {

@@ -74,7 +74,8 @@ type Limits struct {
 	// default is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy
 	// seats that other members need.
 	Answer time.Duration
-	// Look is the maximum time between two checks of a long-running request's rights. The default is 30 s.
+	// Look is the maximum time between two checks of the user's rights during a long-running request. The default is
+	// 30 s.
 	Look time.Duration
 }
 
@@ -99,7 +100,7 @@ type Options struct {
 	Limiter *limit.Limiter
 	// Observer receives events for metrics.
 	Observer Observer
-	// Log receives failures that only the hub's operator can fix.
+	// Log is used for failures that only the hub's operator can fix.
 	Log logr.Logger
 }
 
@@ -204,8 +205,9 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	return c, err
 }
 
-// judge refuses a user who may not reach a member. Otherwise it returns the user that the caller wants to impersonate
-// there, or nil if there is none. The hub's API server makes these decisions itself.
+// judge refuses a user who may not reach a member. Otherwise, it returns the user that the caller wants to
+// impersonate in the member, or nil if there is none. For the hub itself, it decides nothing, because the hub's API
+// server does.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 	if c.target.local {
 		return nil, nil

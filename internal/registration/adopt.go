@@ -15,8 +15,8 @@ import (
 type Adoption struct {
 	// Identity is the agent's new identity. It is nil if there is nothing to write.
 	Identity *AgentIdentity
-	// Problem explains why the agent cannot be adopted, and what to do. It is empty if the agent can be adopted, or if
-	// it is already the Cluster's agent.
+	// Problem explains why the agent cannot be adopted, and how to solve the problem. It is empty if the agent can be
+	// adopted, or if it is already the Cluster's agent.
 	Problem string
 }
 

@@ -91,7 +91,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	case errors.As(err, &refusal):
 		s.Refused(name, refusal.Reason, refusal.Message)
 		return Agent{}, refusal
-	case errors.Is(err, protocol.ErrConnectToken): // the agent signed the token, but the token is not valid now
+	case errors.Is(err, protocol.ErrConnectToken): // signed by the agent, but not valid at this time
 		s.Refused(name, v1.ReasonTokenInvalid, err.Error()+"; check the clocks of the agent's machine and of the hub")
 		return Agent{}, err
 	case err != nil:

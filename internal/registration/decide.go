@@ -21,7 +21,7 @@ import (
 // form are rejected.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// JoinInput is the input of the decision about a join.
+// JoinInput is everything that the decision about a join depends on.
 type JoinInput struct {
 	// Cluster is the name of the object, as "namespace/name". OwnerUID is the object's UID.
 	Cluster  string

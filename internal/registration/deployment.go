@@ -24,11 +24,11 @@ import (
 
 // Time limits for rolling out and stopping an agent's Deployment.
 const (
-	// progressDeadline is the time, in seconds, within which a new pod has to pull its image and connect. If this takes
-	// longer, the agent restores the previous Deployment.
+	// progressDeadline is how many seconds a new pod has to pull its image and connect. If the pod takes longer, the
+	// agent restores the previous Deployment.
 	progressDeadline = 120
-	// gracePeriod is the time, in seconds, that an agent has to stop. It is 10 seconds longer than
-	// agent/daemon.StopTimeout, which is the time that requests in progress have to finish.
+	// gracePeriod is how many seconds an agent has to stop. It is 10 seconds longer than agent/daemon.StopTimeout,
+	// which is the time that requests in progress have to finish.
 	gracePeriod = 130
 )
 
@@ -146,8 +146,8 @@ func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 func podSpec(
 	in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration,
 ) (*corev1ac.PodSpecApplyConfiguration, error) {
-	// No user is set, because the image already specifies a non-root user. OpenShift assigns users to each namespace
-	// and refuses all others.
+	// No user is set, because the image already specifies a non-root user. OpenShift assigns a range of user IDs to
+	// each namespace and refuses all others.
 	pod := corev1ac.PodSpec().
 		WithServiceAccountName(protocol.AgentName).
 		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).

@@ -45,7 +45,7 @@ type limits struct {
 	lookups *rate.Limiter
 	shows   *rate.Limiter
 	joins   map[types.NamespacedName]*rate.Limiter
-	joined  map[types.NamespacedName]time.Time // when the agent joined, if there has been no lookup since then
+	joined  map[types.NamespacedName]time.Time // when the agent joined; deleted at the first lookup after that
 }
 
 // hasJoined records that a Cluster's agent has joined. The record is needed because the agent is not in the cache
@@ -89,8 +89,8 @@ func (l *limits) show(now time.Time) bool {
 	return l.shows.AllowN(now, 1)
 }
 
-// join reports whether a client with a Cluster's token may try to join now. It must be called only for Clusters that
-// exist.
+// join reports whether a client that has a Cluster's token may try to join now. It must be called only for Clusters
+// that exist.
 func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

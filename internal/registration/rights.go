@@ -79,7 +79,7 @@ func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
 	return allow("", "users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
 
-// impersonating returns the rules for impersonating the users whose requests the agent forwards.
+// impersonating returns the rules that allow the agent to impersonate the users whose requests it forwards.
 func impersonating() rules {
 	return rules{
 		allow("", "users", "groups", "serviceaccounts").WithVerbs("impersonate"),

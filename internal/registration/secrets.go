@@ -95,7 +95,7 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 		created = time.Time{}
 	}
 	used := secret.Annotations[annotationTokenUsed]
-	claimed, _ := time.Parse(time.RFC3339, strings.TrimPrefix(used, tokenJoining)) // a hash does not parse as a time
+	claimed, _ := time.Parse(time.RFC3339, strings.TrimPrefix(used, tokenJoining)) // a hash cannot be parsed as a time
 	return Token{
 		Value:   value,
 		Created: created,

@@ -71,7 +71,8 @@ type Server struct {
 	downloads downloads
 }
 
-// Register serves the paths for agents, except PathConnect, which the caller combines with Authenticate.
+// Register adds handlers for the paths that agents use, except PathConnect, which the caller combines with
+// Authenticate.
 func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+protocol.PathRegister, s.serveRegister)
 	mux.HandleFunc("GET "+protocol.PathImport+"{file}", s.serveImport)

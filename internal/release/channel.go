@@ -45,7 +45,7 @@ const (
 	// Private also includes private addresses (RFC 1918, RFC 4193, shared address space), for sites that run their
 	// own channel server.
 	Private
-	// Anywhere also includes this machine and link-local addresses, where cloud providers serve credentials.
+	// Anywhere also includes this machine and link-local addresses, at which cloud providers serve credentials.
 	Anywhere
 )
 

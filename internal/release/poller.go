@@ -63,7 +63,7 @@ type channelState struct {
 	wanted   time.Time
 }
 
-// ownSlots are the slots of one workspace. tasks is guarded by Poller.mu.
+// ownSlots are the slots of one workspace. The field tasks is guarded by Poller.mu.
 type ownSlots struct {
 	slots chan struct{}
 	tasks int
@@ -132,7 +132,7 @@ func (p *Poller) Result(workspace, channel string) Result {
 	return c.Result
 }
 
-// forgetLocked drops channels whose Result has not been called for a long time. The caller must hold p.mu.
+// forgetLocked drops channels for which Result has not been called for a long time. The caller must hold p.mu.
 func (p *Poller) forgetLocked(now time.Time) {
 	for channel, c := range p.channels {
 		if !c.running && len(c.queued) == 0 && now.Sub(c.wanted) > 2*Interval {

@@ -46,8 +46,8 @@ type Counts struct {
 	Requests, Watches, Sessions int
 }
 
-// Group tracks the requests in progress in one server. NewGroup returns a Group. All methods are safe for concurrent
-// use.
+// Group tracks the requests in progress in one server. Use NewGroup to create a Group. All methods are safe for
+// concurrent use.
 type Group struct {
 	all context.Context // ends when all requests must end
 	cut context.CancelFunc
@@ -157,7 +157,7 @@ func (g *Group) add(kind Kind, n int) {
 	g.tellLocked()
 }
 
-// tellLocked wakes the callers of Wait if no request is in progress.
+// tellLocked wakes up the callers of Wait if no request is in progress.
 func (g *Group) tellLocked() {
 	if g.empty != nil && g.under == [kinds]int{} {
 		close(g.empty)

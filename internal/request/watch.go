@@ -66,7 +66,7 @@ func deprecated(path string) bool {
 type watchBody struct {
 	source  io.ReadCloser
 	forget  []func() bool    // functions that stop waiting for contexts to end
-	excused func(error) bool // reports whether a failure of source between two events counts as a normal end
+	excused func(error) bool // reports whether an error from source between two events counts as a normal end
 
 	mu       sync.Mutex // guards the fields below; it is not held while source is read
 	events   boundaries

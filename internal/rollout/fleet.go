@@ -120,7 +120,7 @@ const (
 	DeliverUnchanged Delivery = "Unchanged"
 )
 
-// Fleet is a plan and its members at one point in time. NewFleet returns one.
+// Fleet is a plan and its members at one point in time. Use NewFleet to create a Fleet.
 type Fleet struct {
 	plan     FleetPlan
 	label    string // the label value of Clusters that have completed the plan
@@ -143,7 +143,8 @@ type wave struct {
 	last                            time.Time
 }
 
-// NewFleet evaluates a plan and its members, which must be sorted by name. It fails if a selector is invalid.
+// NewFleet evaluates a plan and its members. The members must be sorted by name. NewFleet returns an error if a
+// selector is invalid.
 func NewFleet(clusters []Cluster, plan FleetPlan, now time.Time) (*Fleet, error) {
 	f := &Fleet{plan: plan, label: v1.PlanLabel(plan.Name), now: now, clusters: clusters, of: make([]int, len(clusters)),
 		opened: -1}

@@ -205,7 +205,7 @@ func (f *Fleet) unless(w Wait) Wait {
 	return w
 }
 
-// remainder returns the reason to wait if no member can start.
+// remainder returns the reason to wait when no member can start.
 func (f *Fleet) remainder() Wait {
 	var total, complete, failed, held, away int
 	var holds, is string

@@ -164,8 +164,7 @@ type Drain struct {
 	// Hash and Attempt are copied from the claim for which the drain was started.
 	Hash    string
 	Attempt int32
-	// Done reports whether the drain has ended. Failed is the reason why the drain failed. It is empty if the drain
-	// succeeded.
+	// Done reports whether the drain has ended. Failed is the reason why the drain failed, or empty if it succeeded.
 	Done   bool
 	Failed string
 }

@@ -77,8 +77,8 @@ func (v *view) settle(n *Node, c Claim) *Step {
 	return write(VerbSettle, n, c, nil)
 }
 
-// again starts the next attempt of a failed node. It releases a node that the plan no longer selects, and starts over
-// if the plan has changed.
+// again starts the next attempt of a failed node. If the plan no longer selects the node, it releases the node. If
+// the plan has changed, it starts over.
 func (v *view) again(n *Node, c Claim) *Step {
 	if !v.wanted(n) || v.plan.Spec.Paused && !c.Failure.Final { // the failures of a paused plan remain visible
 		return write(VerbRelease, n, c, nil)

@@ -29,7 +29,7 @@ var (
 	// down.
 	ErrPingTimeout = errors.New("the other end does not answer")
 
-	// ErrWriteTimeout means that the network accepted no data within Config.WriteTimeout.
+	// ErrWriteTimeout means that the network accepted no data for Config.WriteTimeout.
 	ErrWriteTimeout = errors.New("the other end does not read")
 
 	// ErrProtocol means that the other end sent something that does not conform to WebSocket, HTTP/2 or SPEC.md.

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Queue is the queue of a controller's requests.
+// Queue is a controller's work queue.
 type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Trigger adds a source of reconcile requests to a controller.

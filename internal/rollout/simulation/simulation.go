@@ -109,7 +109,7 @@ func (p *Simulation) prepare() error {
 // Run runs the plan to the end, and returns the final reason to wait.
 func (p *Simulation) Run() (rollout.Wait, error) { return p.RunUntil(time.Time{}) }
 
-// RunUntil runs the plan until the given time, or to the end if the time is zero.
+// RunUntil runs the plan until the given time. If the time is zero, it runs the plan to the end.
 func (p *Simulation) RunUntil(end time.Time) (rollout.Wait, error) {
 	if err := p.selectActive(); err != nil {
 		return rollout.Wait{}, err
