@@ -31,7 +31,8 @@ func (p *ControlPlane) nodeArgs() ([]string, error) {
 	egress := p.pkiFile("egress.yaml")
 	return []string{
 		"--advertise-address=" + nodes.Address,
-		// The advertised address is not a loopback address, so the Service "kubernetes" gets its endpoint.
+		// The advertised address must not be a loopback address. Otherwise, the Service "kubernetes" would have no
+		// endpoint.
 		"--endpoint-reconciler-type=lease",
 		"--egress-selector-config-file=" + egress,
 		"--enable-admission-plugins=NodeRestriction",
