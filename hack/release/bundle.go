@@ -56,7 +56,8 @@ func (r release) bundleName() string { return "drover-" + r.version + "-offline"
 
 // checkInstaller returns an error if install.sh cannot replace the image and the address in the manifests.
 func (r release) checkInstaller() error {
-	// The tag of an image consists of these characters. None of them can end a quoted word in a shell.
+	// The tag of an image consists only of letters, digits, underscores, dots and hyphens. None of these characters
+	// can end a quoted word in a shell.
 	if !regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`).MatchString(r.version) {
 		return fmt.Errorf("VERSION=%s cannot be the tag of an image", r.version)
 	}

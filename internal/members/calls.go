@@ -150,7 +150,7 @@ type agentCall struct {
 	kind string
 }
 
-// currentLocked reports whether the call is of this kind and is either still running or ended less than CallPause ago.
+// currentLocked reports whether a call has the given kind, and is still running or ended less than CallPause ago.
 // table.mu must be held.
 func (c *agentCall) currentLocked(kind string, now time.Time) bool {
 	return c.kind == kind && (c.Running || now.Sub(c.At) < CallPause)

@@ -18,7 +18,7 @@ import (
 type Follower[E any] interface {
 	// Synced is called with the complete state of a member's agent.
 	Synced(member types.NamespacedName, all []E)
-	// Event is called with each change after that state.
+	// Event is called with each change that follows the last call to Synced.
 	Event(member types.NamespacedName, event E)
 	// Stopped is called when the member is no longer followed. Changes may be missed until the next call to Synced.
 	Stopped(member types.NamespacedName)

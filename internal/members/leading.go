@@ -37,7 +37,7 @@ func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, erro
 	return leading{transports: t, name: name}, nil
 }
 
-// leading sends each request to the agent that is the member's leader at that moment.
+// leading sends each request to the agent that is the member's leader when the request is sent.
 type leading struct {
 	transports *Transports
 	name       types.NamespacedName

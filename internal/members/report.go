@@ -54,7 +54,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 		t.admission.suspend(s.peer.Name(), fast.what)
 	case errors.Is(err, errNoReport):
 		t.setReport(s, nil, err)
-	default: // if the tunnel is closing, it provides the cause; otherwise, only this request was aborted
+	default: // either the tunnel is closing and its end provides the cause, or only the request for reports was aborted
 		s.Close()
 		<-s.Done()
 		if errors.Is(s.Err(), tunnel.ErrClosed) {

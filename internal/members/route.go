@@ -15,7 +15,7 @@ type route struct {
 	epoch     int64
 	nodeAgent bool              // set for a node agent
 	hop       bool              // set if the tunnel ends at another replica
-	carrier   http.RoundTripper // nil if that replica cannot be reached
+	carrier   http.RoundTripper // nil if the replica that holds the tunnel cannot be reached
 }
 
 // best returns the best route whose ID is not in tried, which lists the routes on which the request could not be

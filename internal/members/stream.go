@@ -32,7 +32,7 @@ const (
 	// bursts.
 	setRate, setBurst   = 200, 5000
 	planRate, planBurst = 20, 500
-	// maxAhead is how long an agent may exceed these rates.
+	// maxAhead is how long an agent may exceed its rate limits.
 	maxAhead = 10 * time.Second
 	// wholeEvery and wholeBurst limit complete reports. An agent sends a complete report when it becomes the leader,
 	// and the Lease allows a change of leader only once every few seconds.

@@ -73,7 +73,7 @@ func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripp
 	return newest, nil
 }
 
-// way sends each request to one member through the best tunnel at that moment.
+// way sends each request to one member through the tunnel that is best when the request is sent.
 type way struct {
 	transports *Transports
 	name       types.NamespacedName

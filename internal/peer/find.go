@@ -22,8 +22,8 @@ import (
 // portName is the name of the replicas' port in their Service.
 const portName = "peers"
 
-// Finder finds the replicas. It calls found with the addresses (host:port) of all replicas whenever these change, until
-// ctx ends.
+// Finder finds the replicas until ctx ends. It calls found with the addresses (host:port) of all replicas, and again
+// whenever the addresses change.
 type Finder func(ctx context.Context, found func(addresses []string)) error
 
 // Static returns a Finder for replicas whose addresses never change.
@@ -55,7 +55,7 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 		if err != nil {
 			return fmt.Errorf("watch endpoints of service %s: %w", service, err)
 		}
-		defer func() { _ = informer.RemoveEventHandler(registered) }() // this fails if the informer has stopped
+		defer func() { _ = informer.RemoveEventHandler(registered) }() // removing the handler fails only if the informer has stopped
 		if !toolscache.WaitForCacheSync(ctx.Done(), registered.HasSynced) {
 			return nil
 		}

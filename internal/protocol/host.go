@@ -376,7 +376,7 @@ func seconds(n, otherwise int) time.Duration {
 
 func digestOf(value any) string {
 	raw, err := json.Marshal(value)
-	if err != nil { // these types can always be marshaled
+	if err != nil { // values of these types can always be marshaled: strings, numbers, bytes and JSON that was read
 		panic(err)
 	}
 	sum := sha256.Sum256(raw)

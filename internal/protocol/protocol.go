@@ -88,7 +88,7 @@ type RegisterRequest struct {
 // agent belongs to its current Cluster.
 type CurrentCluster struct {
 	Cluster ClusterRef `json:"cluster"`
-	// Proof is the signature of ProofPayload, made with the agent's key for that Cluster.
+	// Proof is the signature of ProofPayload, made with the agent's key for its current Cluster.
 	Proof []byte `json:"proof"`
 }
 

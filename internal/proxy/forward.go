@@ -155,7 +155,7 @@ func modifyAnswer(r *http.Response) error {
 	c.info.FewWrites(r)
 	request.StripAnswer(r.Header)
 	if audit.From(r.Request.Context()) != nil {
-		delete(r.Header, "Audit-Id") // the response already has the same ID
+		delete(r.Header, "Audit-Id") // the hub's response already has the same ID
 	}
 	if len(r.Header["Location"]) == 0 {
 		return nil

@@ -32,8 +32,7 @@ const (
 	gracePeriod = 130
 )
 
-// Deployment is an agent's Deployment. The manifest contains it in this form, and the hub sends it through the tunnel
-// in the same form.
+// Deployment is an agent's Deployment, as it is contained in the manifest and sent through the tunnel.
 type Deployment struct {
 	// Digest covers all settings from spec.agent and the hub's configuration, except the hub's addresses and CA.
 	// Connected agents receive the addresses and the CA as protocol.Settings, and must not restart when these change.
@@ -137,7 +136,7 @@ func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	v := corev1ac.EnvVar().WithName(name)
-	if value == "" { // the API server stores the value in this form, so applying the Deployment again changes nothing
+	if value == "" { // the API server stores the same form of the value, so applying the Deployment again changes nothing
 		return v
 	}
 	return v.WithValue(value)

@@ -81,7 +81,8 @@ func TokenOf(secret *corev1.Secret, owner client.Object) Token {
 }
 
 // AgentOf reads the identity of the agent of a Cluster or Host. It returns nil if there is none. A Secret identifies
-// no agent if it cannot be decoded, was not created by Drover, or belongs to a former owner with this name.
+// no agent if it cannot be decoded, was not created by Drover, or belongs to an earlier Cluster or Host with the same
+// name.
 func AgentOf(ctx context.Context, reader client.Reader, owner client.Object) (*AgentIdentity, error) {
 	member := memberName(owner)
 	secret, err := owned.ReadSecret(ctx, reader, AgentSecret(member))

@@ -83,7 +83,7 @@ func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
 func impersonating() rules {
 	return rules{
 		allow("", "users", "groups", "serviceaccounts").WithVerbs("impersonate"),
-		// these are uids, and userextras with any key, because RBAC does not support userextras/*
+		// RBAC does not support userextras/*, so this rule allows uids and userextras with any key
 		allow("authentication.k8s.io", "*").WithVerbs("impersonate"),
 	}
 }

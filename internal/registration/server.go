@@ -127,8 +127,8 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(found.secret.Data[KeyManifest])
 }
 
-// findManifest reads the manifest from the API server, because the cache does not contain it. It is subject to the
-// limit for clients with that token.
+// findManifest reads the manifest from the API server, because the cache does not contain it. The number of reads per
+// token is limited.
 func (s *Server) findManifest(ctx context.Context, cluster types.NamespacedName, token string) (*registered, error) {
 	if !s.limits.join(cluster, s.Now()) {
 		return nil, errBusy

@@ -53,7 +53,7 @@ type Group struct {
 	cut context.CancelFunc
 
 	mu         sync.Mutex      // guards the fields below
-	watches    context.Context // ends when the watches that were started with it must end
+	watches    context.Context // ends when the watches in progress must end
 	endWatches context.CancelFunc
 	under      [kinds]int
 	empty      chan struct{} // closed when no request is in progress; nil while no caller is waiting

@@ -149,7 +149,7 @@ func selectedName(selector string) string {
 	return ""
 }
 
-// lasts reports whether a request of this kind is long-running.
+// lasts reports whether a request is long-running.
 func (i *Info) lasts(query *lazyQuery) bool {
 	switch {
 	case i.Verb == "watch", i.Verb == "proxy":

@@ -31,7 +31,8 @@ func (f *Fleet) ahead(c *Cluster) bool {
 		return false
 	}
 	if s.Revision == f.plan.Revision {
-		// The member compared its nodes with this revision. No node has the revision, although the claim is complete.
+		// The member compared its nodes with the plan's current revision. No node has this revision, although the
+		// claim is complete.
 		return f.current(c) && !f.plan.Pace.Paused && s.Reason == v1.ReasonPaused && s.Complete == 0
 	}
 	if s.Complete == 0 || s.Revision == "" || s.Revision == c.Claim.Revision ||

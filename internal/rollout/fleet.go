@@ -21,7 +21,7 @@ const Rest = "rest"
 type FleetPlan struct {
 	Name string
 	Pace Pace
-	// Hash and Revision are computed by the functions with these names, from the spec that members receive.
+	// Hash and Revision are the results of the functions Hash and Revision for the spec that members receive.
 	Hash, Revision string
 	// Resume is the Plan's annotation v1.AnnotationResume. If it contains the current revision, a user has decided to
 	// continue the plan although members are ahead.
@@ -193,7 +193,7 @@ func (f *Fleet) readWaves() ([]labels.Selector, error) {
 	name := Rest
 	for _, w := range f.waves {
 		if w.name == Rest {
-			name = "others" // these names are the keys of a list in the status
+			name = "others" // the names of waves are the keys of a list in the status
 		}
 	}
 	f.waves = append(f.waves, wave{name: name})

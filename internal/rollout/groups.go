@@ -8,8 +8,8 @@ type Group struct {
 	Members, Failed int
 }
 
-// HeldBack returns the groups in which no more members may start, and whether this applies to all groups. The
-// function allowed returns how many of the given number of members may fail.
+// HeldBack returns the groups in which no more members may start. all is true if no more members may start in any
+// group. The function allowed returns how many of the given number of members may fail.
 //
 // A group is held back if too many of its own members have failed. All groups are held back if too many members have
 // failed even without counting the group with the most failures, so no single group can hold back the others. For

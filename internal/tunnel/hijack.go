@@ -71,7 +71,7 @@ type hijackedConn struct {
 	ended    bool   // set when no more writes are allowed
 	chunk    []byte // buffer for the next chunk
 
-	gate    sync.RWMutex // guards control, which must not be used after the handler has returned; a stuck Write may hold mu
+	gate    sync.RWMutex // guards control; mu is not used for this, because a stuck Write may hold mu
 	control *http.ResponseController
 }
 

@@ -72,7 +72,7 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		l.setCause(readFailure(err))
-		l.end() // this must happen before HTTP/2 fails the requests, because their callers then ask for the reason
+		l.end() // record the end before HTTP/2 fails the requests, because their callers then ask for the reason
 	}
 	return n, err
 }

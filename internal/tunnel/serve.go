@@ -115,7 +115,7 @@ func (c *peekConn) Read(p []byte) (int, error) {
 // drain asks the hub to send no more requests, and ends the tunnel when DrainTimeout has passed.
 func (c *Conn) drain(base *http.Server) {
 	c.link.setCause(ErrClosed)
-	_ = base.Shutdown(context.Background()) // this sends GOAWAY; there is no listener to wait for
+	_ = base.Shutdown(context.Background()) // sends GOAWAY; there is no listener to wait for
 	select {
 	case <-c.link.ended:
 	case <-time.After(c.cfg.DrainTimeout):

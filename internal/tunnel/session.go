@@ -104,8 +104,8 @@ func (s *Session) Drain(ctx context.Context) error {
 
 // end closes the connection. The caller must have set the cause.
 func (s *Session) end() {
-	s.link.end()         // this comes first, because the callers of failed requests ask for the reason
-	_ = s.client.Close() // this fails the requests and then closes the link; it always returns nil
+	s.link.end()         // called first, because the callers of failed requests ask for the reason
+	_ = s.client.Close() // fails the requests and then closes the link; always returns nil
 }
 
 // keepalive pings the peer when there has been no traffic for a while. It has no goroutine while it waits.

@@ -126,7 +126,7 @@ func (u *upgradedStream) Close() error {
 		_ = u.writer.Close() // Close always returns nil
 		time.AfterFunc(upgradeLinger, func() {
 			u.cancel()
-			_ = u.response.Close() // this returns the flow-control credit for unread data
+			_ = u.response.Close() // returns the flow-control credit for unread data
 		})
 	})
 	return nil

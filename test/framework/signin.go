@@ -119,7 +119,7 @@ func LogIn(login *exec.Cmd, confirm func(page, code string) error) error {
 		err = confirm(page, code)
 	}
 	if err != nil {
-		_ = login.Process.Kill() // otherwise, it would wait for the code
+		_ = login.Process.Kill() // otherwise, the plugin would wait for the code
 	}
 	rest, _ := io.ReadAll(says)
 	if err = errors.Join(err, login.Wait()); err != nil {

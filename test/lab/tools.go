@@ -57,8 +57,8 @@ type Tool struct {
 	module module
 }
 
-// Flux builds the controllers of Flux, unless they are in the user's cache. This takes about three minutes on two
-// cores.
+// Flux builds the controllers of Flux, unless they are in the user's cache. The build takes about three minutes on
+// two cores.
 func Flux(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/fluxcd/"
 	return buildTool(ctx, progress, "flux", source+KustomizeController, map[string]string{
@@ -66,8 +66,8 @@ func Flux(ctx context.Context, progress io.Writer) (*Tool, error) {
 	})
 }
 
-// ArgoCDTool builds the binary that contains all components of Argo CD, unless it is in the user's cache. This takes
-// about three minutes on two cores.
+// ArgoCDTool builds the binary that contains all components of Argo CD, unless it is in the user's cache. The build
+// takes about three minutes on two cores.
 func ArgoCDTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/argoproj/argo-cd/v3"
 	return buildTool(ctx, progress, "argocd", source, map[string]string{ArgoCD: source + "/cmd"})
@@ -77,7 +77,7 @@ func ArgoCDTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 const ClusterAPIModule = "sigs.k8s.io/cluster-api"
 
 // ClusterAPI builds the managers of the Cluster API core and of the kubeadm providers, unless they are in the user's
-// cache. This takes about three minutes on two cores.
+// cache. The build takes about three minutes on two cores.
 func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "clusterapi", ClusterAPIModule, map[string]string{
 		CoreProvider: ClusterAPIModule + "/core", BootstrapProvider: ClusterAPIModule + "/bootstrap/kubeadm", ControlPlaneProvider: ClusterAPIModule + "/controlplane/kubeadm",
@@ -86,30 +86,30 @@ func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
 
 const kubernetesModule = "k8s.io/kubernetes"
 
-// KubeadmTool builds kubeadm, unless it is in the user's cache. This takes half a minute if the programs of control
-// planes have already been built. kubeadm has its own module, because adding a program to the module of Kubernetes
-// would cause all its programs to be rebuilt.
+// KubeadmTool builds kubeadm, unless it is in the user's cache. The build takes half a minute if the programs of
+// control planes have already been built. kubeadm has its own module, because adding a program to the module of
+// Kubernetes would cause all its programs to be rebuilt.
 func KubeadmTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "kubeadm", kubernetesModule, map[string]string{Kubeadm: kubernetesModule + "/cmd/kubeadm"})
 }
 
-// EtcdTools builds etcdctl and etcdutl, which restores snapshots, unless they are in the user's cache. This takes
-// half a minute on two cores. They have their own module, like kubeadm.
+// EtcdTools builds etcdctl and etcdutl, which restores snapshots, unless they are in the user's cache. The build
+// takes half a minute on two cores. The two programs have their own module, like kubeadm.
 func EtcdTools(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "go.etcd.io/etcd/"
 	return buildTool(ctx, progress, "etcdtools", source+"etcdutl/v3", map[string]string{Etcdctl: source + "etcdctl/v3", Etcdutl: source + "etcdutl/v3"})
 }
 
-// S3Tool builds an S3 server that stores buckets as folders, unless it is in the user's cache. This takes two minutes
-// on two cores.
+// S3Tool builds an S3 server that stores buckets as folders, unless it is in the user's cache. The build takes two
+// minutes on two cores.
 func S3Tool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/versity/versitygw"
 	return buildTool(ctx, progress, "s3", source, map[string]string{S3Server: source + "/cmd/" + S3Server})
 }
 
 // ConformanceTool builds Kubernetes' own end-to-end tests, in the version that Binaries provides, unless they are in
-// the user's cache. It also builds the test runner and the programs of two test images. This takes about 15 minutes
-// on two cores.
+// the user's cache. It also builds the test runner and the programs of two test images. The build takes about 15
+// minutes on two cores.
 func ConformanceTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "conformance", kubernetesModule, map[string]string{
 		E2ETest: kubernetesModule + "/test/e2e", Ginkgo: "github.com/onsi/ginkgo/v2/ginkgo",
@@ -118,7 +118,7 @@ func ConformanceTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 }
 
 // PreviousKubernetes builds kubeadm and the programs of nodes that are one minor version older than Binaries, unless
-// they are in the user's cache. This takes about 15 minutes on two cores.
+// they are in the user's cache. The build takes about 15 minutes on two cores.
 func PreviousKubernetes(ctx context.Context, progress io.Writer) (*Tool, error) {
 	programs := map[string]string{}
 	for _, name := range []string{APIServer, ControllerManager, Scheduler, Kubelet, KubeProxy, Kubeadm} {

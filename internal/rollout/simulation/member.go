@@ -35,7 +35,7 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up cluster %s: %w", c.Name, err)
 	}
-	// this is a copy, because the simulation uses up the failures
+	// Clone the nodes, because the simulation uses up their failures.
 	c.Nodes = slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	m := &Member{scenario: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
 	m.Hold, m.Window, m.Drains = c.Hold, window, map[string]rollout.Drain{}

@@ -352,7 +352,7 @@ func (c *Client) Close() error {
 
 // fail ends the connection and all requests for the given reason.
 func (c *Client) fail(err error) {
-	c.cfg.Ends() // this comes first, because the callers of failed requests ask for the reason
+	c.cfg.Ends() // called first, because the callers of failed requests ask for the reason
 	c.mu.Lock()
 	if c.state.ended != nil {
 		c.mu.Unlock()

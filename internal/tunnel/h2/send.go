@@ -26,7 +26,7 @@ func (c *Client) write(frames []byte) error {
 	defer func() { <-c.out.lock }()
 	err := c.writeAll(frames)
 	if err != nil {
-		c.cfg.Ends() // this is called here, because the callers of failed requests ask for the reason
+		c.cfg.Ends() // called here, because the callers of failed requests ask for the reason
 		go c.fail(err)
 	}
 	return err

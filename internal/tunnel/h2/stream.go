@@ -238,7 +238,7 @@ func (s *stream) abort(err error) bool {
 	s.changed.Broadcast()
 	s.mu.Unlock()
 	if s.body != nil {
-		go s.body.close() // this may wait for a Read
+		go s.body.close() // run in a goroutine, because it may wait for a Read
 	}
 	s.finish()
 	return true

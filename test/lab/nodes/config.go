@@ -87,7 +87,7 @@ func kubeProxyConfig() object {
 		"clientConnection": object{"kubeconfig": "/etc/lab/kube-proxy.kubeconfig"},
 		"detectLocalMode":  "InterfaceNamePrefix",
 		"detectLocal":      object{"interfaceNamePrefix": "veth"},
-		// These settings would affect the whole machine.
+		// Each of the following values prevents kube-proxy from changing a setting of the whole machine.
 		"conntrack": object{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
 	}
 }

@@ -29,7 +29,7 @@ const policyProgram = "network-policies"
 // policyUser is the user as which nodes read NetworkPolicies, pods and namespaces.
 const policyUser = "lab:network-policies"
 
-// grantPolicies allows policyUser to read these objects.
+// grantPolicies allows policyUser to read NetworkPolicies, pods and namespaces.
 func (l *Lab) grantPolicies(ctx context.Context, cluster string) error {
 	client, err := l.client(cluster)
 	if err != nil {

@@ -194,9 +194,9 @@ func importImages(containerd *service) error {
 	return nil
 }
 
-// servesKubelets returns nil when containerd serves kubelets. containerd tries to start this plugin only once. If the
-// plugin fails, for example because the machine has no inotify instance left, containerd continues without it and has
-// to be restarted.
+// servesKubelets returns nil when containerd serves kubelets. containerd tries to start its plugin for kubelets only
+// once. If the plugin fails, for example because the machine has no inotify instance left, containerd continues
+// without the plugin and has to be restarted.
 func (s *service) servesKubelets() error {
 	output, err := exec.Command("ctr", "plugins", "ls").CombinedOutput()
 	if err != nil {

@@ -43,7 +43,8 @@ func directions() []direction {
 	}
 }
 
-// allowance is one rule of a policy. It allows connections with these peers on these ports. An empty list means all.
+// allowance is one rule of a policy. It allows connections with the given peers on the given ports. An empty list
+// means all.
 type allowance struct {
 	peers []networkingv1.NetworkPolicyPeer
 	ports []networkingv1.NetworkPolicyPort

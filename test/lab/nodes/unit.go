@@ -67,7 +67,7 @@ func readUnit(root, name string) (unit, error) {
 		}
 		return u, nil
 	}
-	return unit{}, fmt.Errorf("unit %s could not be found", name) // kubeadm recognizes these words from systemctl
+	return unit{}, fmt.Errorf("unit %s could not be found", name) // kubeadm recognizes this message from systemctl
 }
 
 // read adds the settings from one file. An empty value resets a setting.
