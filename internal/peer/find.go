@@ -55,7 +55,7 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 		if err != nil {
 			return fmt.Errorf("watch endpoints of service %s: %w", service, err)
 		}
-		defer func() { _ = informer.RemoveEventHandler(registered) }() // removing the handler fails only if the informer has stopped
+		defer func() { _ = informer.RemoveEventHandler(registered) }() // fails only if the informer has stopped
 		if !toolscache.WaitForCacheSync(ctx.Done(), registered.HasSynced) {
 			return nil
 		}

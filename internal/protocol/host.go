@@ -38,8 +38,8 @@ const (
 	QueryVersion = "version"
 )
 
-// hostPrefix distinguishes the member names of Hosts from those of Clusters. The name of a Cluster never contains a
-// colon.
+// hostPrefix distinguishes the member names of Hosts from the names of Clusters. The name of a Cluster never contains
+// a colon.
 const hostPrefix = "host:"
 
 // HostMember returns a Host's member name, which is also used in a ClusterRef.

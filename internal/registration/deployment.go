@@ -136,7 +136,7 @@ func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	v := corev1ac.EnvVar().WithName(name)
-	if value == "" { // the API server stores the same form of the value, so applying the Deployment again changes nothing
+	if value == "" { // the API server drops an empty value, so it is left out here too
 		return v
 	}
 	return v.WithValue(value)

@@ -166,7 +166,8 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
-// reason returns the part of an error that discloses nothing about the hub's network, such as whether a port is open.
+// reason returns the part of an error that discloses nothing about the hub's network. For example, it does not
+// disclose whether a port is open.
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {

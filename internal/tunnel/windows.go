@@ -63,7 +63,7 @@ type window struct {
 	size   int64     // number of bytes that the other end may have in flight
 	credit int64     // number of bytes that the other end may still send
 	read   int64     // number of bytes that have been read since the time below
-	since  time.Time // when the first byte arrived, or when a whole window had last been read
+	since  time.Time // when the first byte arrived, or when a whole window was last read
 }
 
 func newWindows(cfg Config, client bool) *windows {
