@@ -30,7 +30,7 @@ const maxErrorText = 512
 type ResponseError struct {
 	// Code is the HTTP status.
 	Code int
-	// Text is the start of the body, at most 512 bytes.
+	// Text is the beginning of the body, at most 512 bytes.
 	Text string
 }
 
@@ -70,7 +70,7 @@ func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // a read error only shortens the text
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // if reading fails, the text is incomplete
 	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxErrorText))}
 }
 

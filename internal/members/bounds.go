@@ -143,7 +143,7 @@ func (a *Admission) Unproven(name types.NamespacedName, reason, message string) 
 	connected := m.connected()
 	standing := m.refusal != nil && now.Sub(m.refusal.At) < RefusalMemory
 	if connected || standing {
-		if !connected && m.refusal.Unproven { // prolong the earlier rejection
+		if !connected && m.refusal.Unproven { // extend the earlier rejection
 			m.refusal = &Rejection{Reason: m.refusal.Reason, Message: m.refusal.Message, At: now, Unproven: true}
 		}
 		a.table.dropLocked(name, m)

@@ -129,7 +129,7 @@ func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest
 	call := &agentCall{kind: kind, Call: Call{Running: true}}
 	m.lastCall = call
 	c.table.work.Go(func() {
-		ctx, cancel := context.WithTimeout(c.table.ctx, callTimeout) // the call also ends with the tunnel
+		ctx, cancel := context.WithTimeout(c.table.ctx, callTimeout) // the call is also canceled when the tunnel ends
 		defer cancel()
 		var result protocol.UninstallResult
 		raw, err := c.send(ctx, name, ask)

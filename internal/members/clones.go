@@ -34,8 +34,8 @@ const (
 	// responds.
 	askTimeout = 5 * time.Second
 	// cloneGone is how long all agents must agree before the member counts as one cluster again. It equals the
-	// duration of the agents' Lease. If an agent of the other cluster is only restarting, it reconnects within this
-	// time.
+	// duration of the agents' Lease, so that an agent of the other cluster has time to reconnect if it is only
+	// restarting.
 	cloneGone = 15 * time.Second
 	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. If the leader's
 	// process hangs, its tunnel is closed sooner.
@@ -125,7 +125,7 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	return e
 }
 
-// leaders returns the number of agent processes that claim to be the leader, but at most two. table.mu must be held.
+// leaders counts the agent processes that claim to be the leader. It stops counting at two. table.mu must be held.
 func (m *member) leaders() int {
 	count, first := 0, ""
 	add := func(p Peer) {
@@ -148,9 +148,9 @@ func (m *member) leaders() int {
 	return count
 }
 
-// leaders tracks which of a member's agents claim to be the leader. Exactly one agent should make this claim. If two
-// agents do, leaders determines whether two clusters share the member's identity. If no agent has done so for
-// LeaderPatience, leaders notifies the listeners.
+// leaders tracks which of a member's agents claim to be the leader. Normally, exactly one agent does. If two agents
+// do, leaders determines whether two clusters share the member's identity. If no agent has claimed to be the leader
+// for LeaderPatience, leaders notifies the listeners.
 type leaders struct {
 	table   *table
 	notices *Notices
@@ -174,7 +174,7 @@ func (l *leaders) examineLocked(name types.NamespacedName) {
 func (l *leaders) examine(name types.NamespacedName, m *member) bool {
 	seen := l.askTerms(name)
 	l.table.mu.Lock()
-	if l.table.members[name] != m { // the member was forgotten in the meantime
+	if l.table.members[name] != m { // Forget was called in the meantime
 		l.table.mu.Unlock()
 		return false
 	}

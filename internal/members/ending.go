@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// drain waits until the open requests to a disconnecting agent have ended. New requests are not sent to this agent.
+// drain waits until the open requests to a disconnecting agent have ended. Meanwhile, the agent receives no new
+// requests.
 func (t *Tunnels) drain(s *session) {
 	name := s.peer.Name()
 	t.table.mu.Lock()

@@ -95,7 +95,7 @@ func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 			return streamRequest{agent: leads.carrier, subjects: s.following.subjects}, nil
 		})
 		if errors.Is(err, ErrReportEnded) {
-			failures = 0 // an agent ends the stream in this way when it gives up its tunnel
+			failures = 0 // an agent that gives up its tunnel ends the stream in this way
 		}
 		s.table.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
 		if fast := (tooFast{}); errors.As(err, &fast) {

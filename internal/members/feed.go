@@ -55,8 +55,8 @@ func (r *Record) empty() bool {
 	return len(r.Tunnels) == 0 && r.Loss == nil && r.Refusal == nil
 }
 
-// Bound limits the size of a record. It truncates strings to 1 KiB, keeps only the first 16 tunnels, and trims the
-// report with Report.Bound. It removes tunnels that have no ID or belong to another member.
+// Bound limits the size of a record. It truncates strings to 1 KiB, keeps only the first 16 tunnels, and calls
+// Report.Bound. It also removes tunnels that have no ID or belong to another member.
 func (r *Record) Bound() {
 	cluster := r.Cluster()
 	r.Tunnels = slices.DeleteFunc(r.Tunnels, func(p Peer) bool {
@@ -77,8 +77,9 @@ func (r *Record) Bound() {
 	}
 }
 
-// notAfter replaces times in the future with now. Such times occur when the other replica's clock is ahead.
-// Otherwise, a caller that waits for a fixed time after a loss would also wait for the difference between the clocks.
+// notAfter replaces times in the future with now. Such times occur when the other replica's clock is ahead. If they
+// were not replaced, a caller that waits for a fixed time after a loss would also wait for the difference between the
+// clocks.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss

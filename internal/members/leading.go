@@ -17,7 +17,7 @@ import (
 // ErrNoLeader is returned when none of a member's connected agents claims to be the leader.
 var ErrNoLeader = errors.New("none of the agents leads")
 
-// maxAsked is the maximum number of attempts to send a request to the leader.
+// maxAsked is the maximum number of times that a request for the leader is sent.
 const maxAsked = 8
 
 // Leading returns a transport to the leading agent of a member, wherever its tunnel ends. The transport first tries
@@ -53,7 +53,7 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	for range maxAsked {
 		next, kin, err := l.transports.leader(l.name, tried)
 		if errors.Is(err, errTried) || errors.Is(err, ErrNotConnected) {
-			break // the cause is more informative
+			break // return the cause of the last attempt, which is more informative
 		} else if err != nil {
 			return nil, err
 		}

@@ -72,7 +72,7 @@ func (l *lines) Err() error {
 // holds it back. Holding an agent back costs memory, so it is done only for a limited time.
 type pace struct {
 	limiter *rate.Limiter
-	behind  time.Time // since when the agent has been held back without interruption; zero if it is not being held back
+	behind  time.Time // when the agent first had to be held back; zero if it is not being held back
 }
 
 // newPace returns a pace that uses a limiter's rate. Several streams can share a limiter. The pace holds an agent

@@ -8,8 +8,8 @@ import "k8s.io/apimachinery/pkg/types"
 // Notices informs other replicas and listeners when a member changes.
 type Notices struct {
 	table *table
-	// first contains functions to call when a member changes, before the listeners. They are called with table.mu
-	// held.
+	// first contains functions that are called when a member changes. They are called before the listeners and with
+	// table.mu held.
 	first []func(name types.NamespacedName)
 	// The following fields are guarded by table.mu.
 	feeds     map[*Feed]struct{}

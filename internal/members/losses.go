@@ -23,11 +23,11 @@ func AdmissionTime(agents int) time.Duration {
 }
 
 // losses distinguishes the loss of a few members from the loss of many members at the same time. Many members are
-// lost at once when something fails between them and the hub. Most of them reconnect, at the rate at which the hub
-// admits them. Until a lost member has reconnected, its absence does not indicate a problem with that member.
+// lost at once when something fails between them and the hub. Most of them reconnect as fast as the hub admits them.
+// Until a lost member has reconnected, its absence does not indicate a problem with that member.
 //
-// losses is a virtual queue, as in the generic cell rate algorithm: a lost member joins the queue, a member that
-// reconnects leaves the queue, and the hub serves admittedPerSecond. A single member that keeps reconnecting
+// losses is a virtual queue, as in the generic cell rate algorithm. A lost member joins the queue, a member that
+// reconnects leaves the queue, and the hub serves admittedPerSecond members. A single member that keeps reconnecting
 // therefore does not look like many members. losses is guarded by table.mu.
 type losses struct {
 	admitted time.Time // when the queue will be empty

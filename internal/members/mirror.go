@@ -21,7 +21,7 @@ type Mirror struct {
 
 	// The following fields are guarded by table.mu.
 	via      func(Peer) http.RoundTripper // nil while the replica is unreachable
-	round    int                          // counts the calls of Begin
+	round    int                          // the number of calls to Begin
 	rounds   map[types.NamespacedName]int // the round in which each member was last reported
 	detached time.Time                    // when the replica became unreachable
 }
@@ -188,7 +188,7 @@ func (m *Mirror) Detach() {
 	m.detached = m.table.now()
 }
 
-// Close records that the mirrored replica is gone. Its members that have no tunnel elsewhere are lost.
+// Close records that the mirrored replica is gone. Members of that replica that have no other tunnel are lost.
 func (m *Mirror) Close() {
 	var names []types.NamespacedName
 	m.table.mu.Lock()

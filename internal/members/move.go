@@ -40,9 +40,10 @@ const (
 
 // Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and to give up
 // the current tunnel. The agents may continue to use the current tunnel for the duration keep. Move asks them no
-// faster than the other replicas can accept them. It returns how many agents have moved and how many have stayed. An
-// agent has stayed if it did not respond, does not support the request, or had not moved when ctx ended or when no
-// agent had moved for 10 s.
+// faster than the other replicas can accept them. It returns how many agents have moved and how many have stayed.
+//
+// An agent counts as stayed if it did not respond, if it does not support the request, or if it had not moved by the
+// time when ctx ended or no agent had moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)

@@ -23,8 +23,8 @@ var errSpoilt = errors.New("the body cannot be sent again")
 type replay struct {
 	body    io.ReadCloser
 	current *attempt
-	// contains a token while no attempt is reading body; only an attempt that has taken the token may use record and
-	// at
+	// contains a token while no attempt is reading body; record and at may be used only by the attempt that holds the
+	// token
 	reading chan struct{}
 	record  []byte      // the bytes that were read so far
 	spoiler *attempt    // the attempt that has read more bytes than can be kept
@@ -116,7 +116,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 	return n, err // a reader's errors are returned unwrapped
 }
 
-// keep stores bytes that may be needed again. The caller must have taken the token from reading.
+// keep stores bytes that may be needed again. The caller must hold the token from the channel reading.
 func (a *attempt) keep(p []byte) {
 	a.mu.Lock()
 	committed := a.committed

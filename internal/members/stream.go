@@ -85,7 +85,7 @@ type streamRequest struct {
 }
 
 // read reads lines until the stream ends, and reopens the stream whenever it is restarted. The function "what"
-// returns the request to send. The error is ErrReportEnded if the agent ended the stream normally, or otherwise
+// returns the request to send. The error is ErrReportEnded if the agent ended the stream normally. Otherwise, it is
 // ErrReportMalformed, ErrTooFast, errNoReport or an error from the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {
@@ -118,9 +118,9 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 	s.restart = cancel
 }
 
-// readOnce reads the lines of one request. It is where one goroutine per member waits, so all other work is done in
-// separate functions to keep the stacks of the waiting goroutines small. The garbage collector halves a stack if less
-// than a quarter of it is in use.
+// readOnce reads the lines of one request. For each member, one goroutine waits in this function. All other work is
+// done in separate functions, which keeps the stacks of the waiting goroutines small. The garbage collector halves a
+// stack if less than a quarter of it is in use.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
 	if err != nil {
@@ -217,14 +217,14 @@ func (s *stream) end() {
 // subject is one of the subjects that a stream carries in addition to reports.
 type subject[E any] struct {
 	topic  *topic[E]
-	what   string // the subject in tooFast
+	what   string // the kind of data that tooFast names
 	most   int    // maximum size of a complete report, in bytes
 	pace   *pace
 	wholes *rate.Limiter // limits complete reports
 
 	asked  bool
 	synced bool
-	offer  []E // the events received before synced
+	offer  []E // the events received so far of an incomplete report
 	bytes  int // the size of offer
 }
 

@@ -31,7 +31,7 @@ type dial struct {
 	wanted  bool   // whether the address is in the Finder's latest result
 	self    bool   // whether the address belongs to this replica
 	up      bool   // whether there is a link to the address
-	peer    string // the ID of the replica at this address; empty until that replica has requested the members
+	peer    string // ID of the replica at the address; empty until the replica has requested the members
 }
 
 // found applies the latest list of replica addresses. A link to an address that is no longer in the list continues,

@@ -38,7 +38,7 @@ const (
 	hopMisdirected = "misdirected" // the tunnel does not exist, and no agent has seen the request
 	hopFailed      = "failed"      // the tunnel failed at the other replica; the body contains the error
 	hopTimeout     = "timeout"     // like hopFailed, but because of a timeout
-	hopFull        = "full"        // no more requests are accepted; the body names the exhausted limit
+	hopFull        = "full"        // no more requests are accepted; the body says which limit was reached
 	hopHeader      = "header"      // the headers of the request are larger than the agent accepts
 )
 
@@ -93,13 +93,13 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 	if kind == hopHeader {
 		return nil, fmt.Errorf("through another replica: %w", tunnel.ErrHeaderTooLarge)
 	}
-	reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason)) // use the part that could be read
+	reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason)) // if reading fails, the reason is incomplete
 	return nil, &failure{reason: strings.TrimSpace(string(reason)), timeout: kind == hopTimeout}
 }
 
 // full returns the error for a response from a replica that has reached a limit.
 func full(body io.Reader) error {
-	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // use the part that could be read
+	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // if reading fails, the scope is incomplete
 	if strings.TrimSpace(string(scope)) == string(limit.ScopeAll) {
 		return &limit.FullError{Scope: limit.ScopeAll}
 	}
@@ -147,7 +147,7 @@ func parseTarget(u *url.URL) (target, error) {
 		return t, nil
 	}
 	raw, found := strings.CutPrefix(u.RawPath, pathMembers+"/"+namespace+"/"+name+"/")
-	if !found { // names of members need no escapes
+	if !found { // a member's name needs no escaping
 		return target{}, errNoMember
 	}
 	t.rawPath = "/" + raw
@@ -222,7 +222,7 @@ func (forwardTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t == nil {
 		return nil, errNoMember
 	}
-	return t.transport.RoundTrip(r) // forwardFailed examines its errors
+	return t.transport.RoundTrip(r) // forwardFailed examines the transport's errors
 }
 
 // forwardFailed tells the other replica why there is no response from the member.

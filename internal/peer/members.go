@@ -33,7 +33,7 @@ const (
 	batch   = 256       // number of members sent between two flushes
 )
 
-// message is one line. Exactly one of its fields is set. A reader ignores lines in which it recognizes no field.
+// message is one line. Exactly one of its fields is set. A reader ignores a line if it recognizes none of the fields.
 type message struct {
 	// Member contains what the replica knows about one member. It replaces the earlier record for that member.
 	Member *members.Record `json:"member,omitempty"`

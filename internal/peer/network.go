@@ -87,7 +87,7 @@ type Network struct {
 	mu         sync.Mutex // guards the following fields
 	ctx        context.Context
 	start      time.Time // when Serve was called
-	discovered bool      // set once the addresses of the other replicas are known
+	discovered bool      // set when the addresses of the other replicas are known
 	dials      map[string]*dial
 	peers      map[string]*peer
 }

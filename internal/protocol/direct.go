@@ -19,8 +19,7 @@ const (
 // also the name of the DaemonSet's ServiceAccount and RBAC objects, and the value of LabelName on its pods.
 const DirectName = "drover-direct"
 
-// DirectAddress is the loopback address on which the pods of the DaemonSet DirectName serve. The pods use their
-// node's network.
+// DirectAddress is the address at which each pod of the DaemonSet serves. It is a loopback address of the pod's node.
 const DirectAddress = "127.0.0.1:6440"
 
 // DirectAuthority is the name of the Secret that the agent creates in its namespace. The Secret contains the CA that

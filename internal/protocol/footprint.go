@@ -5,8 +5,8 @@ package protocol
 
 import v1 "github.com/drover-dev/drover/api/v1"
 
-// FieldManager is the agent's field manager for objects in sets. A user's copy of such an object has its labels but
-// not this field manager.
+// FieldManager is the agent's field manager for objects in sets. If a user copies an object, the copy has the
+// object's labels but not this field manager.
 const FieldManager = "drover"
 
 // PlanManager is the agent's field manager for objects that it installs for Plans.
@@ -23,7 +23,7 @@ func AgentLabels() map[string]string {
 
 // Names of objects that the agent installs in members that run Plans, in addition to v1.PlansNamespace.
 const (
-	// PlanAccount is the ServiceAccount of the pods of Plans. Its roles and bindings have the same name.
+	// PlanAccount is the name of the ServiceAccount of the pods of Plans, and of its roles and bindings.
 	PlanAccount = "drover-plan"
 	// PlanSchema is the name of the CustomResourceDefinition of Plans.
 	PlanSchema = "plans." + v1.Group

@@ -126,15 +126,15 @@ const (
 // HostInstructions tell a host's agent what to do on its machine, as root. The agent writes the files, runs each of
 // the instructions once, in order, and then repeats the periodic instructions and the probes.
 //
-// All components handle the instructions in this form. Package internal/provision/k3s returns them, and the
+// All components use the same form of the instructions. Package internal/provision/k3s returns them, and the
 // DroverMachine controller builds them from a bootstrap configuration and from tasks. They are stored as JSON in a
-// Secret, sent by the manager, and stored again by the agent in the host's journal. The progress is also reported in
-// a single form; see package internal/provision/progress.
+// Secret, sent by the manager, and stored by the agent in the host's journal. The progress is also reported in a
+// single form; see package internal/provision/progress.
 //
-// Some names call the instructions a plan, because these names are older than the Plan kind. They cannot be changed,
-// because scripts, roles and other versions rely on them. They are the path, the Secret "<host>-host-plan" with its
-// key, type and annotations, the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the
-// agent's file plan.json. Everywhere else, the code uses the word instructions.
+// For historical reasons, some names call the instructions a plan. These names cannot be changed, because scripts,
+// roles and other versions rely on them. They are the path, the Secret "<host>-host-plan" with its key, type and
+// annotations, the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the agent's file
+// plan.json. Everywhere else, the code uses the word instructions.
 type HostInstructions struct {
 	// Owner identifies the object that the instructions belong to, such as "Cluster/prod". It is empty if there is no
 	// such object that Drover knows of. A host accepts instructions with a different owner only after it has been
@@ -142,10 +142,11 @@ type HostInstructions struct {
 	Owner string `json:"owner,omitempty"`
 	// Files are written before the instructions run. There are at most 256.
 	Files []HostFile `json:"files,omitempty"`
-	// Instructions run once each, in order. If one of them fails, the later ones do not run. There are at most 128.
+	// Instructions run one after another, once each. If one of them fails, the later ones do not run. There are at
+	// most 128.
 	Instructions []HostInstruction `json:"instructions,omitempty"`
-	// Periodic instructions run repeatedly, as long as the host has them, after all Instructions have succeeded.
-	// There are at most 128.
+	// Periodic contains instructions that run repeatedly while the host has them, after all Instructions have
+	// succeeded. There are at most 128.
 	Periodic []HostInstruction `json:"periodic,omitempty"`
 	// Probes check whether the installed software works. There are at most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
@@ -376,7 +377,7 @@ func seconds(n, otherwise int) time.Duration {
 
 func digestOf(value any) string {
 	raw, err := json.Marshal(value)
-	if err != nil { // values of these types can always be marshaled: strings, numbers, bytes and JSON that was read
+	if err != nil { // strings, numbers, bytes and JSON that was read can always be marshaled
 		panic(err)
 	}
 	sum := sha256.Sum256(raw)

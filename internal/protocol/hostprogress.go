@@ -23,8 +23,8 @@ const (
 	HostFailed HostPhase = "Failed"
 	// HostCleaning means that the instructions have been removed and the cleaning instructions are running.
 	HostCleaning HostPhase = "Cleaning"
-	// HostInterrupted means that an instruction was killed when its machine stopped, or by another process on the
-	// machine, so it is unknown how far it got. The instruction is not run again.
+	// HostInterrupted means that an instruction was killed, either by another process or because its machine stopped.
+	// It is unknown how far the instruction got, so it is not run again.
 	HostInterrupted HostPhase = "Interrupted"
 )
 

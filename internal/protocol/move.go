@@ -6,9 +6,8 @@ package protocol
 import "time"
 
 // PathMove accepts a MoveRequest in a POST request to the agent. The agent responds with 202 immediately, and then
-// opens another tunnel through the hub's address. When the new tunnel is ready, the agent ends its report on the
-// tunnel through which the request arrived. An agent that responds with 404 cannot move. It reconnects only after its
-// tunnel has ended.
+// opens another tunnel through the hub's address. When the new tunnel is ready, the agent ends its report on the old
+// tunnel. An agent that responds with 404 cannot move. It reconnects only after its tunnel has ended.
 const PathMove = "/v1/move"
 
 // Limits for MoveRequest.Seconds.

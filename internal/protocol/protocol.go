@@ -14,14 +14,14 @@ import (
 )
 
 // Version is the protocol version of this build. An agent announces its versions in its first report. The hub accepts
-// the versions from MinVersion to Version. For any other version, it sets the reason VersionSkew.
+// the versions from MinVersion to Version. If the agent supports none of them, the hub sets the reason VersionSkew.
 const (
 	Version    = 1
 	MinVersion = 1
 )
 
-// These constants determine how long an agent takes to reconnect after it has lost its connection to the hub. It
-// takes longer after a refusal, because a refusal requires manual action.
+// These constants determine how long an agent takes to reconnect after it has lost its connection to the hub. After a
+// refusal, an agent waits longer, because a refusal requires manual action.
 const (
 	// LongestWait is the maximum time between two attempts to connect, no matter how many attempts have failed.
 	LongestWait = 30 * time.Second
@@ -190,8 +190,8 @@ type Deployment struct {
 	Digest string `json:"digest,omitempty"`
 	// RolledOut reports whether all pods belong to the current Deployment and are ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady explains why pods of the current Deployment are not ready although its deadline has passed. It is at
-	// most 512 bytes long.
+	// NotReady explains why pods of the current Deployment are not ready by its deadline. It is at most 512 bytes
+	// long.
 	NotReady string `json:"notReady,omitempty"`
 	// NodeAgents explains why the member has no node agents although it should have some. It is at most 512 bytes long.
 	NodeAgents string `json:"nodeAgents,omitempty"`
@@ -207,7 +207,7 @@ type Deployment struct {
 	// Unmanaged is true if there is no Deployment that the agent may read and change. In this case, Message explains
 	// why, and all other fields are empty.
 	Unmanaged bool `json:"unmanaged,omitempty"`
-	// Message explains why the Deployment in Failed failed. It is at most 512 bytes long.
+	// Message explains why the Deployment in Failed was rolled back or refused. It is at most 512 bytes long.
 	Message string `json:"message,omitempty"`
 }
 

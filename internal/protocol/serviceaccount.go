@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// HeaderServiceAccount is a header in requests under PathKubernetes. It names the ServiceAccount in the member that
-// the user who sent the request wants to impersonate, in the form system:serviceaccount:<namespace>:<name>. The agent
-// asks its API server whether the user may impersonate the ServiceAccount.
+// HeaderServiceAccount is a header in requests under PathKubernetes. It contains the name of the ServiceAccount that
+// a user wants to impersonate in the member, in the form system:serviceaccount:<namespace>:<name>. The agent asks its
+// API server whether the user may impersonate the ServiceAccount.
 //
 // The header has the same prefix as the headers that identify a user. As a result, an agent that does not support
 // this header refuses the request, and a header that a caller sets never reaches the agent.

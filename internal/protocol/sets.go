@@ -87,9 +87,9 @@ const (
 	// SetPending means that the set is being applied, or that a binding in it is waiting for the set that contains its
 	// role.
 	SetPending SetPhase = "Pending"
-	// SetConflict means that an object with this name does not belong to Drover, that another field manager owns a
-	// field, that admission in the member changed an applied object, or that a binding was not created because its
-	// role does not belong to Drover. The agent retries.
+	// SetConflict means that the agent cannot apply an object. Either an object with the same name does not belong to
+	// Drover, another field manager owns a field, admission in the member changed the object, or a binding was not
+	// created because its role does not belong to Drover. The agent retries.
 	SetConflict SetPhase = "Conflict"
 	// SetFighting means that another client reverts an object each time the agent repairs it.
 	SetFighting SetPhase = "Fighting"
@@ -122,8 +122,8 @@ type SetState struct {
 	Namespaces int32 `json:"namespaces,omitempty"`
 	// Short lists the first MaxSetObjects namespaces that received less quota than the default.
 	Short []string `json:"short,omitempty"`
-	// Spent lists those of these namespaces that received no quota for at least one resource, up to MaxSetObjects.
-	// Older agents leave it empty.
+	// Spent lists the first MaxSetObjects namespaces that received no quota for at least one resource. Older agents
+	// leave it empty.
 	Spent []string `json:"spent,omitempty"`
 }
 

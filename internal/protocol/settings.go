@@ -25,8 +25,8 @@ type Settings struct {
 // knownSettings is Settings without its methods.
 type knownSettings Settings
 
-// UnmarshalJSON implements json.Unmarshaler. It preserves fields that this version does not know, for settings from a
-// newer hub. An agent stores the settings and confirms them with the same digest that the hub computes.
+// UnmarshalJSON implements json.Unmarshaler. It preserves unknown fields, because settings may come from a newer hub.
+// An agent stores the settings and confirms them with the same digest that the hub computes.
 func (s *Settings) UnmarshalJSON(raw []byte) error {
 	var read knownSettings
 	if err := json.Unmarshal(raw, &read); err != nil {

@@ -63,7 +63,7 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 }
 
 // PinnedCertificates returns the certificates in a bundle whose checksums are pinned. If the SHA-256 of the whole
-// bundle is pinned, as is usual with Rancher, it returns all certificates. If no checksum matches, it returns
+// bundle is pinned, as is usual in Rancher, it returns all certificates. If no checksum matches, it returns
 // ErrUntrustedBundle.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)

@@ -48,8 +48,8 @@ func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelC
 	}
 }
 
-// recheck returns an error if a running call would no longer be admitted. A failed check does not end the call,
-// because rights cannot be revoked either while the hub's API server is unavailable.
+// recheck returns an error if a running call would no longer be admitted. If a check itself fails, the call
+// continues, because no right can be revoked while the hub's API server is unavailable.
 func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	id, err := h.authenticate(r)
 	switch {
@@ -62,7 +62,7 @@ func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	case !identity.Expired(r, time.Now()) || errors.Is(err, identity.ErrEnded):
 		return err
 	}
-	// An expired token cannot start a request. It does not end a running shell, as in Kubernetes. The session and the
+	// As in Kubernetes, an expired token cannot start a request but does not end a running shell. The session and the
 	// user's rights are still checked.
 	if c.target.local {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// clock calls a function after an operation has run for too long or when the operation is due again. The zero value
-// never calls a function.
+// clock calls a function when an operation has taken too long, or when a check is due. The zero value never calls a
+// function.
 type clock struct {
 	limit time.Duration
 
@@ -26,7 +26,7 @@ func (c *clock) start(limit time.Duration, late func()) {
 	c.limit, c.timer = limit, time.AfterFunc(limit, late)
 }
 
-// pause stops the clock while the proxy waits for the user. resume restarts the clock from zero.
+// pause stops the clock while the proxy waits for the user. resume starts the clock again from zero.
 func (c *clock) pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -48,7 +48,8 @@ func checkConnection(h http.Header) error {
 	return nil
 }
 
-// identifiesCaller reports whether a proxy on the path might use the header with this name to identify the caller.
+// identifiesCaller reports whether a proxy on the path might use a header to identify the caller, judging by the
+// header's name.
 func identifiesCaller(name string) bool {
 	return hasFoldedPrefix(name, "Impersonate-") || hasFoldedPrefix(name, "X-Remote-") ||
 		strings.EqualFold(name, "Authorization")

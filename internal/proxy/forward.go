@@ -48,10 +48,10 @@ type call struct {
 	base      *url.URL    // the URL of the hub's API server; nil for a member
 	tooLarge  atomic.Bool // set if the body was larger than allowed
 	clock     clock       // limits the time until the response starts
-	look      clock       // runs the regular checks of the call's rights
+	look      clock       // triggers the regular checks of the call's rights
 	// ends when the user loses the right to the call; nil for a call that is not long-running
 	revoked    context.Context
-	endsItself atomic.Bool // set if the response has started and ends by itself when revoked ends
+	endsItself atomic.Bool // set if the response has started and ends when revoked ends
 }
 
 type callKey struct{}

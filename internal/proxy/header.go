@@ -77,8 +77,8 @@ func isTokenByte(c byte) bool {
 		strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0
 }
 
-// clean removes fields from a caller's header that must not reach an API server or that an API server does not use.
-// It keeps Impersonate-* if keepImpersonation is true.
+// clean removes fields from a caller's header that must not reach an API server or that an API server ignores. It
+// keeps Impersonate-* if keepImpersonation is true.
 func clean(h http.Header, keepImpersonation bool) {
 	identity.RemoveToken(h)
 	for name := range h {

@@ -27,8 +27,8 @@ const (
 	// maxImpersonated is the maximum number of impersonation headers in one request. It is limited because each of
 	// them causes a request to the member.
 	maxImpersonated = 32
-	// reviewTTL is how long a member's access review is cached. It can take this long until a revoked right to
-	// impersonate is no longer accepted, and until a new one is accepted.
+	// reviewTTL is how long a member's access review is cached. It is therefore the longest delay before a change of
+	// a user's right to impersonate takes effect.
 	reviewTTL = 5 * time.Second
 	// reviewTimeout limits the time for all access reviews of one request.
 	reviewTimeout = 8 * time.Second

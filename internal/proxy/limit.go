@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Maximum number of bytes of a response that may be in flight to the hub. For members, it is the stream window of a
-// tunnel. For the hub's API server, it is the stream window of the net/http client.
+// These constants are the maximum numbers of bytes of a response that may be in flight to the hub. For members, the
+// maximum is the stream window of a tunnel. For the hub's API server, it is the stream window of the net/http client.
 const (
 	memberWindow = 1 << 20
 	hubWindow    = 4 << 20
@@ -69,7 +69,7 @@ func retryDelay() time.Duration {
 	return time.Second * time.Duration(1+n.Int64())
 }
 
-// flow starts counting the bytes of a response that are held while its user does not read them.
+// flow starts counting the bytes of a response that the user has not read yet.
 func (h *Handler) flow(c *call, cut func()) *limit.Flow {
 	from := limit.Origin{Window: hubWindow}
 	if !c.target.local {

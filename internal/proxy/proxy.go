@@ -66,9 +66,9 @@ func (e *NotConnectedError) Error() string {
 type Limits struct {
 	// Body limits the body of a request, in bytes. The default is 16 MiB. It does not apply to upgraded connections.
 	Body int64
-	// Stall is the time after which a stalling user is cut off. A user stalls by not reading one chunk of a response,
-	// which has at most 32 KiB, or by not sending the body that the request has announced. A user who is connected to
-	// a silent watch or shell is not stalling. The default is 3 minutes.
+	// Stall is the time after which a stalling user is cut off. A user stalls by not reading a chunk of a response,
+	// which has at most 32 KiB, or by not sending an announced request body. A silent watch or shell does not count
+	// as stalling. The default is 3 minutes.
 	Stall time.Duration
 	// Answer limits how long a member may take to start its response to a request that is not long-running. The
 	// default is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy
@@ -206,8 +206,8 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 }
 
 // judge refuses a user who may not reach a member. Otherwise, it returns the user that the caller wants to
-// impersonate in the member, or nil if there is none. For the hub itself, it decides nothing, because the hub's API
-// server does.
+// impersonate in the member, or nil if there is none. For the hub itself, the hub's API server makes these decisions
+// instead.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 	if c.target.local {
 		return nil, nil
@@ -267,7 +267,7 @@ func warn(w http.ResponseWriter, message string) {
 func (h *Handler) logFailure(e *refusal.Error) {
 	var disconnected *NotConnectedError
 	if errors.As(e, &disconnected) {
-		return // the Cluster's conditions show this
+		return // the Cluster's conditions already contain the reason
 	}
 	h.log.Error(e, "could not serve a request", "code", e.Status().Code)
 }

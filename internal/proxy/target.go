@@ -69,7 +69,7 @@ func MemberOf(r *http.Request) string {
 }
 
 // split returns a target that contains the prefix of an encoded path. Names must be valid in Kubernetes and contain
-// no encoded characters, so the decoded prefix has the same length.
+// no encoded characters, so the prefix has the same length when it is decoded.
 func split(escaped string) (target, bool) {
 	if rest, ok := strings.CutPrefix(escaped, PathLocal); ok {
 		return target{local: true, prefix: PathLocal}, rest == "" || rest[0] == '/'

@@ -74,8 +74,8 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	if len(validation.IsDNS1123Label(object.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
 		return Agent{}, unproven
 	}
-	// The cache may not contain the latest join yet. If an agent is not in the cache, the API server is queried,
-	// subject to the limit for clients that have not proved anything.
+	// The cache may not contain the latest join yet. If an agent is not in the cache, the API server is queried. Such
+	// queries are limited, because the client has not proved anything yet.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
 		if !s.limits.lookup(name, s.Now()) {
@@ -106,9 +106,9 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	return agent, nil
 }
 
-// showUnproven records in a Cluster's status that a client named the Cluster without proof. Any client can cause
-// this. For this reason, the record contains nothing that the client sent, Clusters that are not in the cache are
-// ignored, and only a limited number of Clusters are updated per second.
+// showUnproven records in a Cluster's status that a client named the Cluster without proof. Because any client can
+// cause this, the record contains nothing that the client sent. Clusters that are not in the cache are ignored, and
+// only a limited number of Clusters are updated per second.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return

@@ -118,7 +118,7 @@ func environment(in ManifestInput,
 		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
 	}
 	for _, e := range in.Agent.Env {
-		// a Cluster that predates the validation rule may contain other variables
+		// a Cluster that is older than the validation rule may contain other variables
 		if protocol.AgentVariable(e.Name) {
 			env = append(env, agentVariable(e))
 		}

@@ -45,7 +45,7 @@ type limits struct {
 	lookups *rate.Limiter
 	shows   *rate.Limiter
 	joins   map[types.NamespacedName]*rate.Limiter
-	joined  map[types.NamespacedName]time.Time // when the agent joined; deleted at the first lookup after that
+	joined  map[types.NamespacedName]time.Time // when the agent joined; removed by the first lookup
 }
 
 // hasJoined records that a Cluster's agent has joined. The record is needed because the agent is not in the cache
@@ -106,7 +106,7 @@ func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// forgetIdle drops the limiters that are full, because a new limiter would be in the same state.
+// forgetIdle drops unused limiters. A limiter is unused if it is full, like a new one.
 func (l *limits) forgetIdle(now time.Time) {
 	if len(l.joins) < maxIdleLimits {
 		return

@@ -31,8 +31,8 @@ type ManifestInput struct {
 	Trust v1.Trust
 	// Agent is the rest of the Cluster's spec.agent. Its image and trust are ignored.
 	Agent v1.Agent
-	// APIServer makes the agent run a webhook for the member's API servers. They use the webhook to review the tokens
-	// of users who do not connect through the hub. It requires the Full profile.
+	// APIServer makes the agent run a webhook that the member's API servers use to review the tokens of users who do
+	// not connect through the hub. It requires the Full profile.
 	APIServer bool
 	// Token is the join token.
 	Token string
@@ -61,7 +61,7 @@ type manifestParts struct {
 // tokensPlace is the placeholder for the token while the parts are created. It occurs nowhere else in the manifest.
 const tokensPlace = "the place of the join token in a manifest"
 
-// key returns a cache key. Two inputs have the same key only if they differ in nothing except the token.
+// key returns a cache key. Inputs that differ only in the token have the same key.
 func (in ManifestInput) key() (string, error) {
 	agent, err := json.Marshal(in.Agent)
 	if err != nil {
@@ -150,9 +150,9 @@ func marshal(objects ...any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// apply is the command that applies the manifest. Because it uses server-side apply, it takes over an agent that was
+// apply is the command that applies the manifest. Because of server-side apply, it takes over an agent that was
 // installed with kubectl or a GitOps tool without a warning or conflict, even if the agent has changed its
-// Deployment. It also does not copy the join token into an annotation.
+// Deployment. Server-side apply also does not copy the join token into an annotation.
 const apply = "kubectl apply --server-side --force-conflicts -f -"
 
 // Command returns the command that an administrator runs in the member. If the CA is pinned, the command contains it,

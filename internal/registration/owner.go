@@ -71,8 +71,8 @@ func SecretOf(
 }
 
 // TokenOf returns the join token in the registration Secret of a Cluster or Host. It returns the zero Token if there
-// is no Secret. It also does so if the Secret lacks its owner, as it may after a restore, because no agent can join
-// with the token in this case.
+// is no Secret. The result is also zero if the Secret lacks its owner, as it may after a restore, because no agent
+// can join with such a token.
 func TokenOf(secret *corev1.Secret, owner client.Object) Token {
 	if secret == nil || !Owned(secret, owner) {
 		return Token{}

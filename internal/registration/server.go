@@ -97,7 +97,7 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	token, isYAML := strings.CutSuffix(r.PathValue("file"), ".yaml")
 	found, err := s.find(r.Context(), s.Cache, token)
 	if err == nil && kindOf(found.owner) != "Cluster" {
-		err = errUnknownToken // only Clusters have a manifest
+		err = errUnknownToken // a Host has no manifest
 	}
 	if err == nil && isYAML {
 		found, err = s.findManifest(r.Context(), found.name, token)
@@ -152,7 +152,7 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(response)
 }
 
-// register lets an agent join. If a client has no valid token, register only looks it up in the cache once and does
+// register lets an agent join. If a client has no valid token, register looks up the token in the cache once and does
 // not read the body.
 func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) (*protocol.RegisterResponse, error) {
 	known, err := s.find(r.Context(), s.Cache, token)

@@ -65,8 +65,7 @@ func (t Token) Announcement(owner client.Object) string {
 // joinTime is how long a join may take from claiming its token to writing the agent's identity.
 const joinTime = time.Minute
 
-// Joining reports whether an agent may be joining with the token. The token is not replaced during the join, because
-// the Cluster may have an agent at the end of it.
+// Joining reports whether an agent may be joining with the token. During a join, the token is not replaced.
 func (t Token) Joining(now time.Time) bool { return now.Before(t.Claimed.Add(joinTime)) }
 
 // Expires returns when the token expires.

@@ -30,7 +30,7 @@ import (
 const (
 	// timeout is the time limit for a request, from the name lookup until the response headers have arrived.
 	timeout = 10 * time.Second
-	// maxHeader is the maximum size of the response headers, in bytes.
+	// maxHeader is the maximum size of a response's headers, in bytes.
 	maxHeader = 32 << 10
 	// maxVersion is the maximum length of a version, as in the schema of Plan.
 	maxVersion = 128
@@ -166,8 +166,8 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
-// reason returns the part of an error that discloses nothing about the hub's network. For example, it does not
-// disclose whether a port is open.
+// reason returns the part of an error that is safe to show. It discloses nothing about the hub's network, for example
+// whether a port is open.
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {

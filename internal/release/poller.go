@@ -99,7 +99,7 @@ func (p *Poller) Start(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	p.mu.Lock()
-	p.ctx = nil // no more requests start
+	p.ctx = nil // no more requests are started
 	p.mu.Unlock()
 	p.tasks.Wait()
 	return nil
@@ -165,8 +165,8 @@ func take(ctx context.Context, slots chan struct{}) bool {
 	}
 }
 
-// begin records that a workspace is no longer waiting for slots. It reports whether the channel must be queried now.
-// This is not necessary if another workspace has queried it in the meantime.
+// begin records that a workspace is no longer waiting for slots. It reports whether the channel must still be
+// queried. If another workspace has queried the channel in the meantime, it returns false.
 func (p *Poller) begin(workspace, channel string, free bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

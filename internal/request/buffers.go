@@ -35,6 +35,6 @@ func (b *Buffers) Put(buffer []byte) {
 // before it is complete.
 func (i Info) FewWrites(response *http.Response) {
 	if i.Resource != "" && i.Subresource == "" && !i.Long && response.ContentLength < 0 {
-		response.ContentLength = 0 // used only to decide whether to flush; the client gets the header
+		response.ContentLength = 0 // used only to decide whether to flush; the client receives the header
 	}
 }

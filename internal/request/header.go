@@ -21,14 +21,14 @@ func Strip(h http.Header) {
 
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
-	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // these must not be disclosed to the member
-		"Priority", // this would change the order of streams in the tunnel
-		// The headers name pages of the hub, which the member does not serve. SetOrigin sets an origin that the
-		// member serves.
+	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // must not be disclosed to the member
+		"Priority", // would change the order of streams in the tunnel
+		// Origin and Referer name pages of the hub, which the member does not serve. SetOrigin sets an origin that
+		// the member serves.
 		"Origin", "Referer",
 		// the server sends 100 Continue itself when it reads the body
 		"Expect",
-		"Forwarded", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url", // only a proxy may set these
+		"Forwarded", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url", // only a proxy may set these headers
 		"Http2-Settings":
 		return true
 	}

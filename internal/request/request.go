@@ -72,7 +72,7 @@ func (i *Info) readPath(method string) bool {
 		return false
 	}
 	i.Verb = resourceVerb(method)
-	if parts[0] == "watch" || parts[0] == "proxy" { // API servers still accept these deprecated path formats
+	if parts[0] == "watch" || parts[0] == "proxy" { // deprecated path formats, which API servers still accept
 		if len(parts) == 1 {
 			i.Verb, i.Group, i.Version = plainVerb(method), "", ""
 			return false

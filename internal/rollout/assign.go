@@ -77,8 +77,8 @@ func (f *Fleet) scattered() []int {
 	return all
 }
 
-// Begin records that a member starts a step, in the same way as NewFleet would record it later, and returns the
-// member's index. It modifies the members that were passed to NewFleet.
+// Begin records that a member starts a step, and returns the member's index. It modifies the members that were passed
+// to NewFleet, so that the result is the same as calling NewFleet again later.
 func (f *Fleet) Begin(step *ClusterStep) int {
 	i := slices.IndexFunc(f.clusters, func(c Cluster) bool { return c.Name == step.Cluster })
 	f.clusters[i].Claim = step.Claim

@@ -42,8 +42,8 @@ func (v *view) tolerates(taint *corev1.Taint) bool {
 	return slices.ContainsFunc(v.tolerations, func(t corev1.Toleration) bool { return matches(&t, taint) })
 }
 
-// matches reports whether a toleration tolerates a taint, according to the scheduler's rules. It exists because the
-// function in the Kubernetes API needs a logger.
+// matches reports whether a toleration tolerates a taint, according to the scheduler's rules. The equivalent function
+// in the Kubernetes API requires a logger.
 func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
 		return false

@@ -23,8 +23,8 @@ type FleetPlan struct {
 	Pace Pace
 	// Hash and Revision are the results of the functions Hash and Revision for the spec that members receive.
 	Hash, Revision string
-	// Resume is the Plan's annotation v1.AnnotationResume. If it contains the current revision, a user has decided to
-	// continue the plan although members are ahead.
+	// Resume is the Plan's annotation v1.AnnotationResume. A user sets it to the current revision to continue the
+	// plan although members are ahead.
 	Resume string
 	// Omitted contains, by wave, the counts of members that the caller left out. These members affect a step only
 	// through their counts.
@@ -55,8 +55,8 @@ type Cluster struct {
 	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan has never started in the
 	// member.
 	Claim *ClusterClaim
-	// Away is the reason why nothing can be delivered to the member, for example AgentTooOld or AgentReadOnly, or
-	// that the member is disconnected. It is empty if the plan can be delivered.
+	// Away is the reason why nothing can be delivered to the member, for example AgentTooOld or AgentReadOnly. It is
+	// also set if the member is disconnected. It is empty if the plan can be delivered.
 	Away string
 	// AwaySince is the latest time at which the member may have become unavailable. It is zero if this time is
 	// unknown.
@@ -79,9 +79,9 @@ type ClusterClaim struct {
 	Revision string `json:"revision"`
 	// Since is when the member started.
 	Since time.Time `json:"since"`
-	// Complete is the time when all nodes of the member had completed the plan. It is nil if they have not.
+	// Complete is the time when all nodes of the member had completed the plan. It is nil until then.
 	Complete *time.Time `json:"complete,omitempty"`
-	// Failed is the time when a node of the member used up its attempts. It is nil if this has not happened.
+	// Failed is the time when a node of the member used up its attempts. It is nil if no node has.
 	Failed *time.Time `json:"failed,omitempty"`
 	// Ahead is set, without a revision, if the member had progressed further than this hub knew.
 	Ahead *Ahead `json:"ahead,omitempty"`

@@ -91,7 +91,7 @@ func (v *view) do(s *Step) error {
 	return nil
 }
 
-// index adds the plan's Jobs for which those returns true to the view.
+// index adds those Jobs of the plan to the view for which the given function returns true.
 func (v *view) index(those func(*Job) bool) {
 	for i := range v.Jobs {
 		if j := &v.Jobs[i]; j.Plan == v.plan.Name && those(j) {
@@ -127,7 +127,7 @@ type view struct {
 	window      *Window
 	tolerations []corev1.Toleration // tolerations of the plan's pods
 	jobs        map[string][]Job    // Jobs of this plan, by node
-	until       time.Time           // the time of the next decision at the latest
+	until       time.Time           // the latest time for the next decision
 }
 
 func look(m *Member, p Plan, now time.Time) (*view, error) {

@@ -91,7 +91,8 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 			Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
 	}
 	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
-		// Without this step, if the plan were changed back, the member would be in progress without a slot.
+		// Write the claim without a revision. Otherwise, the member would be in progress without a slot if the plan
+		// were changed back.
 		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
 	}
 	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {
@@ -184,7 +185,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 		case w.total == 0:
 		case w.active > 0:
 			return i + 1, f.working()
-		case begun+w.absent < w.total: // some members of the wave can start now
+		case begun+w.absent < w.total: // some members can start now
 			return i + 1, Wait{}
 		case w.complete == 0:
 			return i + 1, Wait{} // no member has proved yet that the plan works

@@ -33,7 +33,7 @@ type Member struct {
 	Jobs []Job
 	// Drains holds the drains that this process started, by node.
 	Drains map[string]Drain
-	// Refused contains the reason why the API server rejected a node's Job, by node. A reason applies until a failure
+	// Refused contains the API server's reason for rejecting a node's Job, by node. A reason applies until a failure
 	// is recorded for the node.
 	Refused map[string]string
 	// Hold is the reason why the member does not take part in any plan. It is empty if the member takes part.
@@ -68,8 +68,8 @@ type Node struct {
 	Claims map[string]Claim
 }
 
-// Claim records that a plan is in progress on a node, and how far the node has progressed. It is stored as JSON in
-// the annotation v1.PlanLabel(plan) of the Node.
+// Claim records that a plan is in progress on a node, and how far it has progressed. It is stored as JSON in the
+// annotation v1.PlanLabel(plan) of the Node.
 type Claim struct {
 	// UID is the UID of the Plan.
 	UID string `json:"uid"`
