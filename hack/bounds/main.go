@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// These bounds are larger than any real value. Linux accepts at most 128 KiB for an argument or environment variable,
-// and API servers accept at most 256 KiB of annotations.
+// Bounds that real values never reach. Linux accepts at most 128 KiB for an argument or environment variable, and API
+// servers accept at most 256 KiB of annotations.
 const (
 	maxItems      = 1024
 	maxProperties = 256

@@ -29,7 +29,7 @@ Clusters with real nodes, as FILE describes them (docs/lab/README.md); they take
 
 `
 
-// runNodes runs the command if it is a command for real nodes, and reports whether it is.
+// runNodes runs commands for real nodes. It returns false if the command is not one of them.
 func runNodes(ctx context.Context, args []string, out, progress io.Writer) (bool, error) {
 	if known, err := nodes.RunProcess(args); known {
 		return true, err

@@ -60,8 +60,8 @@ func addendum(image v1.Image, platform string) (mutate.IndexAddendum, error) {
 	return mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: parsed}}, nil
 }
 
-// writeLayout writes an archive of an OCI layout and prints the digest of its only entry. The entry is content, under
-// the name of the image.
+// writeLayout writes an archive of an OCI layout and prints the digest of the layout's only entry. The entry is
+// content, under the name of the image.
 func (r release) writeLayout(output string, content mutate.IndexAddendum, more map[string][]byte) (err error) {
 	reference, err := r.reference()
 	if err != nil {
@@ -93,7 +93,8 @@ func (r release) writeLayout(output string, content mutate.IndexAddendum, more m
 	return nil
 }
 
-// pack writes the files in a folder into an archive. The files are sorted by name and have the time of the release.
+// pack writes the files in a folder into an archive. The files are sorted by name, and their timestamp is the time of
+// the release.
 func (r release) pack(output, dir string) (err error) {
 	target, err := os.Create(output)
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 	managerFile     = "manager"
 	provisionerFile = "drover-provisioner"
 	agentFile       = "drover-agent"
-	hostFile        = "drover-host-agent" // the manager serves it to joining machines
+	hostFile        = "drover-host-agent" // the manager serves this file to joining machines
 )
 
 // programs maps each binary in the image to the main package that it is built from.

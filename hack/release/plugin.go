@@ -87,7 +87,7 @@ func (r release) archiveName(platform string) string {
 	return "kubectl-drover_" + r.version + "_" + strings.ReplaceAll(platform, "/", "_") + kind
 }
 
-// archive packs files into an archive. The files have the time of the release.
+// archive packs files into an archive. The timestamp of the files is the time of the release.
 func (r release) archive(platform string, files map[string]file) ([]byte, error) {
 	if extension(platform) != "" {
 		return r.zipped(files)

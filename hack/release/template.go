@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// opening is a place in a manifest where the chart inserts a value. The template replaces the mark in the manifest. A
-// template that consists of whole lines replaces the whole line that contains the mark.
+// opening is a place in a manifest where the chart inserts a value. The template replaces the mark in the manifest.
+// If the template consists of whole lines, it replaces the whole line that contains the mark.
 type opening struct {
 	mark, template string
 	// before and after are added around the whole manifest.

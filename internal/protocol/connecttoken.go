@@ -114,7 +114,7 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 	}
 	expected := jwt.Expected{AnyAudience: jwt.Audience{audience}, Subject: c.Cluster.String(), Time: now}
 	switch err := c.ValidateWithLeeway(expected, ClockSkew); {
-	case audience == "": // jwt would accept any token if the audience were empty
+	case audience == "": // otherwise, a token with an empty audience would match
 		return ConnectClaims{}, fmt.Errorf("%w: the hub has no identity yet to compare the audience with", ErrConnectToken)
 	case err != nil:
 		return ConnectClaims{}, fmt.Errorf("%w: %w", ErrConnectToken, err)

@@ -82,8 +82,8 @@ type Claim struct {
 	// including Jobs of earlier versions. Spent is the number of failed attempts that count.
 	Attempt int32 `json:"attempt"`
 	Spent   int32 `json:"spent,omitempty"`
-	// Prepared reports whether the preparation of the node has succeeded and the node has been cordoned, as far as
-	// the plan requires these steps.
+	// Prepared reports whether the node has been prepared and cordoned. A step that the plan does not require counts
+	// as done.
 	Prepared bool `json:"prepared,omitempty"`
 	// Cordoned reports whether this plan cordoned the node.
 	Cordoned bool `json:"cordoned,omitempty"`
@@ -109,7 +109,7 @@ type Failure struct {
 	At time.Time `json:"at"`
 	// Final is true if no attempts are left.
 	Final bool `json:"final,omitempty"`
-	// Reason is one of the reasons of v1.NodeFailure.
+	// Reason is a reason as in v1.NodeFailure.
 	Reason string `json:"reason"`
 	// Message contains details. It is at most 256 bytes long, so that the annotation stays small.
 	Message string `json:"message,omitempty"`
@@ -204,7 +204,7 @@ const (
 	VerbClean    Verb = "clean"   // a Job is no longer needed
 	VerbRecover  Verb = "recover" // a failed member is in progress again or has completed
 	VerbDoubt    Verb = "doubt"   // a member has progressed further than the hub knew
-	VerbYield    Verb = "yield"   // a member with an outdated revision of the plan is idle and has to wait for a slot
+	VerbYield    Verb = "yield"   // an idle member with an outdated revision of the plan gives up its slot
 )
 
 // Step is the next step of a plan in a member.
@@ -230,8 +230,8 @@ type Wait struct {
 	Reason string
 	// Message contains details and explains how to solve the problem.
 	Message string
-	// Until is the time of the next decision at the latest. If it is zero, only a change in the observed state can
-	// change the decision.
+	// Until is the latest time for the next decision. If it is zero, the decision changes only when the observed
+	// state changes.
 	Until time.Time
 }
 

@@ -97,8 +97,8 @@ func ParseWindow(text string) (*Window, error) {
 	return NewWindow(spec)
 }
 
-// Open reports whether the window is open, and returns the time when this changes next. The time is zero if it never
-// changes.
+// Open reports whether the window is open, and returns the time of the next change. The time is zero if there is no
+// next change.
 func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 	if w == nil || w.zone == nil {
 		return true, time.Time{}
@@ -126,8 +126,8 @@ func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 
 type span struct{ from, to time.Time }
 
-// spans returns the window's spans in order, from the day before yesterday until after the window opens next. Spans
-// may touch or overlap.
+// spans returns the window's spans in order. The first span is on the day before yesterday, and the last one is after
+// the window's next opening. Spans may touch or overlap.
 func (w *Window) spans(now time.Time) []span {
 	today := now.In(w.zone)
 	var spans []span

@@ -20,8 +20,8 @@ const (
 	defaultBackoff = 30 * time.Second
 	maxBackoff     = time.Hour
 	maxMessage     = 256 // the maximum size of Failure.Message, in bytes
-	// maxSkew is how far in the future the times of a claim may be because the clock of the agent that wrote it was
-	// ahead.
+	// maxSkew is the maximum clock skew that is tolerated. A claim may contain times in the future if the clock of
+	// the agent that wrote the claim was ahead.
 	maxSkew = time.Minute
 )
 
@@ -120,7 +120,7 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 	}
 }
 
-// retryAt returns when the next attempt is due after a failed one.
+// retryAt returns when the next attempt is due after a failure.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
 // stuck reports whether a node in progress is waiting for its kubelet. This is the case if the node is not ready, and
@@ -183,7 +183,7 @@ func (v *view) complete(n *Node, c Claim) *Step {
 }
 
 // PostCompleteLabels returns the labels that a plan sets on nodes that have completed it, with the version and the
-// hash filled in. It returns an error if one of the labels is invalid. In this case, no node may start, because the
+// hash filled in. It returns an error if one of the labels is invalid. No node may start in this state, because the
 // API server would reject the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
@@ -198,8 +198,8 @@ func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]str
 	return labels, nil
 }
 
-// fail ends an attempt. If a prepare container exceeds its deadline, no attempt is used up, because the container was
-// waiting for something and the node is unchanged.
+// fail ends an attempt. If a prepare container exceeds its deadline, this does not use up an attempt, because the
+// container was waiting for something and the node is unchanged.
 func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if job.Reason != "" {
 		reason = job.Reason

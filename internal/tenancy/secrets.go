@@ -29,8 +29,8 @@ type SkippedSecret struct {
 // another workspace are ignored.
 //
 // A copy has the name, type, data and labels of its source, except the labels that tools on the hub use to mark their
-// own objects. It has no annotations, because the annotation last-applied-configuration may contain the data. It is
-// not immutable even if its source is, so that it can be updated after the source has been recreated.
+// own objects. It has no annotations, because the annotation last-applied-configuration may contain the data. The
+// copy is never immutable, even if its source is, because it has to be updated if the source is recreated.
 func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecret, error) {
 	per := &set.PerNamespace{Project: p.Name}
 	var skipped []SkippedSecret
@@ -101,7 +101,7 @@ func ClaimsOwnership(key string) bool {
 		"helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"}, domain)
 }
 
-// exceptions returns the namespaces that do not receive a copy, from the annotation of the source.
+// exceptions returns the namespaces that do not receive a copy. They are listed in an annotation of the source.
 func exceptions(s *corev1.Secret) []string {
 	var names []string
 	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {

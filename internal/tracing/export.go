@@ -140,7 +140,7 @@ func (e *exporter) send(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 		return fmt.Errorf("send spans: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)) // lets the client reuse the connection
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)) // allows the client to reuse the connection
 	if response.StatusCode/100 != 2 {
 		return fmt.Errorf("send spans: the collector answers %s", response.Status)
 	}

@@ -29,8 +29,8 @@ const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	ServingLifetime   = 30 * 24 * time.Hour
 
-	// backdate is how far the start of a certificate's validity is in the past, to allow for clocks that are behind
-	// the hub's clock.
+	// backdate is how far in the past a certificate's validity starts, to allow for clocks that are behind the hub's
+	// clock.
 	backdate = time.Hour
 )
 
@@ -107,14 +107,14 @@ func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// IssueServing signs a server certificate for hosts, which are DNS names or IP addresses. It is valid for
-// ServingLifetime, but never longer than the authority. The chain in the result contains only the leaf.
+// IssueServing issues a server certificate for hosts, which are DNS names or IP addresses. The certificate is valid
+// for ServingLifetime, but never longer than the authority. The chain in the result contains only the leaf.
 func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
 }
 
-// IssueReplica signs the certificate that a replica of the hub presents to other replicas, as a client and as a
-// server. It is valid for as long as a certificate from IssueServing.
+// IssueReplica issues the certificate that a replica of the hub presents to other replicas, as a client and as a
+// server. It has the same lifetime as a certificate from IssueServing.
 func IssueReplica(authority KeyPair, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, []string{ReplicaName},
 		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)

@@ -34,13 +34,13 @@ type State struct {
 
 // Timing of the replacement of an authority.
 const (
-	// RenewBefore is how long before its expiry an authority is replaced without being requested. It gives users time
-	// to add the next authority to their kubeconfigs.
+	// RenewBefore is how long before its expiry an authority is replaced automatically. Within this time, users can
+	// add the next authority to their kubeconfigs.
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience is the maximum time after a change for which the revocation of the old authority waits for
-	// connected members to learn about the new authority. It is limited because a member that never confirms the new
+	// RevokePatience is how long after a change the revocation of the old authority waits, at most, for connected
+	// members to learn about the new authority. The wait is limited because a member that never confirms the new
 	// authority must not keep a stolen key in force.
 	RevokePatience = 10 * time.Minute
 )

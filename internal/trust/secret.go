@@ -30,8 +30,8 @@ var identityForm = regexp.MustCompile(`^drover-hub:[A-Za-z0-9-]{1,64}$`)
 // when the authority is created.
 func Identity(uid string) string { return "drover-hub:" + uid }
 
-// Identify adds the hub's identity to a Secret that contains an authority but no identity, because an earlier version
-// wrote the Secret. It reports whether it added the identity.
+// Identify adds the hub's identity to a Secret that contains an authority but no identity, and reports whether it
+// added the identity. Such a Secret was written by an earlier version.
 func Identify(secret *corev1.Secret, identity string) bool {
 	if len(secret.Data[keyActiveCert]) == 0 || len(secret.Data[keyIdentity]) > 0 {
 		return false

@@ -109,8 +109,8 @@ func (h *Holder) Identity() string {
 }
 
 // AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called, no
-// certificate is served and agents receive no settings. Otherwise, each restart of the hub would briefly remove the
-// operator's CA from agents.
+// certificate is served and agents receive no settings. Otherwise, agents would briefly lose the operator's CA each
+// time the hub restarts.
 func (h *Holder) AwaitGiven() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

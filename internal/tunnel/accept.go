@@ -70,7 +70,7 @@ func refusal(r *http.Request) (status int, err error) {
 	}
 }
 
-// refuse responds with the reason and returns the reason.
+// refuse responds with the reason for a refusal and returns the reason.
 func refuse(w http.ResponseWriter, status int, reason error) error {
 	if status == http.StatusUpgradeRequired {
 		w.Header().Set("Connection", "Upgrade")

@@ -27,17 +27,16 @@ import (
 // Subprotocol is the WebSocket subprotocol that both ends must agree on. It identifies the version of the framing.
 const Subprotocol = "drover.h2.v1"
 
-// Both ends must use the same values for these settings, so a change must be made on both ends. SPEC.md contains the
-// measurements behind the values.
+// Both ends must use the same values for the following settings. SPEC.md contains the measurements behind the values.
 const (
 	maxStreams   = 100_000  // with the library's default of 250, the users of one member could not open enough watches
 	maxFrameSize = 64 << 10 // size of one HTTP/2 frame, in bytes
-	// size of a WebSocket frame, in bytes; it has room for a 32 KiB piece of a body and the frame header of the
-	// piece. The library's default halves the throughput of bulk transfers
+	// size of a WebSocket frame, in bytes. It has room for a 32 KiB piece of a body and the header of its HTTP/2
+	// frame. The library's default halves the throughput of bulk transfers.
 	writeBufferSize = 33 << 10
 	readBufferSize  = 4 << 10 // in bytes; large reads bypass this buffer
-	// size of each tunnel's buffer on the hub, in bytes; it has room for the headers of WebSocket frames. The content
-	// of frames bypasses this buffer and goes into the HTTP/2 buffer
+	// size of each tunnel's buffer on the hub, in bytes. It has room for the headers of WebSocket frames. The content
+	// of frames bypasses this buffer and goes into the HTTP/2 buffer.
 	frameHeadBuffer = 256
 	lowWaterMark    = 64 << 10 // maximum number of unsent bytes in the kernel; see KeepUnsentLow
 	headerOverhead  = 32       // number of bytes that HTTP/2 counts for each header field in addition to its text
@@ -58,7 +57,7 @@ type Config struct {
 	// than the window allows. The default is 16 MiB, the minimum is StreamWindow, and the maximum is 2^30.
 	MaxStreamWindow int
 
-	// PingInterval is how long there must be no traffic before this end checks whether the other end is alive. The
+	// PingInterval is the time without traffic after which this end checks whether the other end is alive. The
 	// default is 15 s.
 	PingInterval time.Duration
 
@@ -80,9 +79,9 @@ type Config struct {
 	// name + value + 32 bytes. The default is 64 KiB. Both ends must have the same value.
 	MaxHeaderBytes int
 
-	// MaxRequestHeaderBytes is the maximum size of a request's header, which is counted in the same way. The default
-	// is 1 MiB, as in API servers. The hub limits the headers of its callers, and adds a header for each of the
-	// user's groups. An agent announces its limit, and the hub does not send larger headers.
+	// MaxRequestHeaderBytes is the maximum size of a request's header, counted like MaxHeaderBytes. The default is 1
+	// MiB, as in API servers. The hub limits the headers of its callers, and adds a header for each of the user's
+	// groups. An agent announces its limit, and the hub does not send larger headers.
 	MaxRequestHeaderBytes int
 
 	// Repeatable reports whether a request without a body may be sent again even if a handler may already have seen

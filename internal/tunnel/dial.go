@@ -35,7 +35,7 @@ type Dialer struct {
 	DialSocket func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Dial opens a tunnel to a wss URL. ws is for tests. It sends the given header, which typically contains
+// Dial opens a tunnel to a wss URL, or to a ws URL in tests. It sends the given header, which typically contains
 // Authorization. If the hub refuses the tunnel, Dial returns a *HandshakeError. If the hub ends the TLS handshake,
 // Dial returns ErrTurnedAway. The caller should call Serve soon afterward, because the hub gives up after
 // Config.HandshakeTimeout.

@@ -49,7 +49,7 @@ var (
 	ErrHeaderTooLarge = h2.ErrHeaderTooLarge
 )
 
-// errGoodbye means that a tunnel ended in an orderly way: the peer announced that it accepts no more requests, and
+// errGoodbye means that a tunnel ended in an orderly way. The peer announced that it accepts no more requests, and
 // then finished the requests in progress.
 var errGoodbye = fmt.Errorf("%w: it takes no more requests", ErrPeerClosed)
 

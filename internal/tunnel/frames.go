@@ -94,7 +94,7 @@ func (s *frameScanner) scan(p []byte) ([]byte, error) {
 }
 
 // wantsContent parses the frame header once the header is complete. It reports whether the visitor needs the frame's
-// content and the content is still incomplete.
+// content but the content is not complete yet.
 func (s *frameScanner) wantsContent() bool {
 	if s.want > frameHeadSize {
 		return false

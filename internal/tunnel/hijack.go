@@ -228,7 +228,7 @@ func (c *hijackedConn) send(p []byte) error {
 	return nil
 }
 
-// CloseWrite ends the data that is sent to the hub's side. The connection can still be read.
+// CloseWrite signals to the hub's side that no more data follows. The connection can still be read.
 func (c *hijackedConn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,7 +259,7 @@ func (c *hijackedConn) detach() {
 		_ = c.SetWriteDeadline(time.Unix(1, 0))
 	})
 	if c.request.Context().Err() == nil {
-		_ = c.CloseWrite() // if this fails, the hub still notices the end of the stream
+		_ = c.CloseWrite() // if CloseWrite fails, the hub still notices the end of the stream
 	}
 	c.mu.Lock()
 	c.ended = true

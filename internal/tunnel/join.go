@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	holdFor     = time.Millisecond // a body normally follows its header within a tenth of this time
+	holdFor     = time.Millisecond // maximum wait for the body, which normally follows within a tenth of it
 	holdAtMost  = 1 << 10          // maximum size of a header that is held back, in bytes
 	joinedBytes = 16 << 10         // maximum size of a message that is copied after a header, in bytes
 )

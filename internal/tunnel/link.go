@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// slowWrite is the minimum duration of a wait for the network that is reported to the observer.
+// slowWrite is how long a write must wait for the network to be reported to the observer.
 const slowWrite = 100 * time.Millisecond
 
 // link is the connection below HTTP/2. Because link sees every byte, it knows when the peer last sent something. It
@@ -103,7 +103,8 @@ func (l *link) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetWriteDeadline fails if the connection is already closed. Otherwise, only the next write would notice this.
+// SetWriteDeadline fails if the connection is already closed. The link then ends immediately instead of at the next
+// write.
 func (l *link) SetWriteDeadline(at time.Time) error {
 	err := l.Conn.SetWriteDeadline(at)
 	if err != nil {

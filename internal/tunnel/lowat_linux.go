@@ -13,8 +13,8 @@ const tcpNotSentLowat = 25
 
 // KeepUnsentLow keeps unsent bytes in HTTP/2's queues, which are fair, rather than in the kernel's queue, which is
 // first in, first out. During a bulk transfer on a link with a latency of 50 ms, a small request then waits 94 ms
-// instead of 338 ms. Without the option, the kernel also uses megabytes of memory for a peer that does not read at
-// all. KeepUnsentLow ignores connections that do not support the option, because it is only an improvement.
+// instead of 338 ms. Otherwise, the kernel would also use megabytes of memory for a peer that does not read at all.
+// KeepUnsentLow ignores connections that do not support the socket option, because it is only an improvement.
 func KeepUnsentLow(conn net.Conn) {
 	socket, ok := innermost(conn).(syscall.Conn)
 	if !ok {

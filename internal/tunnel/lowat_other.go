@@ -7,6 +7,5 @@ package tunnel
 
 import "net"
 
-// KeepUnsentLow does nothing on this platform. The option differs between operating systems and is only an
-// improvement.
+// KeepUnsentLow does nothing on this platform. On Linux, it sets a socket option, which is only an improvement.
 func KeepUnsentLow(net.Conn) {}

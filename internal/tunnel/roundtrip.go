@@ -57,8 +57,8 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.exchange(r, !h2.HasBody(r))
 }
 
-// exchange sends a request. The fields in upgrade ask for an upgrade. The request may be sent again if repeatable is
-// true, and if no handler has seen the request or the request is read-only.
+// exchange sends a request. The fields in upgrade ask for an upgrade. If the request fails, the error says whether
+// the request may be sent again. repeatable says whether the request's body allows this.
 func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field) (*http.Response, error) {
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })
@@ -175,7 +175,7 @@ func requestHeaderSize(r *http.Request) int {
 // caller writes after the upgrade.
 func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, error) {
 	method := cmp.Or(r.Method, http.MethodGet)
-	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect { // both must be tokens
+	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect { // must be a token
 		h2.CloseBody(r)
 		return nil, fmt.Errorf("send upgrade request: the method is not valid: %q", method)
 	}
@@ -201,7 +201,7 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 	chosen := response.Header.Get(headerUpgrade)
 	response.Header.Del(headerUpgrade)
 	if chosen == "" || response.StatusCode != http.StatusOK {
-		_ = writer.Close() // the agent expects no request body in this case
+		_ = writer.Close() // not upgraded, so the agent expects no more data
 		response.Body = &responseBody{ReadCloser: response.Body, release: func() { stopWatching(); cancel() }}
 		return response, nil
 	}

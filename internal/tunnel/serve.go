@@ -58,7 +58,7 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	defer stopWatching()
 
 	server.ServeConn(c.link, &http2.ServeConnOpts{
-		Context:    context.WithoutCancel(ctx), // while the tunnel is drained, requests continue although ctx has ended
+		Context:    context.WithoutCancel(ctx), // requests continue while the tunnel is drained, although ctx has ended
 		BaseConfig: base,
 		Handler:    &handler{next: h, maxHeaderBytes: c.cfg.MaxHeaderBytes},
 	})
@@ -66,7 +66,7 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	return fmt.Errorf("serve tunnel: %w", c.link.err())
 }
 
-// awaitHub waits for the hub's first byte. Once its server has started, net/http2 allows the hub only 2 s, which is
+// awaitHub waits for the hub's first byte. net/http2 allows the hub only 2 s after its server has started, which is
 // not enough for a hub that accepts thousands of agents at the same time.
 func (c *Conn) awaitHub(ctx context.Context) error {
 	stopWatching := context.AfterFunc(ctx, func() { _ = c.Close() })

@@ -17,7 +17,7 @@ import (
 )
 
 // Session is the hub's end of a tunnel. It is an http.RoundTripper that sends requests to one agent. All methods may
-// be called concurrently. An idle session has one goroutine, which reads.
+// be called concurrently. An idle session has a single goroutine, the reader.
 type Session struct {
 	client         *h2.Client
 	link           *link
@@ -30,8 +30,9 @@ type Session struct {
 }
 
 // NewSession starts a session. The other end of the connection must be a Conn. Accept calls NewSession with a
-// WebSocket, and tests call it with a pipe. NewSession returns when the agent has responded to a first ping. It
-// closes the connection if no response arrives within Config.HandshakeTimeout and before ctx ends.
+// WebSocket, and tests call it with a pipe. NewSession returns when the agent has responded to a first ping. If the
+// agent does not respond before Config.HandshakeTimeout has passed or ctx has ended, NewSession closes the
+// connection.
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	l := newLink(conn, cfg, true)
@@ -161,7 +162,7 @@ func (k *keepalive) check() {
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
 	defer cancel()
 	err := k.ping(ctx)
-	// During a bulk transfer, the response may be late. Other data has arrived in this case.
+	// During a bulk transfer, the response may be late although other data has arrived.
 	late := errors.Is(err, context.DeadlineExceeded) && link.silence() < k.timeout
 	if err != nil && !late {
 		link.setCause(ErrPingTimeout)

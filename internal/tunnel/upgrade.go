@@ -111,7 +111,7 @@ func (u *upgradedStream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite ends the data that is sent to the target. The stream can still be read.
+// CloseWrite signals to the target that no more data follows. The stream can still be read.
 func (u *upgradedStream) CloseWrite() error {
 	return u.writer.Close() // Close always returns nil
 }

@@ -18,7 +18,7 @@ const (
 	growthPerTunnel = 32 << 20 // in bytes, for all streams of a tunnel together
 	growthShared    = 64 << 20 // in bytes, for all tunnels that share a Memory
 	settingWindow   = 4        // SETTINGS_INITIAL_WINDOW_SIZE
-	// a smaller number of unread bytes counts as none, because HTTP/2 reports reads in steps of 4 KiB
+	// fewer unread bytes count as none, because HTTP/2 reports reads in steps of 4 KiB
 	readEnough = 16 << 10
 )
 
@@ -62,7 +62,7 @@ type windows struct {
 type window struct {
 	size   int64     // number of bytes that the other end may have in flight
 	credit int64     // number of bytes that the other end may still send
-	read   int64     // number of bytes that have been read since the time below
+	read   int64     // number of bytes that have been read since the time in since
 	since  time.Time // when the first byte arrived, or when a whole window was last read
 }
 

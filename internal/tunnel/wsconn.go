@@ -56,8 +56,8 @@ func (c *wsConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close sends a goodbye and closes the connection. It gives up on the goodbye after closeTimeout, because a peer that
-// hangs would not accept it.
+// Close sends a goodbye and closes the connection. If sending the goodbye takes longer than closeTimeout, Close skips
+// it, because the peer may be hanging.
 func (c *wsConn) Close() error {
 	deadline := time.Now().Add(closeTimeout)
 	// TLS takes up to 5 s for its own goodbye. Closing the underlying socket does not wait for it.

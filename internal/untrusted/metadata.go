@@ -22,7 +22,7 @@ const (
 
 // Metadata defines which parts of an object's metadata are kept.
 type Metadata struct {
-	// Annotations maps the keys of the annotations to keep to the number of bytes to keep of each value.
+	// Annotations maps the key of each annotation to keep to the maximum number of bytes of its value.
 	Annotations map[string]int
 	// Labels contains the keys of the labels to keep.
 	Labels []string

@@ -75,8 +75,9 @@ func marks(raw []byte) int {
 	return count
 }
 
-// endsLine reports whether a byte may end a line of YAML. Non-ASCII bytes count because they can be part of YAML's
-// other line breaks or of the byte order mark. In UTF-16, a line feed is next to a zero byte.
+// endsLine reports whether a byte may end a line of YAML. Non-ASCII bytes may end a line, because they can be part of
+// YAML's other line breaks or of the byte order mark. A zero byte may end a line, because it is next to a line feed
+// in UTF-16.
 func endsLine(c byte) bool { return c == '\n' || c == '\r' || c == 0 || c >= 0x80 }
 
 // writer writes nodes as JSON.

@@ -13,8 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// CachesFilled returns an error for the first kind whose cache is not filled. It does not wait for the cache to be
-// filled.
+// CachesFilled returns an error for the first kind whose cache is not filled yet. It does not wait.
 func CachesFilled(caches cache.Cache, kinds ...client.Object) error {
 	now, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()

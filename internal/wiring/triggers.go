@@ -25,12 +25,12 @@ type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // Trigger adds a source of reconcile requests to a controller.
 type Trigger func(*builder.Builder)
 
-// OnChange requests a reconcile of each object of a kind that changes.
+// OnChange requests a reconcile of each object that changes. The argument object is an object of the kind to watch.
 func OnChange(object client.Object, predicates ...predicate.Predicate) Trigger {
 	return func(b *builder.Builder) { b.For(object, builder.WithPredicates(predicates...)) }
 }
 
-// OnOwnedChange requests a reconcile of the owner of each object that changes.
+// OnOwnedChange requests a reconcile of the owner when an owned object changes.
 func OnOwnedChange(object client.Object, options ...builder.OwnsOption) Trigger {
 	return func(b *builder.Builder) { b.Owns(object, options...) }
 }

@@ -50,7 +50,7 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	}
 	account := protocol.AgentName
 	if namespace != protocol.AgentNamespace {
-		account = namespace // in the manifest, the names and the namespace are the same word
+		account = namespace // moved also replaces names, which equal the namespace
 	}
 	env, err := DeploymentEnv(manifest)
 	if err != nil {
@@ -59,9 +59,9 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	return prepareAgent(ctx, member, env, name, namespace, account)
 }
 
-// UpdatedAgent prepares an agent according to the Deployment that is now in a member. A kubelet would do the same
-// after an agent has changed its own Deployment. The agent is built from the member's current Programs. Start starts
-// the agent.
+// UpdatedAgent prepares an agent according to the Deployment that is now in a member. In a cluster, a kubelet does
+// this after an agent has changed its own Deployment. The agent is built from the member's current Programs. Start
+// starts the agent.
 func UpdatedAgent(ctx context.Context, member *Plane, name string) (*Agent, error) {
 	deployment := &appsv1.Deployment{}
 	key := types.NamespacedName{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}

@@ -30,17 +30,17 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// Programs contains the binaries of one build, and the source folder.
+// Programs contains the paths of the binaries of one build, and the source folder.
 type Programs struct {
 	// PlaneEnv contains environment variables for the programs of control planes. PlaneAssets contains these
-	// programs. If it is nil, lab.Binaries provides them.
+	// programs. If PlaneAssets is nil, lab.Binaries provides the programs.
 	PlaneEnv    []string
 	PlaneAssets lab.Assets
 	// APIServerArgs are additional flags for the API servers of control planes.
 	APIServerArgs  []string
 	Root           string
 	Manager, Agent string
-	// Provisioner is built when a test starts a provisioner.
+	// Provisioner is the path of the provisioner, which is built when a test first starts it.
 	Provisioner string
 	Kubectl     string
 }
@@ -97,7 +97,7 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 	plane, err := lab.Start(ctx, lab.Options{
 		Name: name, Dir: filepath.Join(dir, name), ControllerManager: true, Users: users, Progress: os.Stderr,
 		Assets: programs.PlaneAssets, ExtraEnv: programs.PlaneEnv,
-		// No kubelet renews the leases of nodes here.
+		// No kubelet renews the leases of nodes in these control planes.
 		ExtraArgs: map[string][]string{lab.ControllerManager: {"--node-monitor-grace-period=24h"}, lab.APIServer: programs.APIServerArgs},
 	})
 	if err != nil {

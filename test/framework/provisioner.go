@@ -25,7 +25,7 @@ const provisionerAccount = "drover-provisioner"
 
 // Provisioner is the provisioner of a hub.
 type Provisioner struct {
-	// Folders are the folders of config/ that are applied for the provisioner.
+	// Folders are the folders in config/ that are applied for the provisioner.
 	Folders []string
 	// Configure, if set, changes the configuration at each start.
 	Configure func(*config.Config)

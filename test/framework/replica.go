@@ -32,7 +32,7 @@ import (
 // managerGrace is the maximum terminationGracePeriodSeconds of the manager's Deployment.
 const managerGrace = 10 * time.Minute
 
-// Names for Layout.Link of all parties except managers. A manager has the name of its Replica.
+// Parties of a Layout other than the managers. The party name of a manager is the name of its Replica.
 const (
 	PartyBalancer  = "balancer"
 	PartyAPIServer = "api"
@@ -70,8 +70,8 @@ type Replica struct {
 	Process *lab.Process
 
 	hub        *Hub
-	others     []string // addresses at which it reaches the peer ports of the other managers
-	backend    string   // the address at which the balancer reaches it
+	others     []string // addresses at which this manager reaches the peer ports of the other managers
+	backend    string   // the address at which the balancer reaches this manager
 	kubeconfig string
 }
 
@@ -195,7 +195,7 @@ func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
 }
 
 // lostLease reports whether a manager ended because the machine was too busy to renew its Lease. In a cluster, the
-// kubelet restarts the container in this case. If a manager ends for any other reason, the test must fail.
+// kubelet would then restart the container. If a manager ends for any other reason, the test must fail.
 func lostLease(log string) bool { return strings.HasSuffix(log, "the Lease could not be renewed") }
 
 // configure writes the configuration file and returns its path.

@@ -130,7 +130,8 @@ func LogIn(login *exec.Cmd, confirm func(page, code string) error) error {
 
 var shown = regexp.MustCompile(`(https://\S+)\s+and enter the code\s+(\S+)\n`)
 
-// shownCode returns the page and the code that the plugin has printed. Both are empty if it has not printed them yet.
+// shownCode returns the page and the code that the plugin has printed. Both are empty if the plugin has not printed
+// them yet.
 func shownCode(said string) (page, code string) {
 	if found := shown.FindStringSubmatch(said); found != nil {
 		return found[1], found[2]

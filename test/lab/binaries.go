@@ -229,7 +229,7 @@ func (s *store) downloadNote() string { return filepath.Join(s.dir, "envtest-fol
 func (s *store) removeLeftovers() {
 	leftovers, _ := fs.Glob(os.DirFS(s.dir), ".tmp-*") // the path of the folder must not be part of the pattern
 	for _, name := range leftovers {
-		_ = os.Remove(filepath.Join(s.dir, name)) // a remaining file only uses disk space
+		_ = os.Remove(filepath.Join(s.dir, name)) // a file that remains only uses disk space
 	}
 }
 

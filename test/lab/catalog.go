@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Names of the programs that Binaries can provide. envtest needs the first, second and fourth of them.
+// Names of the programs that Binaries can provide. envtest needs Etcd, APIServer and Kubectl.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -25,8 +25,8 @@ const (
 	KubeProxy         = "kube-proxy"
 )
 
-// moduleFiles contains go.mod and go.sum files. They are stored under other names, because a folder that contains a
-// go.mod file cannot be embedded.
+// moduleFiles contains go.mod and go.sum files under other names, because a folder that contains a go.mod file cannot
+// be embedded.
 //
 //go:embed modules
 var moduleFiles embed.FS
@@ -141,8 +141,8 @@ func (m module) parts() [][]byte {
 	return parts
 }
 
-// stamp returns the name of the folder for programs that are built from c. It contains the versions in readable form,
-// and a hash of everything that influences the binaries.
+// stamp returns the name of the folder for programs that are built from c. The name contains the versions in readable
+// form, and a hash of everything that influences the binaries.
 func (c catalog) stamp(goos, goarch string) string {
 	modules := map[string]module{}
 	for _, p := range c {

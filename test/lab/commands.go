@@ -20,7 +20,7 @@ const (
 	serviceRange = "10.0.0.0/24"
 	serviceIP    = "10.0.0.1"
 
-	// frontProxy is the user as which the API server authenticates to aggregated APIs.
+	// frontProxy is the name of the user that the API server authenticates as when it connects to aggregated APIs.
 	frontProxy = "front-proxy"
 )
 
@@ -62,8 +62,8 @@ func openPKI(dir string, nodes *NodeSupport) (authorities, error) {
 	)
 }
 
-// issueFrontProxy issues the certificate with which the API server authenticates to aggregated APIs. The certificate
-// has its own authority.
+// issueFrontProxy issues the certificate that the API server presents to aggregated APIs. The certificate has its own
+// authority.
 func issueFrontProxy(dir string) error {
 	front, err := openAuthority(dir, frontProxy+"-ca")
 	if err != nil {
@@ -210,7 +210,7 @@ func (p *ControlPlane) controllerManagerArgs() ([]string, error) {
 	}
 	return []string{
 		"--kubeconfig=" + path,
-		"--secure-port=0", // the lab needs nothing from this port
+		"--secure-port=0", // the lab does not use this port
 		"--leader-elect=false",
 		// With the default of 20 requests per second, it takes 5 s to create the 40 ServiceAccounts.
 		"--kube-api-qps=500",
@@ -221,7 +221,7 @@ func (p *ControlPlane) controllerManagerArgs() ([]string, error) {
 		"--cluster-signing-cert-file=" + p.pkiFile("ca.crt"),
 		"--cluster-signing-key-file=" + p.pkiFile("ca.key"),
 		"--service-cluster-ip-range=" + serviceRange,
-		// By default, it creates a folder below /usr if it has permission to do so.
+		// By default, the controller manager creates a folder below /usr if it has permission to do so.
 		"--flex-volume-plugin-dir=" + filepath.Join(p.options.Dir, "flexvolume"),
 		"--profiling=false",
 	}, nil
@@ -235,8 +235,8 @@ func (p *ControlPlane) schedulerArgs() ([]string, error) {
 	return []string{"--kubeconfig=" + path, "--secure-port=0", "--leader-elect=false", "--profiling=false"}, nil
 }
 
-// componentKubeconfig writes the kubeconfig of one of the plane's programs and returns the file's path. Its user is
-// the user in Kubernetes' default role bindings.
+// componentKubeconfig writes the kubeconfig of one of the plane's programs and returns the file's path. The user in
+// the kubeconfig is the one in Kubernetes' default role bindings.
 func (p *ControlPlane) componentKubeconfig(program string) (string, error) {
 	user := "system:" + program
 	credential, err := p.pki.cluster.credential(identity{user: user})

@@ -111,12 +111,12 @@ func (s *store) canDownload(names []string) bool {
 	return err != nil || time.Since(info.ModTime()) > refusalAge
 }
 
-// tryDownload tries to download the envtest programs, and reports whether they are available now. A failure is only
-// reported to out, because the programs can still be built.
+// tryDownload tries to download the envtest programs, and reports whether they are available now. If the download
+// fails, it only reports the reason, because the programs can still be built.
 func (s *store) tryDownload(ctx context.Context, out *reporter) bool {
 	into := filepath.Join(s.dir, "envtest")
 	err := out.during("downloading etcd, kube-apiserver and kubectl with setup-envtest", func() error {
-		// The folder may contain an incomplete download, because it has no note that the download is complete.
+		// Without its note, the folder may contain an incomplete download.
 		if err := os.RemoveAll(into); err != nil {
 			return err
 		}

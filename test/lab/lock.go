@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// fileLock is an exclusive lock between processes. The kernel releases the lock when the process that holds it ends.
+// fileLock is an exclusive lock between processes. When the process that holds the lock ends, the kernel releases the
+// lock.
 type fileLock struct{ file *os.File }
 
 // acquire acquires the lock at path. While another process holds the lock, acquire reports which process it is

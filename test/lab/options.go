@@ -20,8 +20,9 @@ import (
 type Options struct {
 	// Name is the name of the context in kubeconfigs and the prefix of log and pid files. It defaults to "lab".
 	Name string
-	// Dir is the folder for keys, ports and data. A plane that is started again in the same folder keeps them. Dir
-	// contains secrets, so only its owner gets access to it. It defaults to a temporary folder, which Stop removes.
+	// Dir is the folder for keys, ports and data. If a plane is started again in the same folder, it uses the
+	// existing ones. Dir contains secrets, so only its owner gets access to it. It defaults to a temporary folder,
+	// which Stop removes.
 	Dir string
 	// LogDir and PIDDir are the folders for the files <name>-<program>.log and .pid. They default to logs and pids in
 	// Dir.

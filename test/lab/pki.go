@@ -44,8 +44,8 @@ type identity struct {
 	hosts  []string
 }
 
-// openAuthority reads name.crt and name.key from dir. It creates them if they do not exist. They are kept so that
-// kubeconfigs remain valid when the plane is restarted.
+// openAuthority reads name.crt and name.key from dir. It creates the two files if they do not exist. Because the
+// files are kept, kubeconfigs remain valid when the plane is restarted.
 func openAuthority(dir, name string) (*authority, error) {
 	certPath, keyPath := filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
 	key, err := openKey(keyPath)

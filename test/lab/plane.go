@@ -185,7 +185,7 @@ func (p *ControlPlane) launch(command Command, program string) (*Process, error)
 		p.running.processes[program] = process
 	}
 	p.running.mu.Unlock()
-	if stopped { // the process's log has created the folder again
+	if stopped { // the process has created the folder again for its log
 		return nil, errors.Join(fmt.Errorf("start %s: the plane was stopped", command.Name), process.Kill(), p.cleanup())
 	}
 	return process, nil

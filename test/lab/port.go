@@ -49,9 +49,10 @@ func bindPort(port int) (*portLease, error) {
 }
 
 // FreeAddress returns a free address on a loopback host for a server that sets SO_REUSEADDR, as Go's listeners and
-// most other programs do. The address is reserved until this process ends, so the server can also be restarted. A
-// socket that is bound to the address but does not listen reserves it: the kernel never chooses the port for another
-// socket, whether of a server or of a client.
+// most other programs do. The address is reserved until this process ends, so the server can also be restarted.
+//
+// The reservation is a socket that is bound to the address but does not listen. The kernel then never chooses the
+// port for another socket, whether of a server or of a client.
 func FreeAddress(host string) (string, error) {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {

@@ -104,7 +104,7 @@ func (c Command) prepare(log *os.File) *exec.Cmd {
 }
 
 // run owns the process from fork to wait. It keeps its thread during this time, because the kernel sends the
-// parent-death signal when the thread that forked ends, and not when the caller's process ends.
+// parent-death signal as soon as the thread that forked ends, even if the caller's process continues.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -26,7 +26,7 @@ const (
 // ErrRunning is returned when a program that should be started is already running.
 var ErrRunning = errors.New("already running")
 
-// record is the content of a pid file and of the second file next to it: a pid, and the start time of the process.
+// record is the content of a pid file and of a second file next to it, which contains the start time of the process.
 // The start time is needed because the kernel reuses pids. There are two files so that `kill $(cat x.pid)` works.
 type record struct {
 	path string
@@ -79,7 +79,7 @@ func readRecord(path string) (record, error) {
 		return record{}, fmt.Errorf("read pid file %s: %.40q is not a pid", path, text)
 	}
 	born, err := os.ReadFile(bornFile(path))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without this file, the process cannot be identified
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the second file, the process cannot be identified
 		return record{}, fmt.Errorf("read pid file: %w", err)
 	}
 	return record{path: path, pid: pid, born: strings.TrimSpace(string(born))}, nil
@@ -88,8 +88,8 @@ func readRecord(path string) (record, error) {
 // name returns the name of the pid file without ".pid".
 func (r record) name() string { return strings.TrimSuffix(filepath.Base(r.path), pidSuffix) }
 
-// find returns a handle for the recorded process. It returns nil if the process has ended, even if another process
-// has the same pid now.
+// find returns a handle for the recorded process. If the process has ended, find returns nil, even if another process
+// now has the same pid.
 func (r record) find() (*os.Process, error) {
 	// The handle must be opened first, because it stays bound to the process that is then checked.
 	handle, err := os.FindProcess(r.pid)

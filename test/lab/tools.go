@@ -147,7 +147,7 @@ func buildTool(ctx context.Context, progress io.Writer, name, mainModule string,
 	if err != nil {
 		return nil, err
 	}
-	s.download = nil // downloads have another patch version
+	s.download = nil // downloads are for another patch version
 	assets, err := s.ensure(ctx, newReporter(progress), names)
 	if err != nil {
 		return nil, err

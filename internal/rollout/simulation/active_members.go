@@ -23,7 +23,7 @@ type activeMembers struct {
 	view    []rollout.Cluster // clusters of the active members
 }
 
-// selectActive determines the active members anew, because the caller may have changed the members.
+// selectActive determines the active members again, because the caller may have changed the members.
 func (p *Simulation) selectActive() error {
 	p.activateAll()
 	if p.fleet == nil {

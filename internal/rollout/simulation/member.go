@@ -25,7 +25,7 @@ type Member struct {
 	jobs     map[string]time.Time // the time when each Job ends, by name
 	drains   map[string]time.Time // the time when each drain ends, by node
 	active   *activeNodes
-	// changed is set when the state changes by something other than a step.
+	// changed is set when something other than a step changes the state.
 	changed bool
 }
 
@@ -74,7 +74,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 	return nil
 }
 
-// Remove does the same as an agent when a plan is removed: it deletes the plan's Jobs and releases its nodes.
+// Remove does what an agent does when a plan is removed: it deletes the plan's Jobs and releases its nodes.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
 	m.active, m.changed = nil, true
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
@@ -177,7 +177,7 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	}, nil
 }
 
-// node returns the scenario of a node. The node must exist. Steps refer only to nodes of the member.
+// node returns the scenario of a node. The node must exist, which is always the case for the node of a step.
 func (m *Member) node(name string) *Node {
 	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name,
 		func(n Node, name string) int { return strings.Compare(n.Name, name) })

@@ -38,8 +38,8 @@ type Simulation struct {
 	plan      rollout.Plan
 	fleet     *rollout.FleetPlan // nil for a plan that runs in a single cluster
 	active    activeMembers      // the members for which steps are computed
-	delivered []delivered        // one entry for each of Members
-	settled   []settled          // one entry for each of Members
+	delivered []delivered        // one entry for each member
+	settled   []settled          // one entry for each member
 	// Observe is called after each step. It may be nil.
 	Observe func(Event) error
 }

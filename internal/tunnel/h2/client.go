@@ -31,7 +31,7 @@ const (
 	headerTable     = 4 << 10   // maximum size of each HPACK table, in bytes
 	reportRead      = 4 << 10   // number of bytes that are read before the reads are reported to the other end
 	bodyPiece       = 32 << 10  // bytes of a request body in one frame, which fits into a WebSocket frame
-	readBuffer      = 512       // size of each connection's read buffer, in bytes; larger reads bypass it
+	readBuffer      = 512       // size of each connection's read buffer, in bytes; larger reads bypass the buffer
 
 	goodbyeTimeout = 250 * time.Millisecond // time for sending the reason to a peer that may no longer be reading
 )
@@ -331,7 +331,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// sayGoodbye sends GOAWAY. It does not wait after ctx has ended, because the other end may no longer be reading.
+// sayGoodbye sends GOAWAY. It stops waiting when ctx ends, because the other end may no longer be reading.
 func (c *Client) sayGoodbye(ctx context.Context) {
 	written := make(chan struct{})
 	go func() {

@@ -57,9 +57,9 @@ func (c *Client) wake() {
 	}
 }
 
-// bringsMore reports whether the buffer contains the complete next frame, and that frame contains more of the
-// stream's body. The body of a small response arrives together with the response's header. The goroutine that is
-// waiting for the response is then woken up only once.
+// bringsMore reports whether the buffer contains the complete next frame, and whether this frame contains more of the
+// stream's body. The body of a small response arrives together with the response's header. In this case, the
+// goroutine that is waiting for the response is woken up only once.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false
@@ -157,7 +157,7 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 		return nil
 	}
 	select {
-	case c.out.lock <- struct{}{}: // this lock also guards the encoder
+	case c.out.lock <- struct{}{}: // the writer's lock also guards the encoder
 	case <-c.ended:
 		return errClientEnded
 	}
@@ -165,7 +165,7 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 		<-c.out.lock
 		return err
 	}
-	// as in answer, but no header may be sent between the change of the encoder and this frame
+	// as in answer, but no header may be sent after the change of the encoder and before this frame
 	go func() { _ = c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)) }()
 	return nil
 }
@@ -247,7 +247,7 @@ func (c *Client) headers(f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
-// parse turns the header of a response into a response. It returns nil if the header is informational.
+// parse turns a response header into a response. It returns nil for an informational response.
 func (s *stream) parse(f *http2.MetaHeadersFrame) (*http.Response, error) {
 	if f.Truncated {
 		return nil, errResponseHeader

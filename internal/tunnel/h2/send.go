@@ -58,9 +58,9 @@ func (c *Client) control(frames []byte) error {
 // answer writes small frames on behalf of the connection's reader. It waits for the lock, so the other end can cause
 // only one write at a time.
 //
-// answer writes in another goroutine, because a write through TLS and WebSocket needs a stack of 8 KB. The garbage
-// collector shrinks a stack only if less than a quarter of it is in use, and the reader uses 3 KB while it waits. If
-// the reader wrote the frames itself, its stack would therefore keep that size for the lifetime of the tunnel.
+// answer writes in another goroutine, because a write through TLS and WebSocket needs a stack of 8 KB. If the reader
+// itself wrote the frames, its stack would keep this size for the lifetime of the tunnel. The garbage collector
+// shrinks a stack only if less than a quarter of it is in use, and the reader uses 3 KB while it waits.
 func (c *Client) answer(frames []byte) error {
 	select {
 	case c.out.lock <- struct{}{}:
@@ -71,7 +71,7 @@ func (c *Client) answer(frames []byte) error {
 	}
 }
 
-// soon writes small frames. It starts a goroutine for this if another goroutine is already writing.
+// soon writes small frames. If another goroutine is already writing, soon writes in a separate goroutine.
 func (c *Client) soon(frames []byte) {
 	select {
 	case c.out.lock <- struct{}{}:

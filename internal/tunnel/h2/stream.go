@@ -56,7 +56,7 @@ type received struct {
 	arriving inflow // counts the bytes that have been read; the type windows checks how many may arrive
 	ended    bool   // set when END_STREAM has arrived
 	closed   bool   // set when the body has been closed
-	err      error  // why nothing can be read after the buffered data
+	err      error  // why no data follows the buffered data
 }
 
 func newStream(c *Client, r *http.Request, method string) *stream {

@@ -60,7 +60,7 @@ func (b *requestBody) copy() error {
 		n, err := b.source.Read(buffer[frameHeadSize:])
 		ends := err == io.EOF // only io.EOF itself marks the end of the body
 		if err != nil && !ends {
-			return err // return the reader's error unchanged
+			return err // return the source's error unchanged
 		}
 		if err := b.count(n, ends); err != nil {
 			return err
@@ -116,7 +116,7 @@ func (b *requestBody) piece(p []byte, ends bool) error {
 	return nil
 }
 
-// take waits until some or all of the wanted bytes may be sent, and returns how many may be sent now.
+// take waits until at least some of the wanted bytes may be sent, and returns how many may be sent now.
 func (b *requestBody) take(wanted int) (int, error) {
 	c, s := b.stream.client, b.stream
 	c.mu.Lock()

@@ -132,8 +132,8 @@ func inspect() (machine, error) {
 	return m, nil
 }
 
-// snapshotterFor returns the containerd snapshotter to use in dir. An overlay file system cannot be stacked on
-// another one.
+// snapshotterFor returns the containerd snapshotter to use in dir. If dir is on an overlay file system, overlayfs
+// cannot be used, because overlays cannot be stacked.
 func snapshotterFor(dir string) string {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err == nil && stat.Type == unix.OVERLAYFS_SUPER_MAGIC {

@@ -116,7 +116,7 @@ func (s nodeSpec) writeConfiguration(snapshotter string) error {
 		files[name] = string(content)
 	}
 	for _, name := range []string{"etc/os-release", "etc/ld.so.cache", "etc/protocols", "etc/services", "etc/nsswitch.conf"} {
-		if content, err := os.ReadFile("/" + name); err == nil { // copy the machine's files, if they exist
+		if content, err := os.ReadFile("/" + name); err == nil { // copy the file from the machine, if it exists
 			files[name] = string(content)
 		}
 	}

@@ -68,8 +68,8 @@ func (l *Lab) setLink(node, state string) error {
 	return inNetworkOf(relay, "ip", "link", "set", n.link, state)
 }
 
-// Beside returns a command that runs another command on the machine, but in the network of the nodes. In this
-// network, the other command can reach nodes and pods, and the API servers on the bridge.
+// Beside returns a command that runs another command on the machine, but in the network of the nodes. There, the
+// other command can reach the nodes, the pods and, on the bridge, the API servers.
 func (l *Lab) Beside(args ...string) ([]string, error) {
 	relay, err := l.relayPID()
 	if err != nil {

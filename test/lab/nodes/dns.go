@@ -36,7 +36,7 @@ const (
 )
 
 // dnsServer resolves the names of Services, as described in the Kubernetes DNS specification. It serves A records for
-// Services, including headless Services and their pods that have a host name. It serves no SRV or PTR records, and
+// Services, and for the pods of headless Services that have a host name. It serves no SRV or PTR records, and
 // forwards no queries, because a lab has no other names.
 type dnsServer struct {
 	services  corelisters.ServiceLister

@@ -25,12 +25,12 @@ import (
 // downLimit is how long Down waits for the kernel to end processes and release cgroups.
 const downLimit = 2 * time.Minute
 
-// Leftovers contains everything that exists of a lab, except its folder.
+// Leftovers lists what is left of a lab, apart from its folder.
 type Leftovers struct {
 	// PIDs are the IDs of the lab's processes. Processes inside a node are not listed, because they end with the
 	// node's first process.
 	PIDs []int
-	// Cgroups and Mounts are paths.
+	// Cgroups and Mounts are the paths of the lab's cgroups and mounts.
 	Cgroups, Mounts []string
 }
 
@@ -45,7 +45,7 @@ func cgroupOf(dir string) string {
 	return "drover-lab-" + filepath.Base(dir) + "-" + hex.EncodeToString(sum[:4])
 }
 
-// FindLeftovers returns everything that exists of the lab in the given folder.
+// FindLeftovers returns what is left of the lab in the given folder.
 func FindLeftovers(dir string) (Leftovers, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -69,9 +69,9 @@ func FindLeftovers(dir string) (Leftovers, error) {
 	return found, nil
 }
 
-// Down stops and removes a lab. If dir is "", it looks up the lab by name. It removes everything that exists of the
-// lab, even if labctl was killed earlier. It returns when everything is gone. It does not change anything else on the
-// machine. If there is no lab, it does nothing.
+// Down stops a lab and removes it completely, even if labctl was killed earlier. If dir is "", Down looks up the lab
+// by name. It returns when everything is gone. It changes nothing else on the machine. If there is no lab, it does
+// nothing.
 func Down(ctx context.Context, dir, name string, out io.Writer) error {
 	dir, err := labDir(dir, name)
 	if err != nil {
@@ -101,8 +101,8 @@ func down(ctx context.Context, dir string) error {
 	if err := removeCgroup(ctx, all, cgroupOf(dir)); err != nil {
 		return fmt.Errorf("take down the lab: %w", err)
 	}
-	// The mounts of nodes are in the nodes' own namespaces, and have gone together with them. If a mount were left,
-	// removing the folder would remove the mounted files.
+	// The mounts of nodes are in the nodes' own namespaces, and have disappeared together with the namespaces. If a
+	// mount were left, removing the folder would remove the mounted files.
 	left, err := FindLeftovers(dir)
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ import (
 // policyProgram is the name under which labctl enforces NetworkPolicies, so that it has a separate log.
 const policyProgram = "network-policies"
 
-// policyUser is the user as which nodes read NetworkPolicies, pods and namespaces.
+// policyUser is the name of the user that nodes use to read NetworkPolicies, pods and namespaces.
 const policyUser = "lab:network-policies"
 
 // grantPolicies allows policyUser to read NetworkPolicies, pods and namespaces.
@@ -87,7 +87,7 @@ func runPolicies(args []string) error {
 	}
 }
 
-// enforce applies the current rules, unless they equal the applied ones. It returns the current rules.
+// enforce applies the current rules, unless they have already been applied. It returns the current rules.
 func enforce(factory informers.SharedInformerFactory, node, applied string) (string, error) {
 	state, err := readPolicyState(factory, node)
 	if err != nil {

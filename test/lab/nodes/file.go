@@ -26,15 +26,15 @@ const (
 type File struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// Name identifies the lab among the labs on the machine.
+	// Name distinguishes the lab from other labs on the machine.
 	Name       string     `json:"name"`
 	Networking Networking `json:"networking,omitempty"`
 	Clusters   []Cluster  `json:"clusters,omitempty"`
 	// Hosts are computers that belong to the lab but to no cluster. They have containerd and a service manager, and
 	// other software can be installed on them.
 	Hosts []Host `json:"hosts,omitempty"`
-	// Programs are files that every host has in /opt/lab. They map a path below /opt/lab to a file on this machine.
-	// They may also be tarballs.
+	// Programs are files that every host has in /opt/lab. The keys are paths below /opt/lab, and the values are files
+	// on this machine. A file may also be a tarball.
 	Programs map[string]string `json:"programs,omitempty"`
 	// Images are tarballs of images that every node and host gets. Paths are relative to the folder of the file.
 	Images []string `json:"images,omitempty"`

@@ -33,10 +33,10 @@ type Image struct {
 	// Name is the image reference, such as example.com/web:1. Aliases are additional references.
 	Name    string
 	Aliases []string
-	// Programs are the paths of the binaries. In the image, they are in the root folder, which is in the PATH, under
+	// Programs are the paths of the binaries. The image contains them in its root folder, which is in the PATH, under
 	// their base names. The first one is the entrypoint.
 	Programs []string
-	// Files are additional files. They map a path in the image to a file on this machine.
+	// Files are additional files. The keys are paths in the image, and the values are files on this machine.
 	Files map[string]string
 	// User is the numeric user ID, such as "65532". It defaults to root.
 	User string

@@ -48,8 +48,8 @@ func (s nodeSpec) services() []*service {
 	return all
 }
 
-// runInit is the first process of a node, in the node's namespaces. It returns only an error, and the node ends when
-// it returns.
+// runInit runs in the first process of a node, in the node's namespaces. It returns only if there is an error. When
+// it returns, the node ends.
 func runInit(specPath string) error {
 	spec, err := readNodeSpec(specPath)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s nodeSpec) setUpNetwork() error {
 		rules += s.firewall()
 	}
 	return errors.Join(
-		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644), // only in this network namespace
+		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644), // affects only the node's network namespace
 		command("nft", rules),
 	)
 }
@@ -230,7 +230,7 @@ func criRuns(plugins string) bool {
 func keep(services []*service, manager *serviceManager) error {
 	restart := make(chan *service)
 	ended := make(chan int)
-	var requests chan func() // a nil channel blocks forever; it stays nil on a node
+	var requests chan func() // a nil channel blocks forever; on a node, it stays nil
 	if manager != nil {
 		requests = manager.requests
 	}

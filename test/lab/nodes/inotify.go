@@ -18,7 +18,7 @@ import (
 
 const (
 	// inotifyOfPlane and inotifyOfNode are the numbers of inotify instances that the programs of a control plane and
-	// of a node open. A kubelet without an inotify instance ends, again after each restart.
+	// of a node open. A kubelet that cannot open an inotify instance exits, and does so again after each restart.
 	inotifyOfPlane = 8
 	inotifyOfNode  = 8
 	// inotifyOfHost is the number of inotify instances for a host that becomes a node with a control plane.
@@ -27,8 +27,8 @@ const (
 	inotifyLimit = "fs/inotify/max_user_instances"
 )
 
-// inotify contains the maximum number of inotify instances that this user may open on the whole machine, and the
-// number of open ones.
+// inotify contains the number of inotify instances that this user may open on the whole machine, and the number of
+// instances that are open.
 type inotify struct{ limit, open int }
 
 // enough returns an error if the given number of additional instances would exceed the limit.

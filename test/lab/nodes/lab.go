@@ -298,7 +298,7 @@ func (l *Lab) startRelay(ctx context.Context) error {
 		return err
 	}
 	return relay.WaitReady(ctx, func(context.Context) error {
-		_, err := os.Stat(l.socket()) // the relay listens on this socket last
+		_, err := os.Stat(l.socket()) // the relay listens on this socket after everything else
 		return err
 	})
 }
@@ -313,8 +313,8 @@ func (l *Lab) relayPID() (int, error) {
 }
 
 // lockDir prevents other processes from changing the lab. The kernel releases the lock when this process ends. If
-// this process is forking a child at that moment, the child holds the lock until it executes its own program. By
-// then, it has the lab's marker. The holder of the lock therefore sees all processes of the lab by their marker.
+// this process is just forking a child, the child holds the lock until it executes its own program, and by then it
+// has the lab's marker. The holder of the lock therefore sees all processes of the lab by their marker.
 func lockDir(ctx context.Context, dir string) (func(), error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lockLimit, fmt.Errorf("another program changes the lab in %s: wait for it or end it", dir))
 	defer cancel()
@@ -329,7 +329,7 @@ func lockDir(ctx context.Context, dir string) (func(), error) {
 	return func() { _ = held.Close() }, nil
 }
 
-// tryLock locks the file at path. The previous holder may remove the file before it releases the lock.
+// tryLock locks the file at path. The previous holder may have removed the file before releasing the lock.
 func tryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

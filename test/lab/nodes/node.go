@@ -37,8 +37,7 @@ type nodeSpec struct {
 	Gateway  netip.Addr   `json:"gateway"`
 	Pods     netip.Prefix `json:"pods"`
 	Routes   []route      `json:"routes"`
-	// Programs maps a name in the node's /opt/lab to a file on the machine. CNI is the machine's folder of CNI
-	// plugins.
+	// Programs maps names in the node's /opt/lab to files on the machine. CNI is the machine's folder of CNI plugins.
 	Programs map[string]string `json:"programs"`
 	CNI      string            `json:"cni"`
 	// Host is true if the node belongs to no cluster. Such a node has a service manager instead of a kubelet.
@@ -111,7 +110,7 @@ func runNode(specPath string) error {
 		_ = first.Process.Kill()
 		return fmt.Errorf("link the node: %w", err)
 	}
-	_ = link.Close() // the first process is waiting for this
+	_ = link.Close() // signals the first process, which is waiting for the link
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	go func() {

@@ -31,8 +31,8 @@ type policyState struct {
 // direction is the direction of a connection, as seen by the pod that a policy selects.
 type direction struct {
 	kind networkingv1.PolicyType
-	// chain is the prefix of chain names. pod and peer are the fields of a packet that contain the addresses of the
-	// pod and of its peer.
+	// chain is the prefix of chain names. pod and peer are the packet fields that contain the addresses of the pod
+	// and its peer.
 	chain, pod, peer string
 }
 

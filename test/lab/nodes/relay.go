@@ -30,8 +30,8 @@ const (
 )
 
 // relay is the process whose network namespace contains the bridge. The bridge exists as long as the relay runs. The
-// relay forwards connections between this namespace and the machine's loopback interface. Nodes and pods connect to
-// the API servers and the ports in the lab file, and the API servers connect to nodes and pods.
+// relay forwards connections between this namespace and the machine's loopback interface, so that nodes and pods can
+// reach the API servers and the ports in the lab file, and API servers can reach nodes and pods.
 type relay struct {
 	// address is the bridge's address. ports are the ports on the machine's loopback interface that can be reached on
 	// the bridge. socket is the path of the Unix socket through which API servers reach the relay.

@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// kernelSettings are the settings of the whole machine that a kubelet would change if they have other values. The
-// node reads the expected values from files, so that the machine's settings are not changed.
+// kernelSettings returns the settings of the whole machine that a kubelet changes if they have other values. The node
+// reads the expected values from files, so that the machine's settings are not changed.
 func kernelSettings() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
@@ -110,7 +110,7 @@ func (s nodeSpec) mountPrograms(root string) error {
 	return errors.Join(os.MkdirAll(plugins, 0o755), bindReadOnly(s.CNI, plugins))
 }
 
-// mountOwn mounts a folder of the machine at target as an overlay. Changes are stored in the folder own.
+// mountOwn mounts a folder of the machine at target as an overlay. Changes are stored in the folder given by own.
 func mountOwn(source, target, own string) error {
 	upper, work := filepath.Join(own, "upper"), filepath.Join(own, "work")
 	for _, dir := range []string{target, upper, work} {

@@ -24,7 +24,7 @@ func unitFolders() []string {
 
 // unit contains the settings from a service's files that serviceManager supports. All other settings are ignored.
 type unit struct {
-	// command is ExecStart, in which variables have not been expanded.
+	// command is the value of ExecStart, with variables not yet expanded.
 	command string
 	// environment contains variables, and files are files that contain more variables. A file whose name starts with
 	// "-" may be missing.
