@@ -40,7 +40,7 @@ type following struct {
 	plans    topic[*protocol.PlanEvent]
 }
 
-// topic is a subject and its follower. If a member has several tunnels, only the stream that most recently sent the
+// topic is a subject and its follower. If a member has several streams, only the stream that most recently sent the
 // complete state counts.
 type topic[E any] struct {
 	mu       sync.Mutex // guards the following fields; held while the follower is called

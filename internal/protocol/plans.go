@@ -106,7 +106,8 @@ func stages() []v1.NodeStage {
 	}
 }
 
-// failures keeps only the failures that the schema of Plans accepts, for the same reason as applying.
+// failures keeps only the failures that the schema of Plans accepts. Otherwise, one member's report could prevent the
+// hub from writing the status that covers all members.
 func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	known := map[string]bool{}
 	var kept []v1.NodeFailure

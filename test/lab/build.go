@@ -18,7 +18,7 @@ import (
 // the end, which contains the cause.
 const outputLimit = 16 << 10
 
-// testSuffix is the suffix of programs that consist of a package's tests.
+// testSuffix is the suffix of the names of programs that contain the tests of a package.
 const testSuffix = ".test"
 
 const buildHint = "the build needs a Go module proxy (see `go env GOPROXY`), about 4 GB of disk and 3 GB of memory; " +

@@ -26,8 +26,8 @@ const (
 	serviceCommand  = "host-systemctl"
 )
 
-// RunProcess runs a process of a lab if args are the arguments of such a process. It reports whether they are. It
-// returns only when the process ends.
+// RunProcess returns false if args are not the arguments of a process of a lab. Otherwise, it runs this process, and
+// returns when the process ends.
 func RunProcess(args []string) (bool, error) {
 	if len(args) < 2 {
 		return false, nil
