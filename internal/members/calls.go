@@ -84,7 +84,7 @@ func (c *Calls) StartDeployment(name types.NamespacedName, digest string, deploy
 type HostInstructions struct {
 	// Version is the version of the instructions. If it is empty, the host's current instructions are removed.
 	Version string
-	// Content is the instructions as JSON.
+	// Content contains the instructions as JSON.
 	Content []byte
 	// Checkpoint is the hub's checkpoint, or empty if there is none. It is ignored when calls are compared.
 	Checkpoint string

@@ -62,7 +62,7 @@ type Session interface {
 
 // Peer is the agent at the other end of a session.
 type Peer struct {
-	// Cluster is the Cluster that the agent has proved to belong to.
+	// Cluster is the Cluster of the agent. The agent has proved that it belongs to this Cluster.
 	Cluster protocol.ClusterRef `json:"cluster"`
 	// Key is the ID of the key that proved the agent's identity, as returned by registration.KeyID.
 	Key string `json:"key"`

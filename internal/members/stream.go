@@ -42,7 +42,7 @@ const (
 // usualLine is the size in bytes of each stream's line buffer. The buffer grows for longer lines.
 const usualLine = 128
 
-// errRestart is the cause of canceling a request in order to reopen its stream.
+// errRestart is the context cause when a request is canceled to reopen its stream.
 var errRestart = errors.New("the stream is opened again")
 
 // tooFast is an ErrTooFast that also names the kind of data that the agent sends too fast.

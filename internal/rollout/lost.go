@@ -10,7 +10,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// lostTime is how long after disconnecting a member in progress counts as lost. Most members reconnect sooner,
+// lostTime is how long a member in progress must be disconnected to count as lost. Most members reconnect sooner,
 // because only the network or the hub was down.
 const lostTime = 5 * time.Minute
 

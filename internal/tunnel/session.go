@@ -55,8 +55,8 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 			cfg.OnEnd(err)
 		}
 	})
-	// The response arrives after the agent's settings, so the agent's limits are known from then on. Until then, the
-	// client assumes that it may open at most 100 streams.
+	// The ping response arrives after the agent's settings, so the agent's limits are known from now on. Until then,
+	// the client assumes that it may open at most 100 streams.
 	ctx, cancel := context.WithTimeout(ctx, cfg.HandshakeTimeout)
 	defer cancel()
 	if err := s.keepalive.ping(ctx); err != nil {

@@ -13,29 +13,29 @@ import (
 	"strings"
 )
 
-// Programs of Flux and ArgoCDTool.
+// Names of the programs that Flux and ArgoCDTool build.
 const (
 	KustomizeController = "kustomize-controller"
 	SourceController    = "source-controller"
 	ArgoCD              = "argocd"
 )
 
-// Programs of ClusterAPI.
+// Names of the programs that ClusterAPI builds.
 const (
 	CoreProvider         = "cluster-api-core"
 	BootstrapProvider    = "cluster-api-bootstrap-kubeadm"
 	ControlPlaneProvider = "cluster-api-control-plane-kubeadm"
-	// Kubeadm is the program of KubeadmTool.
+	// Kubeadm is the name of the program that KubeadmTool builds.
 	Kubeadm = "kubeadm"
 )
 
-// Programs of EtcdTools.
+// Names of the programs that EtcdTools builds.
 const (
 	Etcdctl = "etcdctl"
 	Etcdutl = "etcdutl"
 )
 
-// Programs of ConformanceTool.
+// Names of the programs that ConformanceTool builds.
 const (
 	E2ETest         = "e2e" + testSuffix
 	Ginkgo          = "ginkgo"
@@ -43,7 +43,7 @@ const (
 	SampleAPIServer = "sample-apiserver"
 )
 
-// S3Server is the program of S3Tool.
+// S3Server is the name of the program that S3Tool builds.
 const S3Server = "versitygw"
 
 // Tool contains the programs of a tool, such as Flux, Argo CD or Cluster API. They are built from the tool's modules,
