@@ -28,7 +28,7 @@ type replay struct {
 	reading chan struct{}
 	record  []byte      // the bytes that were read so far
 	spoiler *attempt    // the attempt that has read more bytes than can be kept
-	spoilt  atomic.Bool // set if spoiler is set
+	spoilt  atomic.Bool // set together with spoiler, for goroutines that do not hold the token
 
 	mu        sync.Mutex // guards the fields below
 	committed bool       // set if the current attempt is the last, so the transport owns the body

@@ -217,7 +217,7 @@ func (s *stream) end() {
 // subject is one of the subjects that a stream carries in addition to reports.
 type subject[E any] struct {
 	topic  *topic[E]
-	what   string // the kind of data that tooFast names
+	what   string // the kind of data, for a tooFast error
 	most   int    // maximum size of a complete report, in bytes
 	pace   *pace
 	wholes *rate.Limiter // limits complete reports

@@ -92,7 +92,7 @@ type Network struct {
 	peers      map[string]*peer
 }
 
-// New returns a Network for a replica with a new id.
+// New returns a Network for a replica with a new ID.
 func New(o Options) *Network {
 	if o.Memory == nil {
 		o.Memory = &tunnel.Memory{}

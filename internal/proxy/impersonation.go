@@ -167,7 +167,8 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate asks the member, on behalf of the caller, whether the caller may impersonate everything in wanted.
+// mayImpersonate asks the member, on behalf of the caller, whether the caller has all rights that the wanted
+// impersonation requires.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()
 	key, err := json.Marshal(rights)

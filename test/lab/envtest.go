@@ -116,7 +116,7 @@ func (s *store) canDownload(names []string) bool {
 func (s *store) tryDownload(ctx context.Context, out *reporter) bool {
 	into := filepath.Join(s.dir, "envtest")
 	err := out.during("downloading etcd, kube-apiserver and kubectl with setup-envtest", func() error {
-		// Without its note, the folder may contain an incomplete download.
+		// A folder without a note may contain an incomplete download.
 		if err := os.RemoveAll(into); err != nil {
 			return err
 		}

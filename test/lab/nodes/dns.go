@@ -84,7 +84,7 @@ func (d dnsServer) servePackets(conn net.PacketConn) error {
 			return fmt.Errorf("serve DNS: %w", err)
 		}
 		if response := d.respond(buf[:n]); response != nil {
-			_, _ = conn.WriteTo(response, from) // if this fails, the client asks again
+			_, _ = conn.WriteTo(response, from) // if the response is lost, the client asks again
 		}
 	}
 }
