@@ -57,7 +57,7 @@ func (n *Network) found(addresses []string) {
 	}
 }
 
-// keep maintains a link to an address for as long as wanted returns true. It reconnects whenever the link ends.
+// keep maintains a link to an address as long as the address is wanted. It reconnects whenever the link ends.
 func (n *Network) keep(d *dial) {
 	failures := 0
 	for n.wanted(d) {

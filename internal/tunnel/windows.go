@@ -54,7 +54,7 @@ type windows struct {
 	pings     roundTrips
 	unread    int64 // number of bytes that have arrived but have not been read
 	reserved  int64 // number of bytes by which windows exceed the initial size
-	lingering int64 // the part of reserved that belongs to ended streams whose data may still be unread
+	lingering int64 // the reserved bytes of streams that have ended but whose data may still be unread
 	ended     bool
 }
 

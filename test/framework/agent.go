@@ -50,7 +50,7 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	}
 	account := protocol.AgentName
 	if namespace != protocol.AgentNamespace {
-		account = namespace // moved also replaces names, which equal the namespace
+		account = namespace // ServiceAccounts have the name of their namespace
 	}
 	env, err := DeploymentEnv(manifest)
 	if err != nil {

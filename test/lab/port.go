@@ -68,7 +68,7 @@ func FreeAddress(host string) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(lease.port)), nil
 }
 
-// bind leases an address for servers that set the same socket option. If the port is 0, it leases any free port.
+// bind leases an address for servers that set the given socket option. If the port is 0, it leases any free port.
 func bind(address netip.AddrPort, option int) (*portLease, error) {
 	family, where := syscall.AF_INET6, syscall.Sockaddr(&syscall.SockaddrInet6{Addr: address.Addr().As16(), Port: int(address.Port())})
 	if address.Addr().Is4() {
