@@ -15,18 +15,18 @@ import (
 // pollInterval is the time between two checks of a condition.
 const pollInterval = 100 * time.Millisecond
 
-// permanentError is an error that ends a wait at once.
+// permanentError is an error that ends a wait immediately.
 type permanentError struct{ error }
 
 func (h permanentError) Unwrap() error { return h.error }
 
-// await calls check until it returns nil. When the limit or ctx ends, it returns the last error of check. It returns a
-// permanentError at once.
+// await calls check until check returns nil. When the limit is reached or ctx ends, await returns the last error from
+// check. If check returns a permanentError, await returns it immediately.
 func await(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	return awaitEvery(ctx, pollInterval, limit, check)
 }
 
-// awaitEvery is await with another time between two calls.
+// awaitEvery is like await, but with the given interval between two calls.
 func awaitEvery(ctx context.Context, interval, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
@@ -49,7 +49,7 @@ func awaitEvery(ctx context.Context, interval, limit time.Duration, check func(c
 	}
 }
 
-// tail is the end of a log, for an error.
+// tail returns the end of a log, for use in an error.
 func tail(path string) string {
 	const lines, limit = 12, 16 << 10
 	content, err := os.ReadFile(path)

@@ -16,9 +16,9 @@ import (
 	"syscall"
 )
 
-// build compiles our programs as "make build" does, under names that distinguish them from others in ps. Go links a
-// program again only if its former output is missing or outdated. The programs are therefore written to the user's
-// cache, which "down" does not remove.
+// build compiles Drover's programs in the same way as "make build", under names that distinguish them from other
+// programs in ps. Go links a program again only if its previous output is missing or outdated. For this reason, the
+// programs are written to the user's cache, which "down" does not remove.
 func (d *demo) build(ctx context.Context) (string, error) {
 	version := d.version(ctx)
 	if err := os.MkdirAll(filepath.Dir(d.files.bin(manager)), 0o700); err != nil {
@@ -51,8 +51,8 @@ func (d *demo) build(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// lockBuilds waits until no other demo builds, and returns the folder of built programs, which the demos of all source
-// trees share. The caller holds the lock until it calls unlock.
+// lockBuilds waits until no other demo is building, and returns the folder of built programs. The demos of all source
+// trees share this folder. The caller holds the lock until it calls unlock.
 func lockBuilds() (dir string, unlock func(), err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -72,7 +72,7 @@ func lockBuilds() (dir string, unlock func(), err error) {
 	return dir, func() { _ = file.Close() }, nil
 }
 
-// install copies a program unless the copy is up to date. A running process keeps the former copy.
+// install copies a program, unless the copy is up to date. A running process continues to use the previous copy.
 func install(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -86,13 +86,13 @@ func install(from, to string) error {
 	return os.Chmod(to, 0o700)
 }
 
-// version computes the version in the same way as the Makefile, so both builds have the same version.
+// version computes the version in the same way as the Makefile, so that both builds have the same version.
 func (d *demo) version(ctx context.Context) string {
 	if v := os.Getenv("VERSION"); v != "" {
 		return v
 	}
 	cmd := exec.CommandContext(ctx, "git", "describe", "--tags", "--dirty")
 	cmd.Dir = d.files.root
-	described, _ := cmd.Output() // no tag, or no git: the default
+	described, _ := cmd.Output() // if there is no tag or no git, the default version is used
 	return cmp.Or(strings.TrimSpace(string(described)), "v0.1.0-dev")
 }

@@ -5,15 +5,15 @@ package main
 
 import "fmt"
 
-// The nodes that hub and member may have.
+// The kinds of nodes that the hub and the member may have.
 const (
 	realNodes      = "real"
 	simulatedNodes = "simulated"
 )
 
-// chooseNodes returns the kind of nodes for the demo, and a remark if the nodes cannot be real. wanted is the kind that
-// the user requested, and kept is the kind that an existing demo has. Both may be "". fault explains why this machine
-// cannot run real nodes.
+// chooseNodes returns the kind of nodes for the demo, and a remark if the nodes cannot be real. wanted is the kind
+// that the user has requested, and kept is the kind that an existing demo has. Either of them may be "". fault
+// explains why this machine cannot run real nodes.
 func chooseNodes(wanted, kept string, fault error) (chosen, remark string, err error) {
 	switch wanted {
 	case "", realNodes, simulatedNodes:

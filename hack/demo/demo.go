@@ -16,29 +16,29 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// demo is one run of "up".
+// demo is one run of the command "up".
 type demo struct {
 	files  layout
 	out    *reporter
 	state  *state
 	assets lab.Assets // set by findPrograms
 
-	hub, member *plane // set by the steps that start them
+	hub, member *plane // set by the steps that start the planes
 
 	clusters              *task // brings up clusters with real nodes
-	hubStart, memberStart *task // start control planes with simulated nodes
+	hubStart, memberStart *task // tasks that start control planes with simulated nodes
 	signIn                *task
-	tasks                 []*task // all that were begun
+	tasks                 []*task // all tasks that have been started
 }
 
-// A step is one line of the demo's output.
+// step is one line of the demo's output.
 type step struct {
 	what string
 	do   func(context.Context) (string, error)
 }
 
-// up starts everything, with the kind of nodes that the user wants. It keeps programs that already run with the right
-// options.
+// up starts everything, with the kind of nodes that the user wants. Programs that are already running with the right
+// options are left running.
 func up(ctx context.Context, files layout, nodesWanted string, out *reporter) error {
 	unlock, err := files.lock()
 	if err != nil {
@@ -56,7 +56,7 @@ func up(ctx context.Context, files layout, nodesWanted string, out *reporter) er
 	defer func() {
 		cancel()
 		for _, task := range d.tasks {
-			_ = task.wait() // the steps have reported its error
+			_ = task.wait() // the steps have reported the task's error
 		}
 	}()
 	steps := d.simulatedSteps()
@@ -71,7 +71,7 @@ func up(ctx context.Context, files layout, nodesWanted string, out *reporter) er
 	return d.summarize(ctx)
 }
 
-// choose decides which nodes the demo has, and explains why they are simulated.
+// choose selects the kind of nodes for the demo. If the nodes are simulated, it explains why.
 func (d *demo) choose(wanted string) error {
 	var fault error
 	if wanted != simulatedNodes {
@@ -132,7 +132,7 @@ func (d *demo) realSteps() []step {
 	}
 }
 
-// down stops and removes everything, whatever state it is in.
+// down stops and removes the whole demo, whatever state it is in.
 func down(ctx context.Context, files layout, out *reporter) error {
 	if _, err := os.Stat(files.dir()); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(out, "there is no demo to remove")
@@ -154,7 +154,7 @@ func down(ctx context.Context, files layout, out *reporter) error {
 	return out.step(ctx, "remove "+files.short(files.dir()), func(context.Context) (string, error) { return "", os.RemoveAll(files.dir()) })
 }
 
-// stopAll ends manager, agent and the planes in parallel, since some take seconds, and then the other programs.
+// stopAll ends all running programs. It ends independent programs at the same time, because some of them take seconds.
 func stopAll(ctx context.Context, pidDir string) (string, error) {
 	running, err := lab.Running(pidDir)
 	groups := map[string][]string{}
@@ -164,20 +164,20 @@ func stopAll(ctx context.Context, pidDir string) (string, error) {
 	}
 	var stopping sync.WaitGroup
 	for _, names := range groups {
-		// Any failure here happens again below and is reported there.
+		// A failure here will occur again below and is reported there.
 		stopping.Go(func() { _ = lab.StopDetached(ctx, pidDir, names...) })
 	}
 	stopping.Wait()
 	return fmt.Sprintf("%d of them", len(running)), errors.Join(err, lab.StopDetached(ctx, pidDir))
 }
 
-// running lists the running programs by the names of their pid files.
+// running reports whether a program is running. name is the name of its pid file.
 func (d *demo) running(name string) bool {
 	names, err := lab.Running(d.files.pids())
 	return err == nil && slices.Contains(names, name)
 }
 
-// findPrograms finds or builds the programs of the control planes, and of real nodes.
+// findPrograms finds or builds the programs of control planes and of real nodes.
 func (d *demo) findPrograms(ctx context.Context) (_ string, err error) {
 	names := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}
 	if d.state.Nodes == realNodes {
@@ -187,7 +187,8 @@ func (d *demo) findPrograms(ctx context.Context) (_ string, err error) {
 	return "", err
 }
 
-// findKubectl finds or builds kubectl, and links it and the completion of the plugin under the names that users need.
+// findKubectl finds or builds kubectl. It creates links to kubectl and to the plugin's completion under the names
+// that users need.
 func (d *demo) findKubectl(ctx context.Context) (string, error) {
 	found, err := lab.Binaries(ctx, d.out, lab.Kubectl)
 	if err != nil {
@@ -202,7 +203,7 @@ func (d *demo) findKubectl(ctx context.Context) (string, error) {
 	)
 }
 
-// linkTo makes path a link to target.
+// linkTo makes path a symbolic link to target.
 func linkTo(target, path string) error {
 	if former, err := os.Readlink(path); err == nil && former == target {
 		return nil

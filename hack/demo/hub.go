@@ -23,16 +23,15 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// The manager's namespace and ServiceAccount on the hub, as in config/.
+// The manager's namespace and ServiceAccount on the hub, as defined in config/.
 const (
 	managerNamespace = "drover-system"
 	managerAccount   = "drover-manager"
 )
 
-// installHub applies the same objects as "make deploy", except the manager's Deployment, because there is no node for
-// it.
+// installHub applies the same objects as "make deploy", except the manager's Deployment, because no node can run it.
 func (d *demo) installHub(ctx context.Context) (string, error) {
-	// The kinds first: the API server must know them before it takes role templates.
+	// The kinds are applied first, because the API server must know them before it accepts the role templates.
 	if err := d.applyFolders(ctx, nil, "config/crd"); err != nil {
 		return "", err
 	}
@@ -43,7 +42,7 @@ func (d *demo) installHub(ctx context.Context) (string, error) {
 		"config/policy", "config/roles", "config/rbac")
 }
 
-// applyFolders applies files, and then the resources of the kustomizations in the folders, all with one command.
+// applyFolders applies files, and the resources of the kustomizations in folders, with a single command.
 func (d *demo) applyFolders(ctx context.Context, files []string, folders ...string) error {
 	paths := slices.Clone(files)
 	for _, folder := range folders {
@@ -60,7 +59,8 @@ func (d *demo) applyFolders(ctx context.Context, files []string, folders ...stri
 	return d.apply(ctx, d.hub, manifests)
 }
 
-// listResources reads a kustomization that only lists resources. Building kustomize itself would take half a minute.
+// listResources reads a kustomization that only lists resources. It does not use kustomize, because building
+// kustomize would take half a minute.
 func (d *demo) listResources(folder string) ([]string, error) {
 	raw, err := os.ReadFile(d.files.source(folder + "/kustomization.yaml"))
 	if err != nil {
@@ -80,7 +80,7 @@ func (d *demo) listResources(folder string) ([]string, error) {
 	return kustomization.Resources, nil
 }
 
-// readSources joins YAML files of the tree.
+// readSources returns the concatenated YAML files of the source tree.
 func (d *demo) readSources(paths ...string) ([]byte, error) {
 	var all bytes.Buffer
 	for _, path := range paths {
@@ -94,16 +94,16 @@ func (d *demo) readSources(paths ...string) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// url is where the hub serves on this machine.
+// url returns the URL of the hub on this machine.
 func (d *demo) url() string { return hubURL(d.state.HubPort) }
 
 func hubURL(port int) string { return "https://" + address(port) }
 
-// agentURL is where agents reach the hub.
+// agentURL returns the URL at which agents reach the hub.
 func (d *demo) agentURL() string { return agentURLs(d.state.Nodes, d.state.HubPort)[0] }
 
-// agentURLs are the addresses of the hub, with the address for agents first. Pods reach ports of the machine's loopback
-// only through the bridge, and the machine cannot reach the bridge.
+// agentURLs returns the hub's URLs, with the URL for agents first. Pods reach ports on the machine's loopback
+// interface only through the bridge, and the machine itself cannot reach the bridge.
 func agentURLs(nodes string, port int) []string {
 	if nodes == realNodes {
 		return []string{fmt.Sprintf("https://%s:%d", bridgeAddress, port), hubURL(port)}
@@ -111,8 +111,8 @@ func agentURLs(nodes string, port int) []string {
 	return []string{hubURL(port)}
 }
 
-// managerConfig is the manager's configuration file. Settings that it leaves out have the defaults of a real cluster.
-// image is the agents' image, or "" if agents run as processes.
+// managerConfig returns the manager's configuration file. All other settings have the same defaults as in a real
+// cluster. image is the agents' image, or "" if agents run as processes.
 func managerConfig(nodes string, port int, image string) ([]byte, error) {
 	content, err := yaml.Marshal(map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.Kind, "namespace": managerNamespace,
@@ -127,7 +127,7 @@ func managerConfig(nodes string, port int, image string) ([]byte, error) {
 	return content, nil
 }
 
-// startManager runs the manager as its ServiceAccount, with no more rights than it has in a real cluster.
+// startManager runs the manager with the rights of its ServiceAccount, which are the same as in a real cluster.
 func (d *demo) startManager(ctx context.Context) (string, error) {
 	if err := d.keepHubPort(); err != nil {
 		return "", err
@@ -157,7 +157,8 @@ func (d *demo) startManager(ctx context.Context) (string, error) {
 	})
 }
 
-// hubServes returns why the hub does not serve a path, or that another program has its port.
+// hubServes returns nil if the hub serves a path. Otherwise, it returns the reason, for example that another program
+// uses the hub's port.
 func (d *demo) hubServes(ctx context.Context, path string) error {
 	bundle, err := d.hubBundle(ctx)
 	if err != nil {
@@ -172,7 +173,7 @@ func (d *demo) hubServes(ctx context.Context, path string) error {
 	return get(ctx, c, d.url()+path)
 }
 
-// hubBundle is the CA bundle of the hub's port, as PEM.
+// hubBundle returns the CA bundle for the hub's port, as PEM.
 func (d *demo) hubBundle(ctx context.Context) ([]byte, error) {
 	secret := &corev1.Secret{}
 	name := types.NamespacedName{Namespace: managerNamespace, Name: trust.AuthoritySecret}

@@ -11,7 +11,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// access is the content of a kubeconfig.
+// access contains the data for a kubeconfig.
 type access struct {
 	name, user  string
 	server      string
@@ -32,7 +32,8 @@ func (a access) write(path string) error {
 	return writeFile(path, content)
 }
 
-// writeAccountKubeconfig writes a kubeconfig with which a program outside a control plane acts as its ServiceAccount.
+// writeAccountKubeconfig writes a kubeconfig that a program outside a control plane uses to act as its
+// ServiceAccount.
 func (d *demo) writeAccountKubeconfig(ctx context.Context, p *plane, namespace, account, path string) error {
 	token, err := p.tokenFor(ctx, namespace, account)
 	if err != nil {

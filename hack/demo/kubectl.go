@@ -11,11 +11,12 @@ import (
 	"strings"
 )
 
-// kubectl runs the demo's kubectl in the root of the tree and returns its output. The error holds its standard error.
+// kubectl runs the demo's kubectl in the root of the source tree and returns its output. The error contains its
+// standard error.
 func (d *demo) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.files.bin("kubectl"), args...)
 	cmd.Dir = d.files.root
-	// The discovery cache must be removed with the demo: the next one may have the same ports.
+	// The discovery cache must be removed together with the demo, because the next demo may use the same ports.
 	cmd.Env = append(minimalEnvironment(), "KUBECACHEDIR="+d.files.file("kube-cache"), "KUBERC=off")
 	cmd.Stdin = bytes.NewReader(stdin)
 	var out, complaint bytes.Buffer
@@ -26,7 +27,7 @@ func (d *demo) kubectl(ctx context.Context, stdin []byte, args ...string) (strin
 	return out.String(), nil
 }
 
-// apply applies manifests in a plane as its administrator.
+// apply applies manifests in a plane as the plane's administrator.
 func (d *demo) apply(ctx context.Context, p *plane, manifests []byte) error {
 	_, err := d.kubectl(ctx, manifests, "--kubeconfig", p.kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	return err

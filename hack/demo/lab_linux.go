@@ -16,10 +16,10 @@ import (
 	lablib "github.com/drover-dev/drover/test/lab/nodes"
 )
 
-// runLabProcess runs a process of the lab if args name one, and reports whether they do.
+// runLabProcess runs a process of the lab if args are the arguments of one, and reports whether they are.
 func runLabProcess(args []string) (bool, error) { return lablib.RunProcess(args) }
 
-// labFault returns nil if the lab can run in this folder of the machine, or else the reason in one line.
+// labFault returns nil if the lab can run in this folder. Otherwise, it returns the reason in one line.
 func labFault(dir string) error {
 	err := lablib.Check()
 	if err == nil {
@@ -31,7 +31,7 @@ func labFault(dir string) error {
 	return errors.New(strings.NewReplacer(":\n- ", ": ", "\n- ", "; ").Replace(err.Error()))
 }
 
-// upLab brings up the lab that a file's content describes. The hub gets the users, and its API server the arguments.
+// upLab brings up the lab that a file's content describes. users and args are for the hub and its API server.
 func upLab(ctx context.Context, dir, file string, users []lab.User, args []string, progress io.Writer) error {
 	parsed, err := lablib.ParseFile([]byte(file))
 	if err != nil {
@@ -44,7 +44,7 @@ func upLab(ctx context.Context, dir, file string, users []lab.User, args []strin
 	return err
 }
 
-// loadImage gives an image to the nodes of a cluster.
+// loadImage loads an image into the nodes of a cluster.
 func loadImage(ctx context.Context, dir, tarball, cluster string) error {
 	l, err := lablib.Open(dir, "")
 	if err != nil {
@@ -53,7 +53,7 @@ func loadImage(ctx context.Context, dir, tarball, cluster string) error {
 	return l.Load(ctx, tarball, cluster)
 }
 
-// writeImage writes an image with the programs as a tarball. The image has all the names.
+// writeImage writes an image of the given programs as a tarball. The image has all of the given names.
 func writeImage(path string, names, programs []string) error {
 	return lablib.WriteImage(path, lablib.Image{Name: names[0], Aliases: names[1:], Programs: programs, User: "65532:65532"})
 }

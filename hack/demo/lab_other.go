@@ -13,11 +13,11 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// Real nodes need Linux, so there is no lab on other systems.
+// Real nodes require Linux, so there is no lab on other systems.
 
 func runLabProcess([]string) (bool, error) { return false, nil }
 
-// errNotLinux explains why other systems cannot run real nodes.
+// errNotLinux is returned on systems that cannot run real nodes.
 var errNotLinux = errors.New("real nodes need Linux")
 
 func labFault(string) error { return errNotLinux }

@@ -11,30 +11,30 @@ import (
 	"syscall"
 )
 
-// Names of the programs and planes, in file names and messages.
+// Names of the programs and planes, for use in file names and messages.
 const (
 	hub        = "hub"
 	member     = "member"
 	manager    = "manager"
 	agent      = "agent"
-	hubAgent   = "agent-hub" // the agent in the hub, which is a member of itself
+	hubAgent   = "agent-hub" // the agent of the hub, which is a member of itself
 	nodes      = "nodes"
 	pod        = "pod"
 	proxy      = "proxy"
-	completion = "kubectl_complete-drover" // kubectl runs it to complete commands of the plugin
-	plugin     = "kubectl-drover"          // of kubectl, which finds it by this name
+	completion = "kubectl_complete-drover" // kubectl runs it to complete the plugin's commands
+	plugin     = "kubectl-drover"          // the plugin's file name, by which kubectl finds it
 )
 
-// layout has the paths of all files.
+// layout contains the paths of all files.
 type layout struct {
-	// root of the source tree.
+	// root is the root of the source tree.
 	root string
 }
 
 func (l layout) dir() string                   { return filepath.Join(l.root, ".demo") }
 func (l layout) file(name string) string       { return filepath.Join(l.dir(), name) }
 func (l layout) bin(name string) string        { return filepath.Join(l.dir(), "bin", name) }
-func (l layout) lab() string                   { return l.file("lab") } // of real nodes; a short name, for a socket in it
+func (l layout) lab() string                   { return l.file("lab") } // of real nodes; short, because a socket has a path in it
 func (l layout) pids() string                  { return filepath.Join(l.dir(), "pids") }
 func (l layout) logs() string                  { return filepath.Join(l.dir(), "logs") }
 func (l layout) log(name string) string        { return filepath.Join(l.logs(), name+".log") }
@@ -42,7 +42,7 @@ func (l layout) kubeconfig(name string) string { return l.file(name + ".kubeconf
 func (l layout) password(user string) string   { return l.file(user + ".password") }
 func (l layout) source(path string) string     { return filepath.Join(l.root, filepath.FromSlash(path)) }
 
-// short returns a path relative to the root.
+// short returns a path relative to the root, if possible.
 func (l layout) short(path string) string {
 	if relative, err := filepath.Rel(l.root, path); err == nil {
 		return relative
@@ -50,7 +50,7 @@ func (l layout) short(path string) string {
 	return path
 }
 
-// lock creates the folder and locks it against other runs until the returned function is called.
+// lock creates the demo's folder and locks it against other runs until the returned function is called.
 func (l layout) lock() (func(), error) {
 	if err := os.MkdirAll(l.dir(), 0o700); err != nil {
 		return nil, fmt.Errorf("make folder: %w", err)
@@ -69,7 +69,7 @@ func (l layout) lock() (func(), error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// writeFile replaces a file as a whole. Only its owner may read it.
+// writeFile replaces a file atomically. Only the owner can read the file.
 func writeFile(path string, content []byte) error {
 	draft := path + ".new"
 	err := os.WriteFile(draft, content, 0o600)

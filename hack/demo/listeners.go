@@ -19,19 +19,19 @@ import (
 	"strings"
 )
 
-// A listener is a TCP socket on which a process accepts connections.
+// listener is a TCP socket on which a process accepts connections.
 type listener struct {
 	address netip.AddrPort
 	inode   string
 }
 
-// checkListeners returns an error if a process of the demo can be reached from another machine.
+// checkListeners returns an error if another machine can connect to a process of the demo.
 func (d *demo) checkListeners(context.Context) (string, error) {
 	var all []listener
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		content, err := os.ReadFile(table)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // another system than Linux, or one without IPv6
+			continue // the system is not Linux, or it has no IPv6
 		}
 		if err != nil {
 			return "", err
@@ -63,11 +63,11 @@ func (d *demo) checkListeners(context.Context) (string, error) {
 	return fmt.Sprintf("%d sockets", count), nil
 }
 
-// sockets maps the inodes of sockets to the names of the demo's processes that hold them.
+// sockets maps the inodes of sockets to the names of the demo's processes that have opened the sockets.
 func (d *demo) sockets() (map[string]string, error) {
 	var pidFiles []string
 	for dir, pattern := range map[string]string{d.files.pids(): "*.pid", d.files.lab(): "clusters/*/pids/*.pid"} {
-		found, err := fs.Glob(os.DirFS(dir), pattern) // the folder's path must not be read as a pattern
+		found, err := fs.Glob(os.DirFS(dir), pattern) // the path of the folder must not be part of the pattern
 		if err != nil {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ func (d *demo) sockets() (map[string]string, error) {
 		}
 		for _, fd := range open {
 			target, err := os.Readlink(fd)
-			if inode, ok := strings.CutPrefix(target, "socket:["); err == nil && ok { // else it has just been closed
+			if inode, ok := strings.CutPrefix(target, "socket:["); err == nil && ok { // otherwise, just closed
 				sockets[strings.TrimSuffix(inode, "]")] = strings.TrimSuffix(filepath.Base(file), ".pid")
 			}
 		}
@@ -95,12 +95,12 @@ func (d *demo) sockets() (map[string]string, error) {
 	return sockets, nil
 }
 
-// parseListeners reads the format of /proc/net/tcp and /proc/net/tcp6.
+// parseListeners parses the format of /proc/net/tcp and /proc/net/tcp6.
 func parseListeners(table []byte) ([]listener, error) {
 	const listening = "0A"
 	var found []listener
 	lines := bufio.NewScanner(bytes.NewReader(table))
-	lines.Scan() // the heading
+	lines.Scan() // skip the header line
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 10 {
@@ -118,8 +118,8 @@ func parseListeners(table []byte) ([]listener, error) {
 	return found, lines.Err()
 }
 
-// parseKernelAddress reads "0100007F:1F90": 32-bit words of the address, each in the byte order of the machine, and the
-// port.
+// parseKernelAddress parses an address such as "0100007F:1F90". It consists of the 32-bit words of the IP address,
+// each in the machine's byte order, and the port.
 func parseKernelAddress(text string) (netip.AddrPort, error) {
 	host, portText, _ := strings.Cut(text, ":")
 	raw, err := hex.DecodeString(host)

@@ -34,8 +34,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
-	log.SetLogger(logr.Discard()) // of client libraries; the demo's output is for users
-	context.AfterFunc(ctx, stop)  // a second Ctrl-C ends us at once
+	log.SetLogger(logr.Discard()) // discard logs from client libraries, because the demo's output is for users
+	context.AfterFunc(ctx, stop)  // a second Ctrl-C ends this process immediately
 	err := run(ctx, os.Args[1:], os.Stdout)
 	if err == nil {
 		return
@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return up(ctx, files, nodesWanted, newReporter(out))
 }
 
-// moduleRoot is the nearest folder at or above the current one with a go.mod.
+// moduleRoot returns the nearest folder at or above the working directory that contains a go.mod file.
 func moduleRoot() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {

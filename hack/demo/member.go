@@ -27,25 +27,24 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// objectLimit is the longest time that one object may take to appear or to disappear. Deletion of a Cluster may take 30
-// s.
+// objectLimit is how long an object may take to appear or disappear. Deleting a Cluster may take 30 s.
 const objectLimit = 45 * time.Second
 
-// A managed cluster is a plane that is a member of the hub.
+// managed is a plane that is a member of the hub.
 type managed struct {
-	name  types.NamespacedName // of the Cluster on the hub
+	name  types.NamespacedName // name of the Cluster on the hub
 	plane *plane
-	// agent is the name of the agent's process, if it is not a pod, and port is where it serves probes.
+	// agent is the name of the agent's process, if the agent is not a pod. port is the port for its probes.
 	agent string
 	port  *int
 }
 
-// clusterName is the member's Cluster on the hub.
+// clusterName returns the name of the member's Cluster on the hub.
 func clusterName() types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: member}
 }
 
-// managed are the member, and the hub as a member of itself.
+// managed returns the member, and the hub as a member of itself.
 func (d *demo) managed() []managed {
 	return []managed{
 		{clusterName(), d.member, agent, &d.state.AgentPort},
@@ -53,7 +52,7 @@ func (d *demo) managed() []managed {
 	}
 }
 
-// eachManaged calls do for all managed clusters at once.
+// eachManaged calls do for all managed clusters at the same time.
 func (d *demo) eachManaged(ctx context.Context, do func(context.Context, managed) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, m := range d.managed() {
@@ -67,7 +66,7 @@ func (d *demo) eachManaged(ctx context.Context, do func(context.Context, managed
 	return group.Wait()
 }
 
-// applyClusters applies the Clusters and the team's objects, and returns once there is a registration for each Cluster.
+// applyClusters applies the Clusters and the team's objects. It returns when each Cluster has a registration.
 func (d *demo) applyClusters(ctx context.Context) (string, error) {
 	err := d.eachManaged(ctx, func(ctx context.Context, m managed) error {
 		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: m.name.Namespace, Name: m.name.Name}}
@@ -89,7 +88,8 @@ func (d *demo) applyClusters(ctx context.Context) (string, error) {
 	})
 }
 
-// awaitNotDeleting waits while an object is being deleted. Objects created for it in the meantime would be deleted too.
+// awaitNotDeleting waits while an object is being deleted, because objects that are created for it in the meantime
+// would be deleted too.
 func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error {
 	return await(ctx, objectLimit, func(ctx context.Context) error {
 		err := p.client.Get(ctx, client.ObjectKeyFromObject(object), object)
@@ -100,8 +100,8 @@ func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error
 	})
 }
 
-// manifest waits for a manifest that matches the Cluster's current spec, the hub's current address and the agent's
-// current image.
+// manifest waits for a manifest that matches the Cluster's current spec, the hub's current address and the current
+// image of the agent.
 func (d *demo) manifest(ctx context.Context, m managed) ([]byte, error) {
 	image, err := d.agentImage()
 	if err != nil {
@@ -132,7 +132,8 @@ func (d *demo) manifest(ctx context.Context, m managed) ([]byte, error) {
 	return manifest, err
 }
 
-// applyManifests has the same effect as the commands in the registration Secrets, which need curl.
+// applyManifests has the same effect as the commands in the registration Secrets. It does not run them, because they
+// require curl.
 func (d *demo) applyManifests(ctx context.Context) (string, error) {
 	return "", d.eachManaged(ctx, func(ctx context.Context, m managed) error {
 		manifest, err := d.manifest(ctx, m)
@@ -176,7 +177,7 @@ func (d *demo) startAgent(ctx context.Context, m managed) (string, error) {
 	return d.keepOrStart(ctx, program{
 		name: m.agent, binary: agent,
 		args: []string{"--kubeconfig=" + kubeconfig},
-		// The path of a socket may have 107 characters at most, and the path of the tree may be long.
+		// The path of a socket may be at most 107 characters long, and the path of the source tree may be long.
 		env: append(env, protocol.EnvListen+"="+probes, protocol.EnvSocket+"="+d.files.short(d.files.file(m.agent+".sock"))),
 		credential: func(ctx context.Context) error {
 			return d.writeAccountKubeconfig(ctx, m.plane, protocol.AgentNamespace, protocol.AgentName, kubeconfig)

@@ -11,15 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodeNames are the member's nodes. They are simulated, since a real node needs root's rights.
+// nodeNames are the names of the member's simulated nodes. The nodes are simulated because real nodes require root.
 var nodeNames = []string{"node-1", "node-2", "node-3"}
 
-// startNodes runs the program that simulates the member's nodes.
+// startNodes starts the program that simulates the member's nodes.
 func (d *demo) startNodes(ctx context.Context) (string, error) {
 	return d.keepOrStart(ctx, program{
 		name:       nodes,
 		args:       append([]string{"--kubeconfig=" + d.files.kubeconfig(member)}, nodeNames...),
-		credential: func(context.Context) error { return nil }, // it is the member's administrator
+		credential: func(context.Context) error { return nil }, // the program acts as the member's administrator
 		healthy: func(ctx context.Context) error {
 			for _, name := range nodeNames {
 				if err := d.member.client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}); err != nil {

@@ -23,14 +23,15 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// A plane is a control plane that serves requests, with its administrator's access.
+// plane is a control plane that serves requests, together with the administrator's access.
 type plane struct {
 	kubeconfig string // path
 	config     *rest.Config
 	client     client.Client
 }
 
-// beginPlanes starts the control planes beside the next steps, the hub's first, because more depends on it.
+// beginPlanes starts the control planes in parallel with the next steps. It starts the hub's control plane first,
+// because more steps depend on it.
 func (d *demo) beginPlanes(ctx context.Context) (string, error) {
 	args, err := d.issuerArgs(d.apiServerRuns())
 	if err != nil {
@@ -45,10 +46,10 @@ func (d *demo) beginPlanes(ctx context.Context) (string, error) {
 	})
 	d.memberStart = d.begin(func() (err error) {
 		if d.hubStart.wait() != nil {
-			return nil // the steps report that error and do not come to the member
+			return nil // the steps report the hub's error and never reach the member
 		}
 		d.member, err = d.startPlane(ctx, lab.Options{Name: member, ExtraArgs: map[string][]string{
-			// The leases of simulated nodes are not renewed.
+			// Nothing renews the leases of simulated nodes.
 			lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller"},
 		}})
 		return err
@@ -62,7 +63,7 @@ func (d *demo) awaitMemberPlane(context.Context) (string, error) {
 	return "", d.memberStart.wait()
 }
 
-// startPlane keeps a running plane that has the same programs and options. Otherwise it starts the plane with its
+// startPlane leaves a plane running if it has the same programs and options. Otherwise, it starts the plane with its
 // existing data.
 func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, error) {
 	name := options.Name
@@ -99,7 +100,7 @@ func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, err
 	return openPlane(ctx, kubeconfig)
 }
 
-// openPlane returns an error unless the plane serves its administrator.
+// openPlane returns the plane of a kubeconfig. It returns an error if the plane does not serve the administrator.
 func openPlane(ctx context.Context, kubeconfig string) (*plane, error) {
 	if err := answers(ctx, kubeconfig, "/readyz"); err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func openPlane(ctx context.Context, kubeconfig string) (*plane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	config.QPS = -1 // the API server has limits of its own
+	config.QPS = -1 // the API server has its own limits
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func openPlane(ctx context.Context, kubeconfig string) (*plane, error) {
 	return &plane{kubeconfig: kubeconfig, config: config, client: c}, nil
 }
 
-// answers returns why an API server does not serve a path to the user of a kubeconfig.
+// answers returns nil if an API server serves a path to the user of a kubeconfig. Otherwise, it returns the reason.
 func answers(ctx context.Context, kubeconfig, path string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -134,13 +135,13 @@ func answers(ctx context.Context, kubeconfig, path string) error {
 	return get(ctx, c, config.Host+path)
 }
 
-// get wants a 200.
+// get returns an error unless the status of the response is 200.
 func get(ctx context.Context, c *http.Client, url string) error {
 	_, err := read(ctx, c, url)
 	return err
 }
 
-// read returns the body of a 200.
+// read returns the body of the response. It returns an error unless the status is 200.
 func read(ctx context.Context, c *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -159,7 +160,7 @@ func read(ctx context.Context, c *http.Client, url string) ([]byte, error) {
 	return io.ReadAll(resp.Body)
 }
 
-// tokenFor makes a token of a ServiceAccount that outlives any demo.
+// tokenFor creates a token for a ServiceAccount. The token is valid for longer than any demo runs.
 func (p *plane) tokenFor(ctx context.Context, namespace, name string) (string, error) {
 	seconds := int64((10 * 365 * 24 * time.Hour).Seconds())
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}

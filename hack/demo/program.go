@@ -16,23 +16,24 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// programLimit is how long the manager and the agent may take to become healthy. They usually need a second.
+// programLimit is how long the manager and the agent may take to become healthy. They usually need about a second.
 const programLimit = time.Minute
 
-// A program is one of Drover's programs. It keeps running after the demo command has returned.
+// program is one of Drover's programs. It continues to run after the demo command has returned.
 type program struct {
 	name      string
-	binary    string // in .demo/bin, without the prefix "drover-"; default: name
+	binary    string // name in .demo/bin without the prefix "drover-"; defaults to name
 	args, env []string
-	// content is the content of the files that the program reads when it starts. A change restarts the program.
+	// content is the content of the files that the program reads when it starts. The program is restarted if the
+	// content changes.
 	content []byte
 	// credential writes a new kubeconfig. It is called before the program starts.
 	credential func(context.Context) error
 	healthy    func(context.Context) error
 }
 
-// keepOrStart keeps a program that is healthy and was started from the same files. Otherwise it starts it and waits
-// until it is healthy.
+// keepOrStart leaves a program running if it is healthy and was started from the same files. Otherwise, it starts the
+// program and waits until the program is healthy.
 func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
 	path := d.files.bin("drover-" + cmp.Or(p.binary, p.name))
 	binary, err := os.ReadFile(path)

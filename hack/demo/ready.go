@@ -19,15 +19,16 @@ import (
 )
 
 const (
-	// readyLimit is how long it may take until the Cluster is Ready; it takes a second or two, and some more after a
-	// crash.
+	// readyLimit is how long a Cluster may take to become Ready. It usually takes a second or two, and a little
+	// longer after a crash.
 	readyLimit = 2 * time.Minute
-	// stalledLimit is how long a Cluster may be Stalled: the condition may be from before the agent's start.
+	// stalledLimit is how long a Cluster may be Stalled. The condition may have been set before the agent was
+	// started.
 	stalledLimit = 20 * time.Second
 )
 
-// awaitReady waits until the Clusters are Ready and user demo gets an answer from the member. It prints the conditions
-// that it waits for.
+// awaitReady waits until the Clusters are Ready and the member responds to the user demo. It prints the conditions
+// that it is waiting for.
 func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	path := d.files.kubeconfig(proxy)
 	if err := d.writeProxyKubeconfig(ctx, path); err != nil {
@@ -36,7 +37,7 @@ func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	if err := d.eachManaged(ctx, d.awaitCluster); err != nil {
 		return "", err
 	}
-	// Ready may be from before a crash.
+	// The Ready condition may have been set before a crash.
 	return "", await(ctx, readyLimit, func(ctx context.Context) error { return answers(ctx, path, "/api/v1/namespaces") })
 }
 
@@ -65,7 +66,7 @@ func (d *demo) awaitCluster(ctx context.Context, m managed) error {
 	})
 }
 
-// judge reports whether a Cluster is Ready now, and gives the reason in one line.
+// judge reports whether a Cluster is Ready now, and returns the reason in one line.
 func judge(cluster *v1.Cluster) (bool, string) {
 	c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady)
 	if c == nil {
@@ -74,7 +75,7 @@ func judge(cluster *v1.Cluster) (bool, string) {
 	return c.Status == metav1.ConditionTrue && c.ObservedGeneration == cluster.Generation, c.Reason + ": " + c.Message
 }
 
-// processes are the names of Drover's programs that run as processes of this machine.
+// processes returns the names of Drover's programs that run as processes on this machine.
 func (d *demo) processes() []string {
 	if d.state.Nodes == realNodes {
 		return []string{manager}
@@ -82,7 +83,7 @@ func (d *demo) processes() []string {
 	return []string{manager, agent, hubAgent}
 }
 
-// agentLog returns the end of an agent's log, or why it is unknown.
+// agentLog returns the end of an agent's log. If the log cannot be read, it returns the reason.
 func (d *demo) agentLog(ctx context.Context, m managed) string {
 	if d.state.Nodes != realNodes {
 		return tail(d.files.log(m.agent))
@@ -95,7 +96,7 @@ func (d *demo) agentLog(ctx context.Context, m managed) string {
 	return log
 }
 
-// alive returns an error for the first of the programs that has ended, with the end of its log.
+// alive returns an error if one of the programs has ended. The error contains the end of the program's log.
 func (d *demo) alive(names ...string) error {
 	for _, name := range names {
 		if !d.running(name) {
@@ -106,7 +107,7 @@ func (d *demo) alive(names ...string) error {
 	return nil
 }
 
-// writeProxyKubeconfig writes user demo's kubeconfig for the member through the hub.
+// writeProxyKubeconfig writes a kubeconfig for the user demo. The kubeconfig connects to the member through the hub.
 func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
 	bundle, err := d.hubBundle(ctx)
 	if err != nil {
@@ -118,7 +119,7 @@ func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
 	}.write(path)
 }
 
-// summarize prints the running components, as kubectl shows them, and what to try next.
+// summarize prints the running components, as kubectl shows them, and suggestions for what to try next.
 func (d *demo) summarize(ctx context.Context) error {
 	for _, line := range []string{
 		"--kubeconfig .demo/hub.kubeconfig get clusters -A", "--kubeconfig .demo/proxy.kubeconfig get namespaces",
@@ -141,7 +142,7 @@ func (d *demo) summarize(ctx context.Context) error {
 	return err
 }
 
-// usersRemark says who can sign in, and where.
+// usersRemark returns text that says who can sign in, and where.
 func (d *demo) usersRemark() (string, error) {
 	var text strings.Builder
 	fmt.Fprintf(&text, "\nSign in at %s/ui/ with a browser, which does not know the certificate:\n\n", d.url())
@@ -156,7 +157,7 @@ func (d *demo) usersRemark() (string, error) {
 	return text.String(), nil
 }
 
-// What to try next.
+// Text that says what to try next.
 const (
 	loginLines = `
 The page shows the fleet, and the Plan os-update at work on the member's nodes (docs/guide/page.md). With kubectl:

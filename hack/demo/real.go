@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// labFile describes hub and member with a node each. Pods reach the manager, a process of the machine, at the bridge.
+	// labFile describes a hub and a member with one node each. The manager runs as a process on the machine, and pods
+	// reach it at the address of the bridge.
 	labFile = `apiVersion: lab.drover.dev/v1
 kind: Lab
 name: demo
@@ -30,25 +31,27 @@ clusters:
 - {name: hub, nodes: [{}]}
 - {name: member, nodes: [{}]}
 `
-	// bridgeAddress is where nodes and pods reach the ports of the machine, by the lab's default network.
+	// bridgeAddress is the address at which nodes and pods reach the machine's ports, in the lab's default network.
 	bridgeAddress = "10.90.0.1"
 
-	// clustersLimit is how long control planes and nodes may take, on a busy machine too. An idle one needs 10 s.
+	// clustersLimit is how long control planes and nodes may take to start, even on a busy machine. On an idle
+	// machine, they take 10 s.
 	clustersLimit = 6 * time.Minute
-	// podLimit is how long an agent's pod may take until it is ready.
+	// podLimit is how long an agent's pod may take to become ready.
 	podLimit = 3 * time.Minute
 )
 
-// podImages are the names under which images have the program hack/demo/pod, by the names of the image.
+// podImages returns the names that the program hack/demo/pod has in each image. The keys are the names of the image.
 func podImages() map[string][]string {
 	return map[string][]string{
 		"example.com/web:1": {"web", "get"},
-		// A Plan adds its version to the name: the guide has these.
+		// A Plan appends its version to the name. The guide uses these two versions.
 		"example.com/upgrade:v1 example.com/upgrade:v2": {"upgrade", "sleep", "false"},
 	}
 }
 
-// beginClusters starts to bring up the hub and the member, in parallel with the next steps, until awaitNodes.
+// beginClusters starts to bring up the hub and the member, in parallel with the next steps. awaitNodes waits for the
+// result.
 func (d *demo) beginClusters(ctx context.Context) (string, error) {
 	if err := d.keepHubPort(); err != nil {
 		return "", err
@@ -76,7 +79,7 @@ func (d *demo) beginClusters(ctx context.Context) (string, error) {
 	return "it goes on beside the next steps", nil
 }
 
-// keepHubPort finds a port for the manager once. The relay of a running lab carries connections to it and to no other.
+// keepHubPort chooses a port for the manager once. The relay of a running lab forwards connections only to this port.
 func (d *demo) keepHubPort() error {
 	port := d.state.HubPort
 	if err := d.state.keepPort(&d.state.HubPort, d.running(manager)); err != nil || port == 0 || port == d.state.HubPort || d.state.Nodes != realNodes {
@@ -86,7 +89,8 @@ func (d *demo) keepHubPort() error {
 	return fmt.Errorf("port %d of 127.0.0.1, which was the hub's, is taken: end the program that has it, or run \"make demo-down\"", port)
 }
 
-// awaitPlane returns a control plane of the lab once it serves, and writes its kubeconfig to the usual place.
+// awaitPlane waits until a control plane of the lab is ready and returns it. It also writes its kubeconfig to the
+// usual path.
 func (d *demo) awaitPlane(ctx context.Context, name string) (*plane, error) {
 	source := filepath.Join(d.files.lab(), name+".kubeconfig")
 	err := await(ctx, clustersLimit, func(ctx context.Context) error {
@@ -121,7 +125,8 @@ func (d *demo) awaitMember(ctx context.Context) (_ string, err error) {
 	return "", err
 }
 
-// agentImage returns the name of the image of the agent, which changes with the program, or "" if agents are processes.
+// agentImage returns the name of the agent's image, which changes with the program. It returns "" if agents are
+// processes.
 func (d *demo) agentImage() (string, error) {
 	if d.state.Nodes != realNodes {
 		return "", nil
@@ -134,7 +139,7 @@ func (d *demo) agentImage() (string, error) {
 	return "drover.demo/agent:" + hex.EncodeToString(sum[:6]), nil
 }
 
-// awaitNodes returns when all nodes are ready and have the images of their pods.
+// awaitNodes returns when all nodes are ready and have the images for their pods.
 func (d *demo) awaitNodes(ctx context.Context) (string, error) {
 	if err := d.clusters.wait(); err != nil {
 		return "", err
@@ -172,7 +177,7 @@ func (d *demo) awaitNodes(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d images loaded", len(loaded)), nil
 }
 
-// writeImages writes the images of pods and returns their tarballs.
+// writeImages writes the images for pods and returns the paths of their tarballs.
 func (d *demo) writeImages() (map[string]string, error) {
 	dir := d.files.file("images")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -202,7 +207,7 @@ func (d *demo) writeImages() (map[string]string, error) {
 	return tarballs, nil
 }
 
-// awaitPods waits until the agents' Deployments have pods that are ready.
+// awaitPods waits until the pods of the agents' Deployments are ready.
 func (d *demo) awaitPods(ctx context.Context) (string, error) {
 	return "", d.eachManaged(ctx, func(ctx context.Context, m managed) error {
 		of := []string{"--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace}
@@ -210,7 +215,7 @@ func (d *demo) awaitPods(ctx context.Context) (string, error) {
 		if err == nil {
 			return nil
 		}
-		// the first error is more informative than this one
+		// ignore an error here, because the first error is more informative
 		seen, _ := d.kubectl(ctx, nil, append(slices.Clone(of), "get", "pods,events")...)
 		return fmt.Errorf("%w\n%s", err, seen)
 	})

@@ -12,16 +12,17 @@ import (
 	"time"
 )
 
-// A reporter prints a line for each step with the time that it took, and the step's output below it.
+// reporter prints one line for each step, with the time that the step took. It prints the output of the step below
+// this line.
 type reporter struct {
-	mu   sync.Mutex // guards what follows; build output comes from other goroutines
+	mu   sync.Mutex // guards the following fields; build output comes from other goroutines
 	out  io.Writer
-	open bool // the line of a step has no end yet
+	open bool // set while the line of a step has not been ended
 }
 
 func newReporter(out io.Writer) *reporter { return &reporter{out: out} }
 
-// step runs do and reports its outcome. do returns a remark such as "runs already".
+// step runs do and reports the outcome. do returns a remark, such as "runs already".
 func (r *reporter) step(ctx context.Context, what string, do func(context.Context) (string, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -59,7 +60,7 @@ func (r *reporter) end(state, outcome string) {
 	r.open = false
 }
 
-// Write passes the output of a step on, below its line.
+// Write prints the output of a step below the step's line.
 func (r *reporter) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +71,7 @@ func (r *reporter) Write(p []byte) (int, error) {
 	return r.out.Write(p)
 }
 
-// note prints a line below that of the step.
+// note prints a line below the line of the step.
 func (r *reporter) note(format string, args ...any) {
 	fmt.Fprintf(r, "  %s\n", strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
 }

@@ -29,11 +29,11 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// issuerLimit is how long the hub's API server may take to trust the hub's issuer. It usually takes 10 s, and a minute
-// more if the system has no file watches left.
+// issuerLimit is how long the hub's API server may take to trust the hub's issuer. It usually takes 10 s, and a
+// minute longer if the system has no file watches left.
 const issuerLimit = 90 * time.Second
 
-// A person signs in to the hub with a password. The files in hack/demo contain the person's rights.
+// person is a user who signs in to the hub with a password. Files in hack/demo define the person's rights.
 type person struct{ name, role string }
 
 func people() []person {
@@ -43,8 +43,8 @@ func people() []person {
 	}
 }
 
-// beginSignIn creates the users and lets the hub's API server trust the issuer, beside the next steps: the API server
-// takes 10 s.
+// beginSignIn creates the users and makes the hub's API server trust the issuer. It does this in parallel with the
+// next steps, because the API server takes 10 s.
 func (d *demo) beginSignIn(ctx context.Context) (string, error) {
 	d.signIn = d.begin(func() error {
 		group, ctx := errgroup.WithContext(ctx)
@@ -59,8 +59,8 @@ func (d *demo) beginSignIn(ctx context.Context) (string, error) {
 
 func (d *demo) awaitSignIn(context.Context) (string, error) { return "", d.signIn.wait() }
 
-// createUser gives a person a User with a password, which is kept in a file. A User whose password is in the file stays
-// as it is, because a new password would end its sessions.
+// createUser creates a User with a password, and stores the password in a file. If the password in the file is valid,
+// the User is left unchanged, because a new password would end the User's sessions.
 func (d *demo) createUser(ctx context.Context, p person) error {
 	action, err := d.missing(ctx, p)
 	if err != nil || action == "" {
@@ -73,7 +73,8 @@ func (d *demo) createUser(ctx context.Context, p person) error {
 	return writeFile(d.files.password(p.name), []byte(secret))
 }
 
-// missing returns the plugin's command that makes the password in a person's file valid, or "" if it is.
+// missing returns the plugin command that makes the password in a person's file valid. It returns "" if the password
+// is already valid.
 func (d *demo) missing(ctx context.Context, p person) (string, error) {
 	err := d.hub.client.Get(ctx, types.NamespacedName{Name: p.name}, &v1.User{})
 	if apierrors.IsNotFound(err) {
@@ -105,7 +106,7 @@ func (d *demo) readPassword(name string) (string, error) {
 	return strings.TrimSpace(string(content)), err
 }
 
-// plugin runs the demo's kubectl-drover and returns its output, which can contain a password. The error contains its
+// plugin runs the demo's kubectl-drover and returns its output, which may contain a password. The error contains its
 // standard error.
 func (d *demo) plugin(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.files.bin(plugin), args...)
@@ -119,12 +120,12 @@ func (d *demo) plugin(ctx context.Context, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// noIssuer is the authentication configuration of an API server that trusts no issuer yet.
+// noIssuer is the authentication configuration of an API server that does not trust an issuer yet.
 const noIssuer = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"
 
-// issuerArgs returns the arguments of the hub's API server with which it accepts the tokens of signed-in users. An API
-// server that starts before its issuer looks for it again only every 10 s. Therefore, the file names no issuer yet, and
-// trustIssuer adds it when the manager serves.
+// issuerArgs returns the arguments that make the hub's API server accept the tokens of signed-in users. If an API
+// server starts before its issuer, it looks for the issuer again only every 10 s. For this reason, the file initially
+// contains no issuer, and trustIssuer adds the issuer when the manager is ready.
 func (d *demo) issuerArgs(running bool) ([]string, error) {
 	file := d.files.file("authentication.yaml")
 	args := []string{"--authentication-config=" + file}
@@ -134,7 +135,7 @@ func (d *demo) issuerArgs(running bool) ([]string, error) {
 	return args, writeFile(file, []byte(noIssuer))
 }
 
-// apiServerRuns reports whether the API server of the hub runs.
+// apiServerRuns reports whether the hub's API server is running.
 func (d *demo) apiServerRuns() bool {
 	pids := d.files.pids()
 	if d.state.Nodes == realNodes {
@@ -144,8 +145,9 @@ func (d *demo) apiServerRuns() bool {
 	return err == nil && slices.Contains(names, hub+"-"+lab.APIServer)
 }
 
-// trustIssuer gives the hub's API server the file of the documentation, with this hub's URL and CA, and waits until the
-// API server uses it. The hub must have keys before, because the API server asks for them only every 10 s.
+// trustIssuer gives the hub's API server the configuration from the documentation, with this hub's URL and CA, and
+// waits until the API server uses it. The hub must already have keys, because the API server requests them only every
+// 10 s.
 func (d *demo) trustIssuer(ctx context.Context) error {
 	err := await(ctx, objectLimit, func(ctx context.Context) error { return d.hubServes(ctx, signin.PathKeys) })
 	if err != nil {

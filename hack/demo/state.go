@@ -15,22 +15,23 @@ import (
 	"sync"
 )
 
-// state is stored by one run for the next. It holds the token of user demo.
+// state is the data that one run stores for the next. It contains the token of the user demo.
 type state struct {
-	// The ports on 127.0.0.1 stay the same, so kubeconfigs and agents remain valid.
+	// These ports on 127.0.0.1 stay the same, so that kubeconfigs and agents remain valid.
 	HubPort, AgentPort, HubAgentPort int
-	// Nodes are realNodes or simulatedNodes.
+	// Nodes is realNodes or simulatedNodes.
 	Nodes string
-	// DemoToken is the token with which user demo logs in to the hub.
+	// DemoToken is the token with which the user demo authenticates to the hub.
 	DemoToken string
-	// StartedFrom maps the name of a plane or program to the digest of the files and options that it was started from.
+	// StartedFrom maps the name of each plane or program to the digest of the files and options that it was started
+	// from.
 	StartedFrom map[string]string
 
 	path string
-	mu   sync.Mutex // guards StartedFrom and the file, because tasks run beside the steps
+	mu   sync.Mutex // guards StartedFrom and the file, because tasks run in parallel with the steps
 }
 
-// loadState reads the state, or makes a first one.
+// loadState reads the state, or creates it for a first run.
 func loadState(path string) (*state, error) {
 	s := &state{path: path, DemoToken: rand.Text(), StartedFrom: map[string]string{}}
 	raw, err := os.ReadFile(path)
@@ -60,7 +61,8 @@ func (s *state) write() error {
 	return writeFile(s.path, raw)
 }
 
-// setStarted records the digest that name was started from. It is called once name is healthy.
+// setStarted records the digest that a plane or program was started from. It must be called when the plane or program
+// is healthy.
 func (s *state) setStarted(name, digest string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,14 +70,15 @@ func (s *state) setStarted(name, digest string) error {
 	return s.write()
 }
 
-// startedFrom returns the digest that name was started from, or "".
+// startedFrom returns the digest that a plane or program was started from, or "" if it has not been started.
 func (s *state) startedFrom(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.StartedFrom[name]
 }
 
-// keepPort keeps *port if it is free or the program itself listens on it. Otherwise it sets another one.
+// keepPort leaves *port unchanged if it is free or if the program itself listens on it. Otherwise, it sets another
+// port.
 func (s *state) keepPort(port *int, running bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +93,7 @@ func (s *state) keepPort(port *int, running bool) error {
 	return s.write()
 }
 
-// freePort returns the preferred port if it is free, else any free port.
+// freePort returns the preferred port if it is free, and any free port otherwise.
 func freePort(preferred int) (int, error) {
 	listener, err := net.Listen("tcp", address(preferred))
 	if err != nil && preferred != 0 {

@@ -3,13 +3,13 @@
 
 package main
 
-// A task runs in parallel to the steps.
+// task is work that runs in parallel with the steps.
 type task struct {
 	done chan struct{}
-	err  error // after done was closed
+	err  error // may be read after done has been closed
 }
 
-// begin starts a task. The demo command does not end before its tasks have ended.
+// begin starts a task. The demo command does not end before all of its tasks have ended.
 func (d *demo) begin(do func() error) *task {
 	t := &task{done: make(chan struct{})}
 	d.tasks = append(d.tasks, t)
@@ -20,13 +20,13 @@ func (d *demo) begin(do func() error) *task {
 	return t
 }
 
-// wait returns the error of the task when it has ended.
+// wait waits until the task has ended and returns the task's error.
 func (t *task) wait() error {
 	<-t.done
 	return t.err
 }
 
-// failed returns the error of the task if it has ended with one.
+// failed returns the task's error if the task has ended with an error.
 func (t *task) failed() error {
 	select {
 	case <-t.done:

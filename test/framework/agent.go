@@ -50,7 +50,7 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	}
 	account := protocol.AgentName
 	if namespace != protocol.AgentNamespace {
-		account = namespace // ServiceAccounts have the name of their namespace
+		account = namespace // moved names the ServiceAccount after the namespace
 	}
 	env, err := DeploymentEnv(manifest)
 	if err != nil {

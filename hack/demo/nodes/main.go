@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nodes simulates the nodes of the demo's member: pods of Plans are shown as running and ended, and run
-// nothing.
+// Command nodes simulates the nodes of the demo's member. The pods of Plans are shown as running and as ended, but
+// run nothing.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/nodesim"
 )
 
-// usual is how long a pod runs if its command gives no time. It is long enough to watch.
+// usual is how long a pod runs if its command does not specify a time. It is long enough for users to watch.
 const usual = 5 * time.Second
 
 func main() {
@@ -41,7 +41,7 @@ func main() {
 	}
 }
 
-// run simulates nodes of these names until ctx ends. The first is a control plane node.
+// run simulates nodes with the given names until ctx ends. The first node is a control plane node.
 func run(ctx context.Context, kubeconfig string, names []string) error {
 	if len(names) == 0 {
 		return errors.New("name the nodes")
@@ -67,11 +67,11 @@ func run(ctx context.Context, kubeconfig string, names []string) error {
 	return nil
 }
 
-// outcome returns how a pod ends: "false" fails, "sleep 60" takes a minute, and any other command takes a few seconds
-// and succeeds.
+// outcome returns how a pod ends. The command "false" fails, "sleep 60" takes a minute, and any other command takes a
+// few seconds and succeeds.
 func outcome(pod *corev1.Pod) nodesim.Script {
 	if pod.Labels["job-name"] == "" {
-		return nodesim.Script{Hangs: true} // an application
+		return nodesim.Script{Hangs: true} // the pod belongs to an application
 	}
 	container := &pod.Spec.Containers[0]
 	words := append(append([]string(nil), container.Command...), container.Args...)

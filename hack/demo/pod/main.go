@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main is the program in the demo's pods: an HTTP server and client, and the commands that the guide's plans
-// use.
+// Package main is the program in the demo's pods: an HTTP server, an HTTP client, and the commands that the guide's
+// plans use.
 package main
 
 import (
@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// upgradeTakes is how long an upgrade takes, so users can watch it. Upgrades of simulated nodes take the same time.
+	// upgradeTakes is how long an upgrade takes, so that users can watch it. Upgrades of simulated nodes take the
+	// same time.
 	upgradeTakes = 5 * time.Second
 	requestLimit = 10 * time.Second
 )
@@ -36,7 +37,7 @@ func main() {
 	}
 }
 
-// run is the program of that name.
+// run runs the program with the given name.
 func run(ctx context.Context, name string, args []string, out io.Writer) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -62,7 +63,7 @@ func run(ctx context.Context, name string, args []string, out io.Writer) error {
 	return fmt.Errorf("unexpected arguments %q: there are web, get URL, upgrade, sleep SECONDS and false", args)
 }
 
-// sleepTime reads a number of seconds, or one with a unit.
+// sleepTime parses a number of seconds, or a number with a unit.
 func sleepTime(text string) (time.Duration, error) {
 	parsed, err := time.ParseDuration(text)
 	if err != nil {
@@ -83,7 +84,7 @@ func wait(ctx context.Context, takes time.Duration) error {
 	}
 }
 
-// serve answers each request with the name of the pod, until ctx ends.
+// serve responds to each request with the name of the pod, until ctx ends.
 func serve(ctx context.Context, host string, out io.Writer) error {
 	server := &http.Server{Addr: ":8080", ReadHeaderTimeout: requestLimit, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(out, "%s %s\n", r.Method, r.URL.Path)
@@ -97,7 +98,7 @@ func serve(ctx context.Context, host string, out io.Writer) error {
 	return nil
 }
 
-// get prints a server's response.
+// get sends a GET request and prints the response.
 func get(ctx context.Context, url string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
