@@ -34,7 +34,7 @@ type layout struct {
 func (l layout) dir() string                   { return filepath.Join(l.root, ".demo") }
 func (l layout) file(name string) string       { return filepath.Join(l.dir(), name) }
 func (l layout) bin(name string) string        { return filepath.Join(l.dir(), "bin", name) }
-func (l layout) lab() string                   { return l.file("lab") } // of real nodes; short, because it contains sockets
+func (l layout) lab() string                   { return l.file("lab") } // short, because it contains sockets
 func (l layout) pids() string                  { return filepath.Join(l.dir(), "pids") }
 func (l layout) logs() string                  { return filepath.Join(l.dir(), "logs") }
 func (l layout) log(name string) string        { return filepath.Join(l.logs(), name+".log") }

@@ -22,8 +22,8 @@ func (t *Tunnels) drain(s *session) {
 	t.table.lostLocked(m, s.cause)
 	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-t.admission.bounds.ClusterTunnels)])
 	t.table.mu.Unlock()
-	// Close surplus draining tunnels. An agent could otherwise accumulate tunnels by ending each tunnel's report while a
-	// shell is open in the tunnel.
+	// Close surplus draining tunnels. Otherwise, an agent could accumulate tunnels by ending each tunnel's report while
+	// a shell is open in the tunnel.
 	for _, oldest := range surplus {
 		oldest.Close()
 	}

@@ -39,7 +39,7 @@ type frameScanner struct {
 	frame  Frame
 	kept   [frameHeadSize + maxControl]byte // the frame header, followed by the content if the visitor needs it
 	filled int                              // number of bytes in the field kept
-	want   int                              // number of bytes in the field kept that the scanner needs before it continues
+	want   int                              // number of bytes in kept that the scanner needs to continue
 }
 
 // maxControl is the maximum length of the SETTINGS frame that this end sends.

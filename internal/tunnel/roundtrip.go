@@ -57,8 +57,8 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.exchange(r, !h2.HasBody(r))
 }
 
-// exchange sends a request. The fields in upgrade ask for an upgrade. If the request fails, the error says whether
-// the request may be sent again. repeatable says whether the request's body allows this.
+// exchange sends a request. The fields in upgrade ask for an upgrade. If the request fails, the error matches
+// ErrNotProcessed if the request may be sent again. repeatable reports whether the request's body allows this.
 func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field) (*http.Response, error) {
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })

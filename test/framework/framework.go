@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package framework runs Drover on control planes of package lab. The manager's replicas and the agents are processes
-// with the same rights as in a cluster.
+// Package framework runs Drover on control planes of package lab.
+//
+// The manager's replicas and the agents are processes with the same rights as in a cluster.
 package framework
 
 import (

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nodes simulates the nodes of the demo's member. The pods of Plans are shown as running and as ended, but
-// run nothing.
+// Command nodes simulates the nodes of the demo's member.
+//
+// The pods of Plans are shown as running and as ended, but run nothing.
 package main
 
 import (

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main is the program that holds the namespaces of a pod. It waits until it is told to end, and reaps
-// orphaned processes.
+// Package main is the program that holds the namespaces of a pod.
+//
+// It waits until it is told to end, and reaps orphaned processes.
 package main
 
 import (
