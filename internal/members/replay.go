@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// maxReplay is the maximum number of bytes of a request body that are kept in case the request has to be sent again.
-// They are kept until the response arrives.
+// maxReplay is the maximum number of bytes of a request body that are kept until the response arrives, in case the
+// request has to be sent again.
 const maxReplay = 64 << 10
 
 // errSpoilt is returned when a body cannot be sent again, because too much of it has been read.

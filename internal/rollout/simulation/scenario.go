@@ -53,7 +53,7 @@ type Node struct {
 	Labels        map[string]string `json:"labels,omitempty"`
 	Unschedulable bool              `json:"unschedulable,omitempty"`
 	NotReady      bool              `json:"notReady,omitempty"`
-	// Fails is the number of attempts to upgrade the node that fail before an attempt succeeds.
+	// Fails is how many attempts to upgrade the node fail before one succeeds.
 	Fails int32 `json:"fails,omitempty"`
 	// Hangs makes the upgrade exceed its deadline instead of failing.
 	Hangs     bool      `json:"hangs,omitempty"`
