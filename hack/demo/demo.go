@@ -203,7 +203,6 @@ func (d *demo) findKubectl(ctx context.Context) (string, error) {
 	)
 }
 
-// linkTo makes path a symbolic link to target.
 func linkTo(target, path string) error {
 	if former, err := os.Readlink(path); err == nil && former == target {
 		return nil

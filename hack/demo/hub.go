@@ -94,7 +94,6 @@ func (d *demo) readSources(paths ...string) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// url returns the URL of the hub on this machine.
 func (d *demo) url() string { return hubURL(d.state.HubPort) }
 
 func hubURL(port int) string { return "https://" + address(port) }

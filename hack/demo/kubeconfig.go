@@ -11,7 +11,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// access contains the data for a kubeconfig.
 type access struct {
 	name, user  string
 	server      string

@@ -44,7 +44,6 @@ func upLab(ctx context.Context, dir, file string, users []lab.User, args []strin
 	return err
 }
 
-// loadImage loads an image into the nodes of a cluster.
 func loadImage(ctx context.Context, dir, tarball, cluster string) error {
 	l, err := lablib.Open(dir, "")
 	if err != nil {
@@ -58,7 +57,6 @@ func writeImage(path string, names, programs []string) error {
 	return lablib.WriteImage(path, lablib.Image{Name: names[0], Aliases: names[1:], Programs: programs, User: "65532:65532"})
 }
 
-// downLab ends and removes the lab.
 func downLab(ctx context.Context, dir string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the demo has real nodes, whose processes are root's: run it as root")

@@ -25,7 +25,6 @@ const (
 	plugin     = "kubectl-drover"          // the plugin's file name, by which kubectl finds it
 )
 
-// layout contains the paths of all files.
 type layout struct {
 	// root is the root of the source tree.
 	root string

@@ -47,7 +47,6 @@ func main() {
 	os.Exit(1)
 }
 
-// run runs one command line.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	command := "help"
 	if len(args) > 0 {

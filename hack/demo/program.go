@@ -83,7 +83,6 @@ func minimalEnvironment() []string {
 	return kept
 }
 
-// digest returns a hash of a list of strings.
 func digest(parts []string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts))
 	return hex.EncodeToString(sum[:])

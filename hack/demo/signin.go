@@ -135,7 +135,6 @@ func (d *demo) issuerArgs(running bool) ([]string, error) {
 	return args, writeFile(file, []byte(noIssuer))
 }
 
-// apiServerRuns reports whether the hub's API server is running.
 func (d *demo) apiServerRuns() bool {
 	pids := d.files.pids()
 	if d.state.Nodes == realNodes {

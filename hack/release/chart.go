@@ -64,7 +64,6 @@ func manifests(ctx context.Context, root, dir string) ([]object, error) {
 	return objects(out)
 }
 
-// objects parses a stream of YAML documents.
 func objects(stream []byte) ([]object, error) {
 	var all []object
 	for _, document := range bytes.Split(append([]byte("\n"), stream...), []byte("\n---")) {

@@ -87,7 +87,6 @@ func (r release) images(ctx context.Context) error {
 	return r.writeIndex(filepath.Join(dir, "drover.tar"), built)
 }
 
-// imageOf builds the image for one platform.
 func (r release) imageOf(platform string, files map[string][]byte) (v1.Image, error) {
 	parsed, err := v1.ParsePlatform(platform)
 	if err != nil {
@@ -136,7 +135,6 @@ func (r release) labels() map[string]string {
 	return labels
 }
 
-// file is a file in a layer.
 type file struct {
 	content []byte
 	mode    int64

@@ -80,7 +80,6 @@ func (r release) build(ctx context.Context, command string) error {
 	return fmt.Errorf("unknown command %q\n%s", command, usage)
 }
 
-// release contains the settings of a build.
 type release struct {
 	// root is the source folder, and dist is the folder for the results.
 	root, dist string
@@ -149,5 +148,4 @@ func git(ctx context.Context, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// say prints a progress message.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "release: "+format+"\n", args...) }

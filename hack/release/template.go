@@ -116,7 +116,6 @@ func serviceOpenings(o object) []opening {
 	}
 }
 
-// managerOf returns the manager's container.
 func managerOf(o object) (map[string]any, error) {
 	containers, _ := at(o, "spec", "template", "spec", "containers").([]any)
 	for _, c := range containers {

@@ -41,7 +41,6 @@ func (t *Tunnels) watch(s *session) {
 	<-s.Done()
 }
 
-// noReports handles the end of a session's reports.
 func (t *Tunnels) noReports(s *session, err error) {
 	switch fast := (tooFast{}); {
 	case errors.Is(err, ErrReportEnded):

@@ -22,7 +22,6 @@ type vacancy struct {
 	long  bool // set once the vacancy has lasted for LeaderPatience
 }
 
-// occupied ends the current vacancy, if any.
 func (m *member) occupied() {
 	if m.vacancy != nil {
 		m.vacancy.timer.Stop()

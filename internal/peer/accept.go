@@ -39,7 +39,6 @@ type peer struct {
 	complete bool // whether the peer has ever reported all of its members
 }
 
-// link is one tunnel to a peer.
 type link struct {
 	session    *tunnel.Session
 	start      time.Time

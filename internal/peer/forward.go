@@ -213,7 +213,6 @@ func newForwarder() *httputil.ReverseProxy {
 	}
 }
 
-// forwardTransport sends each request through the transport of its target.
 type forwardTransport struct{}
 
 // RoundTrip implements http.RoundTripper.

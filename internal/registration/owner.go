@@ -27,7 +27,6 @@ func ownerOf(member types.NamespacedName) (types.NamespacedName, client.Object) 
 	return member, &v1.Cluster{}
 }
 
-// memberName returns the member name of a Cluster or Host.
 func memberName(owner client.Object) types.NamespacedName {
 	name := client.ObjectKeyFromObject(owner)
 	if _, isHost := owner.(*v1.Host); isHost {

@@ -270,7 +270,6 @@ func (s *Server) write(ctx context.Context, secret *corev1.Secret, owner client.
 	return s.Writer.Create(ctx, secret)
 }
 
-// answer writes the HTTP response for an error.
 func (s *Server) answer(w http.ResponseWriter, err error, doing string) {
 	var refusal *RefusalError
 	var tooLarge *http.MaxBytesError

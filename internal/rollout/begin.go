@@ -14,7 +14,6 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// tally counts the nodes of a plan.
 type tally struct {
 	total, complete   int
 	applying, waiting int // nodes in progress, and nodes between two attempts

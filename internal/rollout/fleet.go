@@ -200,7 +200,6 @@ func (f *Fleet) readWaves() ([]labels.Selector, error) {
 	return selectors, nil
 }
 
-// join adds a member to its wave.
 func (f *Fleet) join(w *wave, c *Cluster) {
 	w.total++
 	switch {

@@ -153,12 +153,10 @@ func look(m *Member, p Plan, now time.Time) (*view, error) {
 // wanted reports whether the plan selects a node and the node can run the plan's pods.
 func (v *view) wanted(n *Node) bool { return n.runsPods() && v.selected(n) }
 
-// selected reports whether the plan selects a node.
 func (v *view) selected(n *Node) bool {
 	return n.Hostname != "" && n.Labels[v.label] != v1.PlanDisabled && v.wants.Matches(labels.Set(n.Labels))
 }
 
-// claim returns the plan's claim on a node.
 func (v *view) claim(n *Node) (Claim, bool) {
 	c, ok := n.Claims[v.plan.Name]
 	return c, ok && c.UID == v.plan.UID

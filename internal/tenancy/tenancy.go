@@ -79,7 +79,6 @@ func namespace(p *v1.Project, name string, labels map[string]string) *unstructur
 	return o
 }
 
-// namespaceLabels returns the labels of each namespace in a project.
 func namespaceLabels(p *v1.Project) map[string]string {
 	labels := map[string]string{headlampProject: p.Name}
 	if p.Spec.PodSecurity == "" {

@@ -307,7 +307,6 @@ func (c *hijackedConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// streamAddr is the address of one end of a stream.
 type streamAddr string
 
 func (a streamAddr) Network() string { return "tunnel" }

@@ -127,7 +127,6 @@ func (l *link) setCause(cause error) {
 	}
 }
 
-// countError counts an HTTP/2 error.
 func (l *link) countError(kind string) {
 	switch {
 	case kind == "conn_close_lost_ping":

@@ -123,7 +123,6 @@ func newKeepalive(s *Session, cfg Config) *keepalive {
 	return &keepalive{session: s, interval: cfg.PingInterval, timeout: cfg.PingTimeout, observe: cfg.Observer.Ping}
 }
 
-// ping sends a ping and waits for the peer's response.
 func (k *keepalive) ping(ctx context.Context) error {
 	start := time.Now()
 	if err := k.session.client.Ping(ctx); err != nil {
@@ -135,7 +134,6 @@ func (k *keepalive) ping(ctx context.Context) error {
 	return nil
 }
 
-// start sets the timer for the first check.
 func (k *keepalive) start() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

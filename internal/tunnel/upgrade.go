@@ -53,7 +53,6 @@ func (c *chunkReader) Read(p []byte) (int, error) {
 	return n, err // return the reader's error unchanged
 }
 
-// next reads the length of the next chunk.
 func (c *chunkReader) next() error {
 	var head [chunkHeadSize]byte
 	if _, err := io.ReadFull(c.source, head[:]); err != nil {

@@ -58,7 +58,6 @@ type windows struct {
 	ended     bool
 }
 
-// window is the window of one stream.
 type window struct {
 	size   int64     // number of bytes that the other end may have in flight
 	credit int64     // number of bytes that the other end may still send

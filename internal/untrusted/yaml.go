@@ -80,7 +80,6 @@ func marks(raw []byte) int {
 // in UTF-16.
 func endsLine(c byte) bool { return c == '\n' || c == '\r' || c == 0 || c >= 0x80 }
 
-// writer writes nodes as JSON.
 type writer struct {
 	out     bytes.Buffer
 	encoder *json.Encoder

@@ -118,7 +118,6 @@ func (p *Provisioner) configure() (string, error) {
 	return file, os.WriteFile(file, content, 0o600)
 }
 
-// buildProvisioner builds the provisioner, unless it has already been built.
 func (p Programs) buildProvisioner(ctx context.Context) error {
 	building.Lock()
 	defer building.Unlock()

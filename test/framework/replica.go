@@ -285,7 +285,6 @@ func (h *Hub) balancerCheck() balancer.Check {
 	}
 }
 
-// readyz queries a manager's /readyz endpoint.
 func readyz(ctx context.Context, address string, roots *x509.CertPool) error {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/readyz", nil)

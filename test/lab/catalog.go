@@ -49,7 +49,6 @@ type program struct {
 	module module
 }
 
-// catalog contains the programs that can be built, by name.
 type catalog map[string]program
 
 // newCatalog reads the embedded modules. It returns an error only if they are malformed.

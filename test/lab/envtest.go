@@ -32,7 +32,6 @@ const (
 	refusalAge = 15 * time.Minute
 )
 
-// envtestDownload downloads the envtest programs with setup-envtest.
 type envtestDownload struct {
 	goTool  string
 	version string // for example "1.36.x"
@@ -141,7 +140,6 @@ func (s *store) tryDownload(ctx context.Context, out *reporter) bool {
 
 func (s *store) refusalNote() string { return filepath.Join(s.dir, "envtest-refused") }
 
-// writeFileAtomic replaces a file atomically.
 func writeFileAtomic(path string, content []byte, mode os.FileMode) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".tmp-"+filepath.Base(path)+"-*")
 	if err != nil {

@@ -155,7 +155,6 @@ func (p *ControlPlane) leasePorts() error {
 	return writeFileAtomic(path, content, 0o644)
 }
 
-// startProgram starts one program and waits until it is ready.
 func (p *ControlPlane) startProgram(ctx context.Context, program string) error {
 	command, err := p.command(program)
 	if err != nil {

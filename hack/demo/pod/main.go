@@ -98,7 +98,6 @@ func serve(ctx context.Context, host string, out io.Writer) error {
 	return nil
 }
 
-// get sends a GET request and prints the response.
 func get(ctx context.Context, url string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()

@@ -54,7 +54,6 @@ func (p *Simulation) selectActive() error {
 	return nil
 }
 
-// activateAll makes all members active.
 func (p *Simulation) activateAll() {
 	p.active = activeMembers{}
 	for i := range p.Members {
@@ -99,7 +98,6 @@ func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
 	l.members = kept
 }
 
-// countInactive adds the counts of members that are not active.
 func (p *Simulation) countInactive(wave int, is rollout.OmittedMembers) {
 	for len(p.fleet.Omitted) <= wave {
 		p.fleet.Omitted = append(p.fleet.Omitted, rollout.OmittedMembers{})
@@ -114,7 +112,6 @@ func (p *Simulation) inactiveAbsent() bool {
 		slices.ContainsFunc(p.fleet.Omitted, func(a rollout.OmittedMembers) bool { return a.Absent > 0 })
 }
 
-// activeClusters returns the Clusters of the active members.
 func (p *Simulation) activeClusters() []rollout.Cluster {
 	l := &p.active
 	l.view = l.view[:0]

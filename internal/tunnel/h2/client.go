@@ -71,7 +71,6 @@ type clientState struct {
 	ended    error // why the connection has ended
 }
 
-// peerSettings are the settings that the other end has announced.
 type peerSettings struct {
 	streams    int
 	window     int64
@@ -370,7 +369,6 @@ func (c *Client) fail(err error) {
 	_ = c.conn.Close() // callers need the reason, not this error
 }
 
-// read reads all frames from the connection.
 func (c *Client) read() {
 	in := bufio.NewReaderSize(c.conn, readBuffer)
 	framer := http2.NewFramer(io.Discard, in)

@@ -57,7 +57,6 @@ func (b *pieces) read(p []byte) int {
 	return n
 }
 
-// drop releases the first piece.
 func (b *pieces) drop() {
 	if first := b.list[0]; cap(first) == mostPiece {
 		largePieces.Put((*[mostPiece]byte)(first[:mostPiece]))

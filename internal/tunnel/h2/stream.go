@@ -22,7 +22,6 @@ var (
 	errLongerBody = errors.New("the body of the response is longer than its Content-Length")
 )
 
-// stream is one request and its response.
 type stream struct {
 	client   *Client
 	id       uint32
@@ -39,7 +38,6 @@ type stream struct {
 	state   streamState
 }
 
-// streamState is the progress of a stream.
 type streamState struct {
 	sent bool        // set when the whole request has been sent
 	over bool        // set when nothing is sent or received anymore
@@ -192,7 +190,6 @@ func (s *stream) overLocked() bool {
 	return true
 }
 
-// wholeSent records that the whole request has been sent.
 func (s *stream) wholeSent() {
 	s.mu.Lock()
 	s.state.sent = true
@@ -251,7 +248,6 @@ func (s *stream) refuse(code http2.ErrCode, err error) {
 	}
 }
 
-// streamBody is the body of a response.
 type streamBody stream
 
 // Read returns buffered data. It waits if there is none.

@@ -139,7 +139,6 @@ func (b *requestBody) take(wanted int) (int, error) {
 	}
 }
 
-// sendTrailer sends a trailer, which ends the request.
 func (b *requestBody) sendTrailer(trailer http.Header) error {
 	c := b.stream.client
 	if err := checkHeader(trailer); err != nil {

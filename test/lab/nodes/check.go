@@ -101,7 +101,6 @@ func requiredPrograms() []string {
 	return []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "ip", "nft", "nsenter", "unshare", "mount", "go"}
 }
 
-// inspect determines the properties of this machine.
 func inspect() (machine, error) {
 	m := machine{root: os.Geteuid() == 0}
 	for _, name := range requiredPrograms() {

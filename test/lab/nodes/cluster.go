@@ -65,7 +65,6 @@ func (l *Lab) apiPort(cluster string) (string, error) {
 	return host.Port(), nil
 }
 
-// nodeRuns reports whether a node's processes are running.
 func (l *Lab) nodeRuns(name string) (bool, error) {
 	running, err := lab.Running(l.pids())
 	return slices.Contains(running, "node-"+name), err

@@ -95,7 +95,6 @@ func WriteLayer(path string, names []string, layer []byte, config map[string]any
 	return os.WriteFile(path, content, 0o644)
 }
 
-// archived is a file in a tarball.
 type archived struct {
 	name    string
 	content []byte

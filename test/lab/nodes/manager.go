@@ -175,7 +175,6 @@ func enable(name string, on bool) error {
 	return nil
 }
 
-// start starts a unit, unless it is running.
 func (m *serviceManager) start(name string) error {
 	u := m.units[name]
 	if u == nil {

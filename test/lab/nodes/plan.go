@@ -39,7 +39,6 @@ type nodePlan struct {
 	routes  []route
 }
 
-// isHost reports whether the node belongs to no cluster.
 func (n nodePlan) isHost() bool { return n.cluster == noCluster }
 
 // route is a route to the pods of another node.

@@ -24,7 +24,6 @@ func kernelSettings() map[string]string {
 	}
 }
 
-// mounting is one mount in a node's root.
 type mounting struct {
 	source, target, kind string
 	flags                uintptr
