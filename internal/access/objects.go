@@ -101,16 +101,15 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole that represents a template that is not external. RBAC names may contain
-// colons but the names of Drover's own objects may not, so names of different kinds never collide. The name includes
-// the context, because a binding must never get the rules that its template has in another context, not even
-// temporarily.
+// roleName returns the name of the ClusterRole for a template that is not external. The colons in the name prevent
+// collisions, because the names of Drover's own objects cannot contain colons. The name includes the context, because a
+// binding must never get the rules that its template has in another context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }
 
-// A binding's name includes the role, because the role of a binding is immutable in Kubernetes. A change of role
-// creates a new object, and the old object is removed once the new one exists.
+// The name of an RBAC binding includes the role, because Kubernetes does not allow a binding's role to change. If the
+// role changes, a binding with a new name is created, and the old binding is then removed.
 func clusterBindingName(binding, role string) string { return "drover:crtb:" + binding + ":" + role }
 
 func projectBindingName(binding, role string) string { return "drover:prtb:" + binding + ":" + role }

@@ -25,7 +25,7 @@ var ErrRestored = errors.New("the Lease lacks renewals that this replica has see
 // Recorder is the Lease client that a manager uses for leader election. It keeps the history in the Lease's annotation.
 type Recorder struct {
 	leasesv1.LeasesGetter
-	// Restored is called when a Lease lacks a renewal that was seen before. It may be nil.
+	// Restored is called when a Lease lacks a renewal that this process has seen. It may be nil.
 	Restored func()
 
 	id   string

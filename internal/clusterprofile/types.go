@@ -69,7 +69,7 @@ type Version struct {
 	Kubernetes string `json:"kubernetes,omitempty"`
 }
 
-// Property is a fact that rarely changes.
+// Property is a fact about the cluster that rarely changes.
 type Property struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`

@@ -17,8 +17,8 @@ import (
 // maxWaves is the maximum number of waves, the same as in a Plan.
 const maxWaves = 16
 
-// Rollout specifies how a new image or version reaches the agents. Its fields are the same as in a Plan. A change to a
-// Cluster's spec.agent takes effect without a rollout.
+// Rollout specifies how a new image or version reaches the agents. Its fields have the same meaning as in a Plan. A
+// change to a Cluster's spec.agent takes effect without a rollout.
 type Rollout struct {
 	// Paused prevents further agents from starting an upgrade. Default: false.
 	Paused bool `json:"paused,omitempty"`

@@ -8,7 +8,7 @@ import "net/url"
 // defaultSampleRatio suits a busy hub. To diagnose a problem, the ratio can temporarily be set to 1.
 const defaultSampleRatio = 0.01
 
-// Tracing sends OpenTelemetry spans of users' requests to a collector.
+// Tracing configures the OpenTelemetry spans of users' requests, which are sent to a collector.
 type Tracing struct {
 	// Endpoint is the base URL of a collector that accepts OTLP over HTTP (JSON), such as http://otel-collector:4318. The
 	// path /v1/traces is appended. Default: none, which turns tracing off. Headers, such as credentials, and the

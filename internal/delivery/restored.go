@@ -112,8 +112,8 @@ func (g *guarded) compareLater(m *member) {
 	}
 }
 
-// compare computes the changes that are waiting for confirmation in a member. If these changes differ from the last
-// result, it notifies the owners of the member's sets.
+// compare computes the changes that are waiting for confirmation in a member. If the changes differ from the previous
+// result, it notifies the owners of sets that belong to the member itself.
 func (g *guarded) compare(m *member) {
 	m.comparing = false
 	var now *checkpoint.Difference

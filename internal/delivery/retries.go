@@ -21,7 +21,7 @@ type failure struct {
 	retryAt time.Time
 }
 
-// retries decides when to send a set again. The lock of guarded protects it.
+// retries decides when to send a set again. The Store's lock protects it.
 type retries struct {
 	backoff workqueue.TypedRateLimiter[target]
 }

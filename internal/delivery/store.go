@@ -84,7 +84,7 @@ type Store struct {
 	stop  context.CancelFunc
 	sends sync.WaitGroup
 
-	// mu guards the state. The state is used only between calls to lock and unlock. It is never held during I/O.
+	// mu guards state, which is used only between calls to lock and unlock. The lock is never held during I/O.
 	mu    sync.Mutex
 	state guarded
 }
@@ -141,15 +141,15 @@ func (d *Store) unlock() {
 	}
 }
 
-// OnResult registers a function that is called after the outcome of a set has changed, for owners of one kind. f must
-// not block.
+// OnResult registers a function for the owners of one kind. The function is called with an owner after the outcome of
+// one of the owner's sets has changed. It must not block.
 func (d *Store) OnResult(kind string, f func(Key)) {
 	g := d.lock()
 	defer d.unlock()
 	g.result[kind] = append(g.result[kind], f)
 }
 
-// Expect sets the owners that exist. Once Replace was called for each of them, the store is complete and starts
+// Expect sets the owners that exist. Once Replace has been called for each of them, the store is complete and starts
 // removing sets without an owner from members. A second call drops owners that no longer exist.
 func (d *Store) Expect(keys []Key) {
 	g := d.lock()
@@ -168,7 +168,7 @@ func (g *guarded) complete() {
 	}
 }
 
-// Complete reports whether Replace was called for every expected owner.
+// Complete reports whether Replace has been called for every expected owner.
 func (d *Store) Complete() bool {
 	g := d.lock()
 	defer d.unlock()

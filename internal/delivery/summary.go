@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Times for controllers that write a summary.
+// Delays for controllers that write a summary.
 const (
 	// hold is how long the write of the status is delayed while a set is Pending.
 	hold = time.Second
@@ -33,8 +33,8 @@ const (
 
 // Summary combines the outcomes in all members.
 type Summary struct {
-	// Ready is the status of the Ready condition, and Reason and Message explain it. Stalled is true if a user must
-	// act.
+	// Ready is the status of the Ready condition, and Reason and Message explain it. Stalled is true if manual action
+	// is required.
 	Ready   bool
 	Reason  string
 	Message string
@@ -54,8 +54,8 @@ type Summary struct {
 	Failures []v1.Failure
 }
 
-// Incomplete explains why a set is not in all members although Ready is True. The zero value means that Complete equals
-// Ready.
+// Incomplete explains why a set is not in all members although Ready is True. The zero value means that the condition
+// Complete is the same as Ready.
 type Incomplete struct{ Reason, Message string }
 
 // Summarize returns the summary of outcomes.
