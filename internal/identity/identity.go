@@ -20,8 +20,8 @@ import (
 )
 
 // HubPrefix is the prefix for the names of the hub's users and groups in a member, and for the keys of their extra
-// fields. The prefix ensures that a ServiceAccount, the group system:masters or a node from the hub is never mistaken
-// for the member's own. Bindings use names with this prefix.
+// fields. The prefix ensures that a member never mistakes a ServiceAccount, a node or the group system:masters of the
+// hub for its own. Bindings use names with this prefix.
 const HubPrefix = "hub:"
 
 const (
@@ -33,12 +33,12 @@ const (
 
 // Identity is the user who sends a request. Requests may share it, so it must not be changed.
 type Identity struct {
-	// User is the name in a member, for example "hub:system:serviceaccount:ci:deployer". It is never empty in a valid
-	// Identity.
+	// User is the user's name in a member, for example "hub:system:serviceaccount:ci:deployer". It is never empty in a
+	// valid Identity.
 	User string
 	// UID is the user's UID on the hub. It may be empty.
 	UID string
-	// Groups are the names in a member, for example "hub:system:authenticated".
+	// Groups are the names of the user's groups in a member, for example "hub:system:authenticated".
 	Groups []string
 	// Extra holds the extra fields from the hub's authentication. Each key has the prefix HubPrefix, because a node or
 	// pod in these fields belongs to the hub.
@@ -105,8 +105,9 @@ func reserved(provider string) bool {
 // Valid reports whether the Identity identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer returns the name that gets an equal share of the hub's capacity. All ServiceAccounts of a namespace have a
-// single share, because a user who can create one ServiceAccount can create thousands.
+// Sharer returns the name under which the user gets a share of the hub's capacity. All shares are equal. All
+// ServiceAccounts of a namespace have a single share, because a user who can create one ServiceAccount can create
+// thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {

@@ -164,7 +164,7 @@ func BindingToRoles(_ context.Context, _ client.Reader, binding client.Object) (
 	return nil, nil
 }
 
-// ClusterToRoles returns the role templates that are used for a Cluster.
+// ClusterToRoles returns the role templates that bindings for a Cluster refer to.
 func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
 	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster)
 	if err != nil {
@@ -178,7 +178,7 @@ func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Ob
 	return append(roles(bindings), ofProjects...), err
 }
 
-// ProjectToRoles returns the role templates that are used for a Project.
+// ProjectToRoles returns the role templates that bindings for a Project refer to.
 func ProjectToRoles(ctx context.Context, reader client.Reader, project client.Object) ([]types.NamespacedName, error) {
 	bindings, err := ProjectBindingsOf(ctx, reader, client.ObjectKeyFromObject(project))
 	return roles(bindings), err
@@ -226,7 +226,6 @@ func then(
 	return found, nil
 }
 
-// names returns the names of objects.
 func names[T client.Object](objects []T) []types.NamespacedName {
 	found := make([]types.NamespacedName, len(objects))
 	for i, object := range objects {
@@ -235,7 +234,6 @@ func names[T client.Object](objects []T) []types.NamespacedName {
 	return found
 }
 
-// roles returns the names of the role templates that bindings refer to.
 func roles[B v1.Binding](bindings []B) []types.NamespacedName {
 	found := make([]types.NamespacedName, len(bindings))
 	for i, binding := range bindings {

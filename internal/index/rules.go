@@ -13,14 +13,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// maxRules is the maximum size, in bytes, up to which a Role's rules are kept in memory.
+// maxRules is the size, in bytes, up to which a Role's rules are kept in memory.
 const maxRules = 4 << 10
 
 // outlined is the API group of a rule that represents other rules.
 const outlined = "outline.cluster.drover.dev"
 
-// outlineKey is the key with which the digests are made. Because the key is secret, no user can write a valid digest
-// into a Role.
+// outlineKey is the HMAC key for the digests of rules. Because the key is secret, no user can write a valid digest into
+// a Role.
 var outlineKey = []byte(rand.Text())
 
 // OutlineRules returns the part of a Role's rules that is kept in memory: all rules, or a single rule with a digest if

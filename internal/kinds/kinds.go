@@ -6,7 +6,7 @@
 // It defines which kinds users may watch, which metadata caches keep, and which sets are delivered to members.
 //
 // The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, and the delivery
-// store read it.
+// store read the registry.
 package kinds
 
 import (
@@ -34,7 +34,7 @@ type Kind struct {
 	Name, Resource string
 	Object         client.Object
 	List           client.ObjectList
-	// ClusterScoped is true if objects have no namespace. The web page does not show them.
+	// ClusterScoped is true if objects have no namespace. The web page does not show cluster-scoped objects.
 	ClusterScoped bool
 	// Metadata defines which metadata the caches keep. If it is nil, the caches keep only the annotations that are read
 	// for every kind.
@@ -52,8 +52,8 @@ type Set struct {
 	Restored checkpoint.Rule
 }
 
-// All returns all kinds in the order in which a stream of changes sends them. A kind that is delivered to members needs
-// one entry here. docs/contributing.md lists the other places.
+// All returns all kinds in the order in which a stream of changes sends them. A new kind needs an entry here, and
+// changes in the other places that docs/contributing.md lists.
 func All() []Kind {
 	withdrawn := checkpoint.Rule{CountsAsWithdrawn: true}
 	return []Kind{

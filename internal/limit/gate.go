@@ -19,7 +19,7 @@ import (
 
 // Bounds are the limits of a Gate. For seats, zero means no limit. For the queue, zero means that no request can wait.
 type Bounds struct {
-	// User, Member and All limit the seats that are taken at the same time, by one user, in one member, and in total.
+	// User, Member and All limit the seats that are taken at the same time, by one user, for one member, and in total.
 	User, Member, All int
 	// Queue and QueueUser limit how many requests may wait at the same time, in total and from one user.
 	Queue, QueueUser int
@@ -27,8 +27,8 @@ type Bounds struct {
 	Wait time.Duration
 }
 
-// Requester identifies the user and the member of a request for a seat. Requests
-// with an empty field are limited only by All.
+// Requester identifies the user and the member of a request for a seat. The limit for users does not apply to requests
+// without a user, and the limit for members does not apply to requests without a member.
 type Requester struct {
 	// User is the name of a user, or another name that gets a fair share, such as an address.
 	User string
@@ -39,7 +39,7 @@ type Requester struct {
 // Scope is the limit that was reached.
 type Scope string
 
-// Scopes.
+// The limits that a request can reach.
 const (
 	ScopeUser   Scope = "user"
 	ScopeMember Scope = "member"
@@ -55,7 +55,7 @@ type FullError struct {
 	Waited time.Duration
 }
 
-// Error names the exhausted limit.
+// Error returns a message that names the limit.
 func (e *FullError) Error() string {
 	if e.Waited > 0 {
 		return fmt.Sprintf("no room for one more (bound of: %s) within %s", e.Scope, e.Waited)
@@ -90,7 +90,7 @@ type share struct {
 	name  string
 	open  int       // number of seats taken
 	queue []*waiter // for a user: the waiters, oldest first
-	uses  int       // number of seats and waiters; at 0 the share is forgotten
+	uses  int       // number of seats and waiters; at 0, the share is removed
 }
 
 // waiter is a request that waits for a seat. A released seat is immediately assigned to a waiter, so no seat is free
@@ -102,7 +102,7 @@ type waiter struct {
 	seat         *Seat         // nil if the waiter has to leave
 }
 
-// Seat is the right to use the hub. It must be released.
+// Seat is the right to use the hub for one request. It must be released.
 type Seat struct {
 	gate         *Gate
 	user, member *share
@@ -184,7 +184,8 @@ func (g *Gate) seat(user, member *share) *Seat {
 	return &Seat{gate: g, user: user, member: member}
 }
 
-// Release returns the seat. If there is a waiter, it gets the seat. Release may be called more than once.
+// Release returns the seat to the gate. If a request is waiting for a seat, it may get this one. Release may be called
+// more than once.
 func (s *Seat) Release() {
 	if s == nil || s.released.Swap(true) {
 		return
@@ -247,7 +248,8 @@ func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	return w, true
 }
 
-// dequeue removes the nth waiter of its user. The waiter's uses pass to its seat, or must be forgotten.
+// dequeue removes the nth waiter of a user. The caller must then either give the waiter a seat or call forget for its
+// shares.
 func (g *Gate) dequeue(w *waiter, n int) {
 	w.user.queue = slices.Delete(w.user.queue, n, n+1)
 	g.waiting--
@@ -258,7 +260,6 @@ func (g *Gate) dequeue(w *waiter, n int) {
 	}
 }
 
-// wait waits for a seat.
 func (g *Gate) wait(ctx context.Context, w *waiter) (*Seat, error) {
 	timer := time.NewTimer(g.bounds.Wait)
 	defer timer.Stop()

@@ -37,18 +37,17 @@ type Stop struct {
 	// Others returns how many other replicas there are at the moment. If it is nil or returns 0, agents have nowhere to
 	// move.
 	Others func() int
-	// Links maintains the links to other replicas until its context ends, and its context ends after everything else
-	// has ended. It may be nil.
+	// Links maintains the links to other replicas until its context ends. The server cancels this context last. Links
+	// may be nil.
 	Links func(context.Context) error
 }
 
-// newStop returns the Stop for a configuration.
 func newStop(d config.Drain) Stop {
 	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
-// stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. closing is called
-// when each user's next request is to go to another replica.
+// stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. It calls closing
+// when users' next requests should go to another replica.
 func (s *Server) stop(server *http.Server, closing func()) {
 	s.telemetry.stop(time.Now())
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
@@ -98,7 +97,7 @@ func (s *Server) cut() {
 	s.Stop.Calls.Cut()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
-	_ = s.Stop.Calls.Wait(ctx) // requests that ignore this end with the process
+	_ = s.Stop.Calls.Wait(ctx) // requests that ignore the abort end with the process
 }
 
 // finish closes the port. Shutdown would wait 5 s for a connection without any request, such as a load balancer's
@@ -112,7 +111,7 @@ func finish(server *http.Server, shut <-chan struct{}) {
 	}
 }
 
-// refuseTunnel sends an agent to another replica.
+// refuseTunnel asks an agent to connect to another replica.
 func refuseTunnel(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", strconv.Itoa(int(wait.Jitter(time.Second, refusedFor)/time.Second)))
 	http.Error(w, "this replica of the hub is stopping: connect again to reach another one", http.StatusServiceUnavailable)

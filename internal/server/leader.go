@@ -28,8 +28,8 @@ const leaseName = "drover-manager"
 // errLeaseLost stops the replica, because another replica is the leader or because the Lease is unavailable.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
-// Run runs a replica until ctx ends or a part fails. The manager runs the caches and the controllers of every replica.
-// Run returns when all parts have ended.
+// Run runs a replica until ctx ends or a part fails. It stops the manager, which runs the caches and the controllers,
+// after all parts have ended.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -93,7 +93,7 @@ func (l *Leader) Add(r manager.Runnable) error {
 }
 
 // Start makes this replica the leader whenever there is no other leader, until ctx ends. It releases the Lease when all
-// parts have ended. It returns an error if the Lease is lost or has been restored.
+// parts have ended. It returns an error if the Lease is lost or if the hub's etcd was restored.
 func (l *Leader) Start(ctx context.Context) error {
 	if !l.GetCache().WaitForCacheSync(ctx) {
 		return nil // ctx ended before this replica could become the leader

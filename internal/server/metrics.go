@@ -28,7 +28,7 @@ type tunnelMetrics struct {
 	hops        *prometheus.CounterVec
 }
 
-// newTunnelMetrics registers the metrics of one hub. Each scrape reads them from members.
+// newTunnelMetrics registers the metrics of the tunnels. The gauges read their values from members on each scrape.
 func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *tunnelMetrics {
 	m := &tunnelMetrics{
 		ended: counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),

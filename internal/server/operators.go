@@ -40,7 +40,7 @@ func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.
 	)
 }
 
-// addOperator adds one of these ports. It uses TLS if secured is set.
+// addOperator adds a port for operators to the manager. The port uses TLS if secured is not nil.
 func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, address string, handler http.Handler,
 	secured *tls.Config) error {
 	if address == config.ListenNowhere {

@@ -22,10 +22,11 @@ const (
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// A client that would have to wait longer is refused before any work is done for it, and has to try again. An agent
-	// waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose their connection to the hub for
-	// a minute, 667 connect in the first second, and two cores admit 400. After 12 s, 1,600 are waiting, and admitting
-	// them takes 4 s. If one of these agents were refused instead, it would connect half a minute later.
+	// A client that would have to wait longer than this is refused before any work is done for it, and has to try
+	// again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose their connection
+	// to the hub for a minute, 667 connect in the first second, and two cores admit 400. After 12 s, 1,600 agents are
+	// waiting, and admitting them takes 4 s. If one of these agents were refused instead, it would connect half a
+	// minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
@@ -85,8 +86,8 @@ func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, erro
 }
 
 // soundsLikeAgent recognizes agents by the protocols that they offer. An agent offers only HTTP/1.1, because it opens a
-// WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer nothing. A client that imitates
-// the other kind only shares the queue of that kind, so this is not an access control.
+// WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer nothing. The queue is not an
+// access control: a client that imitates an agent merely waits in the queue for agents.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})
 }

@@ -93,8 +93,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 	}
 }
 
-// handler returns the chain of handlers that a request passes. The context closing ends when each user's next request
-// is to go to another replica.
+// handler returns the chain of handlers that a request passes. The context closing ends when users' next requests
+// should go to another replica.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, tracing, and then the proxy
 	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))
@@ -183,7 +183,7 @@ func byPath(users, others http.Handler) http.Handler {
 	})
 }
 
-// others serves all paths except the clusters' APIs, for agents, load balancers and the hub's own pages.
+// others serves all paths except the clusters' APIs. Agents, browsers and load balancers use these paths.
 func (s *Server) others(ctx, closing context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)
@@ -212,7 +212,7 @@ func (s *Server) readiness(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.New("stopping")
 	}
-	// otherwise users would get errors for members that are connected to other replicas
+	// Otherwise users would get errors for members that are connected to other replicas.
 	if !s.Synced() {
 		return errors.New("other replicas have not reported their members yet")
 	}

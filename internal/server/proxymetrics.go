@@ -26,7 +26,8 @@ const (
 	kindSession = "session" // exec, attach, port-forward and any other upgrade
 )
 
-// proxyMetrics observes users' requests. It has no labels for users or clusters, because there are thousands of them.
+// proxyMetrics observes users' requests. It has no labels for users or clusters, because there may be thousands of
+// both.
 type proxyMetrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec

@@ -37,7 +37,7 @@ type PerNamespace struct {
 	Quota *Quota `json:"quota,omitempty"`
 }
 
-// Template is an object without metadata.namespace. Expand sets only that field.
+// Template is an object without metadata.namespace. Expand sets the namespace and adds labels.
 type Template struct {
 	Object *unstructured.Unstructured `json:"object"`
 	// Except lists the namespaces that do not get the object.
@@ -47,12 +47,14 @@ type Template struct {
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID ties the labels to the Namespace that was read. If that Namespace has been deleted since, applying the labels
-	// results in a conflict instead of creating the Namespace again.
+	// UID is the UID of the Namespace that was read. If this Namespace has been deleted since, the UID makes applying
+	// the labels fail with a conflict. Without the UID, the Namespace would be created again.
 	UID types.UID
-	// Created is the creation time from the API server. Adding a namespace does not change the order of the others.
+	// Created is the creation time from the API server. Namespaces are ordered by it, so a new namespace does not
+	// change the order of existing namespaces.
 	Created metav1.Time
-	// Terminating namespaces keep their share of the quota until they are gone, and do not receive new objects.
+	// Terminating is true while the namespace is being deleted. Such a namespace keeps its share of the quota until it
+	// is gone, and does not receive new objects.
 	Terminating bool
 	// Held is the share that the namespace most recently received, or nil if it has none yet.
 	Held corev1.ResourceList
@@ -77,9 +79,9 @@ func Reserved(namespace string) bool {
 		strings.HasPrefix(namespace, "drover-")
 }
 
-// Expand returns all objects of a set. The argument namespaces contains, in any order, the namespaces that the member's
-// labels assign to the project. Expand leaves out reserved namespaces. It adds labels, which must be the Labels of the
-// set, to the objects that it creates. No object appears twice.
+// Expand returns all objects of a set. The argument namespaces contains, in any order, the namespaces in the member
+// whose labels assign them to the project. Expand leaves out reserved namespaces. It adds labels, which must be the
+// Labels of the set, to the objects that it creates. No object appears twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
 	out := Result{Objects: slices.Clone(c.Objects)}
 	p := c.PerNamespace
@@ -96,8 +98,8 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 		if ns.Terminating {
 			continue
 		}
-		// A Namespace in the objects of the set already has these labels. A second object for it would remove the first one's
-		// other labels.
+		// A Namespace in the set's objects already has these labels. Another object for the same Namespace would remove
+		// its other labels.
 		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
 			out.Objects = append(out.Objects, labelled(ns, p.NamespaceLabels))
 		}
@@ -115,7 +117,7 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 	return out, nil
 }
 
-// check makes sure that the namespace is the only field that Expand has to set.
+// check returns an error if a template has no kind or no name, or already has a namespace.
 func (p *PerNamespace) check() error {
 	for i := range p.Templates {
 		if o := p.Templates[i].Object; o == nil || o.GetNamespace() != "" || o.GetKind() == "" || o.GetName() == "" {
@@ -180,7 +182,7 @@ func AddLabels(o metav1.Object, labels map[string]string) {
 	o.SetLabels(all)
 }
 
-// Labels returns the labels on every object of the set with the given ID.
+// Labels returns the labels that every object of the set with the given ID has.
 func Labels(id string) map[string]string {
 	return map[string]string{v1.LabelManagedBy: v1.ManagedBy, v1.LabelSet: Label(id)}
 }

@@ -13,7 +13,8 @@ import (
 
 // Quota is the quota of a project in one member.
 type Quota struct {
-	// Total is the quota of all namespaces together. A resource that is not in Total has no common limit.
+	// Total is the quota of all namespaces together. A resource that is not in Total has no limit for all namespaces
+	// together.
 	Total corev1.ResourceList `json:"total,omitempty"`
 	// Default is the share of one namespace. A resource that is only in Total is not granted to any namespace.
 	Default corev1.ResourceList `json:"default,omitempty"`
@@ -22,10 +23,9 @@ type Quota struct {
 // Share is the share of one namespace.
 type Share struct {
 	Hard corev1.ResourceList
-	// Short reports whether the share has less of at least one resource than the default.
+	// Short is true if the share has less of at least one resource than the default.
 	Short bool
-	// Spent reports whether the share has nothing of at least one resource, in which case no pod that requests this
-	// resource can start.
+	// Spent is true if the share has nothing of at least one resource. No pod that requests this resource can start.
 	Spent bool
 }
 

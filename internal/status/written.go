@@ -15,15 +15,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Waits between writes of a status. Without them, every report from a member could change a status.
+// Limits for the wait between two writes of the same status. Without a wait, every report from a member could cause a
+// write.
 const (
 	firstRest = time.Second
 	maxRest   = 10 * time.Second
 )
 
 // Written remembers a controller's writes to the objects of a kind. It keeps each object until the cache contains the
-// written version, and keeps the time when the object's status was written. Without Written, a decision based on an
-// older state would be written, and reported as an event, a second time. The zero value is ready to use.
+// written version, and keeps the time when the object's status was written. Without Written, a controller that reads an
+// outdated object from the cache would write the same decision, and record the same event, a second time. The zero
+// value is ready to use.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards the fields below
 	objects map[types.NamespacedName]T
@@ -38,7 +40,7 @@ type pace struct {
 	told       map[string]time.Time // the times of rare events by reason, for this generation
 }
 
-// Output is the destination of a status.
+// Output contains the clients with which a status is written and its events are recorded.
 type Output struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -106,7 +108,7 @@ func (w *Written[T]) Note(object T) {
 }
 
 // Newest returns the object as it was last written, or the cached object if that is not older. The caller may change a
-// written object, but must not change a cached object if that is shared.
+// written object, but must not change a cached object that the cache shares.
 func (w *Written[T]) Newest(cached T) T {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()
@@ -130,8 +132,8 @@ func (w *Written[T]) Forget(name types.NamespacedName) {
 	delete(w.paces, name)
 }
 
-// Told returns when a rare event with this reason was last recorded for this generation of an object. It returns zero
-// if there was none.
+// Told returns when a rare event with this reason was last recorded for this generation of an object. It returns the
+// zero time if there was none.
 func (w *Written[T]) Told(object T, reason string) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +144,7 @@ func (w *Written[T]) Told(object T, reason string) time.Time {
 	return p.told[reason]
 }
 
-// wait returns how long a status must still wait to be written. 0 means that it does not have to wait.
+// wait returns the time until the status may be written, or 0 if it may be written now.
 func (w *Written[T]) wait(name types.NamespacedName, urgent bool, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,7 +189,7 @@ func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.
 	w.paces[name] = p
 }
 
-// sooner returns the shorter of two waits, where 0 means no wait.
+// sooner returns the shorter of two waits. 0 means that there is no such wait.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
@@ -195,7 +197,7 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// newer reports whether a is newer than b. It is false if they cannot be compared.
+// newer reports whether a is newer than b. It returns false if the versions cannot be compared.
 func newer(a, b client.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0
