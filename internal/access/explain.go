@@ -64,7 +64,7 @@ type Chain struct {
 	Binding Reference `json:"binding"`
 	// Subject is the matching subject of the binding.
 	Subject v1.Subject `json:"subject"`
-	// Expires is when the binding expires. It is nil if the binding never ends.
+	// Expires is the binding's expiry time, or nil if the binding never expires.
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// Templates is the path from the bound template to the template with the rule.
 	Templates []string `json:"templates"`
@@ -89,7 +89,7 @@ type Reference struct {
 // Lack is the reason why a binding does not grant an action.
 type Lack string
 
-// Reasons, ordered by how close the binding comes to granting the action. The closest is first.
+// Reasons. The closer a binding is to granting the action, the earlier its reason is in this list.
 const (
 	// LackRule means that no rule of the role allows the action, although everything else matches.
 	LackRule Lack = "NoRule"
@@ -115,10 +115,11 @@ type Missing struct {
 	// Binding identifies the binding. It is empty if Lack is LackBinding.
 	Binding Reference  `json:"binding,omitzero"`
 	Subject v1.Subject `json:"subject,omitzero"`
-	// RoleTemplate and Project are the names in the binding. Project is empty for a ClusterRoleTemplateBinding.
+	// RoleTemplate and Project are the names that the binding refers to. Project is empty for a
+	// ClusterRoleTemplateBinding.
 	RoleTemplate string `json:"roleTemplate,omitempty"`
 	Project      string `json:"project,omitempty"`
-	// Expires is when the binding expires or expired. It is nil if the binding never expires.
+	// Expires is the binding's expiry time, which may be in the past. It is nil if the binding never expires.
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// Err is the reason why a role template or a selector cannot be used.
 	Err error `json:"-"`
@@ -273,9 +274,9 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 	return lacks(LackRule, nil)
 }
 
-// projectOf returns the project of a namespace in a member. This is the project in the namespace's label or, if the
-// label is unknown, the oldest project that lists the namespace. A reserved namespace belongs to no project, regardless
-// of its label.
+// projectOf returns the project of a namespace in a member. This is the project that the namespace's label names or, if
+// the label is unknown, the oldest project that lists the namespace. A reserved namespace belongs to no project,
+// regardless of its label.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
 	case set.Reserved(namespace):

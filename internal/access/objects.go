@@ -31,8 +31,8 @@ func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	}, nil
 }
 
-// ClusterBinding returns the ClusterRoleBinding that represents a binding in each member that the binding targets. The
-// error is an *Error.
+// ClusterBinding returns the ClusterRoleBinding that represents a binding in each member that the binding targets.
+// Every error is an *Error.
 func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rbacv1.ClusterRoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextCluster)
 	if err != nil {
@@ -48,8 +48,8 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 }
 
 // ProjectBinding returns the RoleBinding that represents a binding in a member. The RoleBinding has no namespace,
-// because set.Content.Expand uses it as a template and creates a copy in each of the project's namespaces. The error is
-// an *Error.
+// because set.Content.Expand uses it as a template and creates a copy in each of the project's namespaces. Every error
+// is an *Error.
 func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rbacv1.RoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextProject)
 	if err != nil {
@@ -101,9 +101,9 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole for a template that is not external. The colons in the name prevent
-// collisions, because the names of Drover's own objects cannot contain colons. The name includes the context, because a
-// binding must never get the rules that its template has in another context, not even temporarily.
+// roleName returns the name of the ClusterRole for a template that is not external. The colons separate the parts of
+// the name unambiguously, because the names of Drover's own objects cannot contain colons. The name includes the
+// context, because a binding must never get the rules that its template has in another context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }

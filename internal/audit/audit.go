@@ -24,11 +24,11 @@ import (
 type Level string
 
 const (
-	// LevelOff writes nothing.
+	// LevelOff logs nothing.
 	LevelOff Level = "Off"
-	// LevelMetadata writes who did what when, from where, and with which result.
+	// LevelMetadata logs who did what and when, from which address, and with which result.
 	LevelMetadata Level = "Metadata"
-	// LevelRequest also writes the bodies of requests, except bodies that contain secrets.
+	// LevelRequest also logs the bodies of requests, except bodies that contain secrets.
 	LevelRequest Level = "Request"
 )
 
@@ -57,9 +57,10 @@ type Settings struct {
 
 // Observer holds functions that a Log calls, for metrics. Each function may be nil, and must not block.
 type Observer struct {
-	// Written counts lines that were written.
+	// Written is called with the number of lines that were written.
 	Written func(lines int)
-	// Dropped counts lines that were not written, either because there was no room or because writing failed.
+	// Dropped is called with the number of lines that were lost, either because the buffer was full or because writing
+	// failed.
 	Dropped func(lines int)
 }
 

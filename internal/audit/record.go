@@ -195,7 +195,7 @@ func (c *capture) Read(p []byte) (int, error) {
 	default:
 		c.content = append(c.content, p[:n]...)
 	}
-	return n, err // callers compare the reader's errors
+	return n, err // not wrapped, because callers compare it with io.EOF
 }
 
 func (c *capture) taken() []byte {

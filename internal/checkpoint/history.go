@@ -25,7 +25,7 @@ const maxTerms = 500
 type term struct {
 	number   int32  // LeaseTransitions of the Lease
 	id       string // the ID of the manager's process
-	renewals uint64 // how often the Lease was renewed in this term
+	renewals uint64 // number of times that the Lease was renewed in this term
 }
 
 // history holds the latest terms in one Lease, oldest first.

@@ -73,7 +73,7 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 // Hold is the state of one member after the hub's etcd was restored. It must not be used concurrently.
 type Hold struct {
 	reached    string              // the checkpoint that the agent reported, empty if there is none
-	lost       string              // the checkpoint that needs a confirmation, empty if the member is not waiting
+	lost       string              // the checkpoint that needs confirmation, empty if the member is not waiting
 	difference *Difference         // nil while the difference is unknown
 	withdrawn  map[string]struct{} // IDs of the sets that their owners withdrew after the restore
 }
@@ -81,7 +81,7 @@ type Hold struct {
 // Reach records the checkpoint that the agent reported, or an empty string if there is none.
 func (h *Hold) Reach(checkpoint string) { h.reached = checkpoint }
 
-// Waits reports whether changes in the member are waiting for a confirmation.
+// Waits reports whether changes to the member are waiting for confirmation.
 func (h *Hold) Waits() bool { return h.lost != "" }
 
 // Holds reports whether a set must be neither sent nor removed. The argument wanted is true if the set has an owner.
@@ -115,7 +115,7 @@ func (h *Hold) Compared(now *Difference) (changed bool) {
 // Agrees reports whether the difference is known to be empty, so that there is nothing to confirm.
 func (h *Hold) Agrees() bool { return h.difference != nil && h.difference.empty() }
 
-// Difference returns the difference that is waiting for a confirmation, or nil if nothing is waiting. The result known
+// Difference returns the difference that is waiting for confirmation, or nil if nothing is waiting. The result known
 // reports whether the difference is known. The argument settled has the same meaning as for Examine.
 func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {

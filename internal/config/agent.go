@@ -29,7 +29,7 @@ type Agent struct {
 	ImagePullSecrets []v1.PullSecret `json:"imagePullSecrets,omitempty"`
 	// Env holds environment variables for agents. Only variables that a Cluster may set are allowed.
 	Env []v1.AgentEnv `json:"env,omitempty"`
-	// NodeSelector, Tolerations and PriorityClassName apply to the pods of agents.
+	// NodeSelector, Tolerations and PriorityClassName apply to the agents' pods.
 	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`
 	Tolerations       []corev1.Toleration `json:"tolerations,omitempty"`
 	PriorityClassName string              `json:"priorityClassName,omitempty"`

@@ -60,8 +60,9 @@ type Server struct {
 	// URLs are the base URLs at which agents and users reach the hub, with the preferred URL first. Only https is
 	// allowed. All URLs are announced to the agents. At least one URL is required.
 	URLs []string `json:"urls"`
-	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub uses this certificate
-	// instead of certificates from its own CA. Agents are told to trust its ca.crt in addition to the hub's own CA.
+	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub serves the certificate in
+	// this Secret instead of a certificate from its own CA. Agents trust the Secret's ca.crt in addition to the hub's
+	// own CA.
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 }
 

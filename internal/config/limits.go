@@ -30,7 +30,7 @@ type Limits struct {
 }
 
 // Workspace limits the resources that the members of one workspace can use, because a tenant could otherwise create any
-// number of Clusters there.
+// number of Clusters in it.
 type Workspace struct {
 	// Clusters is the maximum number of Clusters that get a join token. Further Clusters get the reason
 	// TooManyClusters. Clusters that have joined are not affected. Default: 1000.

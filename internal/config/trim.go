@@ -88,7 +88,7 @@ func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }
 
-// metadata returns the metadata that the cache keeps for an object of another API group. It returns known as false if
+// metadata returns the metadata that the cache keeps for an object of another API group. The result known is false if
 // all metadata is kept, because the cache contains objects of that kind only from the manager's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {

@@ -89,7 +89,7 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 }
 
 // Remains counts the members that may still have a set that should be Absent. held counts the members that have it.
-// away counts the members that may have it but are not connected, accept no sets or are waiting for a confirmation.
+// away counts the members that may have it but are not connected, accept no sets or are waiting for confirmation.
 // unreported counts the members whose agents have not reported yet.
 func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, unreported int) {
 	g := d.lock()

@@ -24,9 +24,9 @@ type owners struct {
 
 // owner is an object on the hub that owns sets.
 type owner struct {
-	members map[*member]string // the ID of its set in each member
-	sets    map[string]content // by digest, so that members share them
-	large   int                // the size of its large sets in bytes
+	members map[*member]string // the ID of the owner's set in each member
+	sets    map[string]content // the owner's sets by digest, so that members share them
+	large   int                // total size of the owner's large sets, in bytes
 }
 
 // expect sets the owners that exist. It reports whether the store has become complete.

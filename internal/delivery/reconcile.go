@@ -143,8 +143,8 @@ func (d *Store) startSend(t target) (*sending, time.Duration) {
 	return s, 0
 }
 
-// enqueue queues a set if it is due, after either the required set or the member's set has changed. It reports whether
-// the set is due.
+// enqueue queues a set if it is due, and reports whether it is due. It is called after the required set or the member's
+// set has changed.
 func (g *guarded) enqueue(m *member, id string) bool {
 	g.compareLater(m)
 	due := g.queue != nil && m.due(id, g.rule(id))
@@ -172,7 +172,7 @@ func (m *member) room(want *set.Set) bool {
 	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// resume queues sets that a member's limits have delayed, as many as there is now room for.
+// resume queues sets that the member's limits have delayed, until the limits are reached again.
 func (g *guarded) resume(m *member) {
 	if len(m.waiting) == 0 {
 		return
@@ -303,7 +303,7 @@ func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 		return nil, errors.New("the agent's response cannot be decoded") // the cause may quote the response
 	}
 	state.Bound()
-	// A different digest is an error. Otherwise the set would be sent again immediately, forever.
+	// A different digest must be an error. Otherwise the set would be sent again and again without a pause.
 	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly {
 		return nil, errors.New("the agent reports a digest that differs from the set's")
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Key identifies an object on the hub that owns sets. The store does not interpret it.
+// Key identifies an object on the hub that owns sets. The store does not interpret keys.
 type Key struct {
 	// Kind is the kind of the owner. OnResult registers functions by kind.
 	Kind      string

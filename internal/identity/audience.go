@@ -25,15 +25,16 @@ const maxAudiences = 8
 type Audiences struct {
 	// Hub holds the base URLs of the hub, without a trailing slash. Each URL is an audience.
 	Hub []string
-	// Clusters is the part between one of the URLs in Hub and <namespace>/<name>. Together, the three parts form the
-	// member's audience, which is also the member's server in a kubeconfig.
+	// Clusters is the path between a URL in Hub and <namespace>/<name>. Together, the three parts form the member's
+	// audience, which is also the member's server in a kubeconfig.
 	Clusters string
 	// Member returns the destination of a request: the member's <namespace>/<name>, Local, or an empty string for all
 	// other paths.
 	Member func(*http.Request) string
 }
 
-// of returns the audiences in a token that match a. They must not be trusted until the API server has confirmed them.
+// of returns the audiences in a token that are among these Audiences. They must not be trusted until the API server has
+// confirmed them.
 func (a Audiences) of(token string) []string {
 	var known []string
 	for _, audience := range unverified(token).Audience {

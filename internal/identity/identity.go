@@ -48,7 +48,7 @@ type Identity struct {
 }
 
 // New returns the identity of a user that the hub has authenticated. It refuses an anonymous user, and also names that
-// cannot be sent in a header unchanged, because they would arrive as different names.
+// cannot be sent in a header unchanged, because the member would receive different names.
 func New(info authenticationv1.UserInfo) (Identity, error) {
 	if info.Username == "" || info.Username == anonymous {
 		return Identity{}, errors.New("identify user: the user has no name or is anonymous")
@@ -105,9 +105,8 @@ func reserved(provider string) bool {
 // Valid reports whether the Identity identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer returns the name under which the user gets a share of the hub's capacity. All shares are equal. All
-// ServiceAccounts of a namespace have a single share, because a user who can create one ServiceAccount can create
-// thousands.
+// Sharer returns the name under which the user gets an equal share of the hub's capacity. All ServiceAccounts of a
+// namespace have a single share, because a user who can create one ServiceAccount can create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {

@@ -20,8 +20,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Lookup returns the names of the objects that are affected by a change to an object. For an update, it is called with
-// the object before and after the change.
+// Lookup returns the names of the objects that are affected by a change to an object. For an update, it is called once
+// with the old object and once with the new object.
 type Lookup func(ctx context.Context, reader client.Reader, object client.Object) ([]types.NamespacedName, error)
 
 // Enqueue returns a handler that enqueues the objects that are affected by a change.
@@ -39,9 +39,8 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes events that affect other objects. These are changes to specs and labels, and deletions, but not
-// changes to a status. If an object was deleted and created again while the watch was interrupted, the event is an
-// update.
+// Changed passes events that can affect other objects, and ignores changes to a status. If an object is deleted and
+// created again while the watch is interrupted, the event is an update with a different UID, which is also passed.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 })
@@ -83,7 +82,7 @@ func ChannelToPlans(ctx context.Context, reader client.Reader, url string) ([]ty
 	return plans(ctx, reader, "", func(spec *v1.PlanSpec) bool { return spec.Channel == url })
 }
 
-// plans returns the Plans in a workspace whose spec matches. An empty workspace means all workspaces.
+// plans returns the Plans in a workspace whose specs match. An empty workspace means all workspaces.
 func plans(
 	ctx context.Context, reader client.Reader, workspace string, matches func(*v1.PlanSpec) bool,
 ) ([]types.NamespacedName, error) {

@@ -23,8 +23,8 @@ const outlined = "outline.cluster.drover.dev"
 // a Role.
 var outlineKey = []byte(rand.Text())
 
-// OutlineRules returns the part of a Role's rules that is kept in memory: all rules, or a single rule with a digest if
-// they are long. Calling it again changes nothing.
+// OutlineRules returns a Role's rules in the form in which they are kept in memory. It replaces long rules with a
+// single rule that contains their digest. It returns its own results unchanged.
 func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if len(rules) == 1 && len(rules[0].APIGroups) == 1 && rules[0].APIGroups[0] == outlined {
 		rules = []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: rules[0].ResourceNames}}

@@ -32,7 +32,7 @@ const maxRemembered = 16 << 20
 const keySize = "size"
 
 // SecretOutline is a cache transform. It keeps the fields of a Secret that decisions depend on, and the size of its
-// data. Calling it again changes nothing.
+// data. It returns its own results unchanged.
 func SecretOutline(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || secret.StringData[keySize] != "" {
@@ -131,8 +131,8 @@ func (r *SecretReader) Get(
 	if err := r.Live.Get(ctx, name, secret, options...); err != nil {
 		return err
 	}
-	// The Secret has been replaced or has lost its label since it was cached. The event for this change will arrive
-	// soon.
+	// The Secret has been replaced, or its labels have changed, since it was cached. The event for this change will
+	// arrive soon.
 	if !sameChoice(outline, secret) {
 		r.forget(name)
 		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)

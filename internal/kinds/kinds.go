@@ -39,7 +39,7 @@ type Kind struct {
 	// Metadata defines which metadata the caches keep. If it is nil, the caches keep only the annotations that are read
 	// for every kind.
 	Metadata *untrusted.Metadata
-	// Sets are the sets that an object has in each of its members.
+	// Sets lists the sets that an object of this kind can have in a member.
 	Sets []Set
 }
 

@@ -5,7 +5,7 @@
 //
 // A Gate hands out seats. A request waits if there is no free seat. The requests of one user are served in order, and
 // the users take turns. A user with ten thousand requests waits behind their own requests, and any other user waits
-// behind at most one of them. A Backlog limits the memory that the hub uses for users who do not read.
+// behind at most one of them. A Backlog limits the memory that the hub uses for users who do not read their responses.
 package limit
 
 import (
@@ -46,8 +46,7 @@ const (
 	ScopeAll    Scope = "all"
 )
 
-// FullError is returned when no seat became free. It is the only error of Gate.Enter, apart from the errors of
-// contexts.
+// FullError is returned when no seat became free. It is the only error of Gate.Enter, apart from context errors.
 type FullError struct {
 	// Scope is the limit that was reached.
 	Scope Scope
@@ -292,7 +291,7 @@ func (g *Gate) leave(w *waiter) (*Seat, Scope) {
 	defer g.mu.Unlock()
 	select {
 	case <-w.called:
-		return w.seat, ScopeUser // it has no seat, because it was dropped for a user with fewer waiters
+		return w.seat, ScopeUser // the seat is nil if the waiter was dropped in favor of a user with fewer waiters
 	default:
 	}
 	full := g.full(w.user, w.member)

@@ -14,8 +14,8 @@ import (
 // is at least GOGC percent of this size.
 const leastHeap = 4 << 20
 
-// leastObject is the size, in bytes, from which the allocator uses a separate block for an object. In a shared block,
-// other objects would keep the object alive.
+// leastObject is the minimum size, in bytes, of an object that the allocator places in a block of its own. In a shared
+// block, other objects would keep the object alive.
 const leastObject = 16
 
 // collector determines, after each garbage collection, when the next one happens. The next collection never happens

@@ -24,8 +24,8 @@ const (
 )
 
 // ReturnWhenCalm returns memory to the system whenever the process becomes calm after a burst of work, until ctx ends.
-// Without it, the runtime would keep the memory that was used during a burst. The runtime collects garbage when the
-// heap has grown by GOGC percent, or after two minutes, and an idle heap hardly grows.
+// Without it, the process would keep the memory that was used during the burst, because the runtime collects garbage
+// only when the heap has grown by GOGC percent, or after two minutes. An idle heap hardly grows.
 func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 
 // Manage does the same as ReturnWhenCalm, and also lets the process use more memory until it is returned. Garbage may

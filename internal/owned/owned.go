@@ -103,7 +103,7 @@ func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstru
 	return part
 }
 
-// Apply applies a configuration that was started with Part. The error is a Conflict if the object was deleted, replaced
+// Apply applies a configuration that was created with Part. The error is a Conflict if the object was deleted, replaced
 // or changed since it was read. The API server's response is stored in part.
 func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructured, by client.FieldOwner) error {
 	if part.GetUID() == "" {
@@ -113,7 +113,7 @@ func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructur
 }
 
 // SetFinalizer adds or removes a finalizer of an object that was read. The argument change is
-// controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer does not patch anything else, because the status is
+// controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer patches only the finalizers, because the status is
 // written elsewhere. It returns no error if the object has been deleted, and a Conflict if the object has changed.
 func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, finalizer string,
 	change func(client.Object, string) bool) error {

@@ -65,7 +65,7 @@ func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *
 	return m
 }
 
-// observe changes a configuration so that tunnels that use it update the metrics.
+// observe returns a configuration for tunnels that update the metrics.
 func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	received, sent := m.bytes.WithLabelValues("received"), m.bytes.WithLabelValues("sent")
 	seconds := func(h prometheus.Histogram) func(time.Duration) {

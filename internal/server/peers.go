@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// join connects a server to the other replicas, if the configuration allows other replicas.
+// join connects the server to the other replicas, if other replicas are configured.
 func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, forwarded func(result string)) {
 	if !cfg.Peers.Enabled() {
 		return
@@ -52,7 +52,8 @@ func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit
 	return hops
 }
 
-// refuseReplays makes this replica refuse connect tokens that have already opened a tunnel to another replica.
+// refuseReplays returns a function that makes this replica refuse a connect token that has opened a tunnel to another
+// replica.
 func refuseReplays(r *registration.Server) func(members.Peer) {
 	return func(p members.Peer) {
 		if expires := tokenExpires(p, r.Now()); p.TokenID != "" && expires.After(r.Now()) {
@@ -61,9 +62,9 @@ func refuseReplays(r *registration.Server) func(members.Peer) {
 	}
 }
 
-// tokenExpires returns the time after which every replica refuses the token that opened a tunnel as expired. The clock
-// of the replica that accepted the token is off by no more than the allowed skew. The result has an upper limit,
-// because an epoch may be ahead of all clocks, and because only a limited number of tokens is remembered per agent.
+// tokenExpires returns a time at which the token that opened a tunnel has expired for every replica. The clock of the
+// replica that accepted the token is off by no more than the allowed skew. The result has an upper limit, because the
+// tunnel's epoch may be ahead of all clocks, and because only a limited number of tokens is remembered per agent.
 func tokenExpires(p members.Peer, now time.Time) time.Time {
 	const longest = protocol.ConnectTokenTTL + 2*protocol.ClockSkew
 	expires := time.Unix(0, p.Epoch).Add(longest)

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Limits for the port.
+// Limits for connections to the port.
 const (
 	headerTimeout = 10 * time.Second
 	// exchangeTimeout limits the time for reading a request and writing its response. The proxy lifts this limit for
@@ -93,8 +93,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 	}
 }
 
-// handler returns the chain of handlers that a request passes. The context closing ends when users' next requests
-// should go to another replica.
+// handler returns the chain of handlers that a request passes through. The context closing ends when users' next
+// requests should go to another replica.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, tracing, and then the proxy
 	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))

@@ -32,7 +32,7 @@ type Port struct {
 	Listen string
 	// Connections limits the connections to the port.
 	Connections config.Connections
-	// Audiences are the token audiences with which users may select a member instead of with the path.
+	// Audiences are the token audiences that can select a member in place of the path.
 	Audiences identity.Audiences
 }
 

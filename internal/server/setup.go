@@ -217,7 +217,7 @@ func refused(
 	}
 }
 
-// watchPolicies makes every replica check for the hub's admission policies.
+// watchPolicies makes every replica watch whether the hub's admission policies are in force.
 func (t *telemetry) watchPolicies(
 	mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger,
 ) error {

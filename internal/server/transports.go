@@ -23,8 +23,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// clonesPatience is the Retry-After for requests to a member whose identity is shared by two clusters, which requires
-// manual action.
+// clonesPatience is the value of Retry-After for requests to a member whose identity is shared by two clusters. The
+// problem requires manual action.
 const clonesPatience = time.Minute
 
 // transports provides the proxy with transports to members. It looks up a Cluster only if the member is not connected.

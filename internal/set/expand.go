@@ -26,7 +26,8 @@ const RolePrefix = "drover:"
 
 // PerNamespace is the content for each namespace of a project.
 type PerNamespace struct {
-	// Project is the project. Its namespaces in the member have the label cluster.drover.dev/project=<Project>.
+	// Project is the name of the project. The project's namespaces in the member have the label
+	// cluster.drover.dev/project=<Project>.
 	Project string `json:"project"`
 	// NamespaceLabels are set on the namespaces themselves, and are removed from a namespace when it leaves the
 	// project.
@@ -171,7 +172,7 @@ func quotaObject(namespace string, hard corev1.ResourceList, labels map[string]s
 	return o
 }
 
-// AddLabels adds labels to the labels of an object. On a conflict, the value in labels wins.
+// AddLabels adds labels to an object. It overwrites existing values of these labels.
 func AddLabels(o metav1.Object, labels map[string]string) {
 	if len(labels) == 0 {
 		return

@@ -140,7 +140,8 @@ func (s *Set) JSON() []byte { return s.json }
 // MaxID is the maximum length of an ID, in bytes. It leaves room for a kind and the longest name in Kubernetes.
 const MaxID = 320
 
-// validID matches a kind, optionally with a DNS name. No segment of a path can be empty or consist only of dots.
+// validID matches a kind, optionally followed by a slash and a DNS name. IDs are used in URL paths, so no segment can
+// be empty or consist only of dots.
 var validID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
 
 // ValidID reports whether a set can have the given ID: "kind/name", or only "kind" if a member has only one set of that

@@ -49,8 +49,8 @@ func Begin(object client.Object) *Update {
 // Event adds an event. Commit records it.
 func (u *Update) Event(e Event) { u.events = append(u.events, e) }
 
-// changed reports whether the object differs from the object that was read. It calls reflect.DeepEqual first, which
-// detects an unchanged object, the usual case, in a fifth of the time and with an eighth of the memory.
+// changed reports whether the object differs from the object that was read. Usually, the two are equal, and
+// reflect.DeepEqual detects this in a fifth of the time and with an eighth of the memory of the semantic comparison.
 func (u *Update) changed() bool {
 	return !reflect.DeepEqual(u.before, u.object) && !equality.Semantic.DeepEqual(u.before, u.object)
 }
