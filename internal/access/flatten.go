@@ -112,7 +112,8 @@ func (w *walk) visit(name string) error {
 	return nil
 }
 
-// template returns the template with the given name, if the previous template on the path is allowed to inherit it.
+// template returns the template with the given name. It returns an error if the previous template on the path must not
+// inherit that template.
 func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	template, found := w.templates[name]
 	switch {

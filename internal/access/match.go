@@ -26,7 +26,7 @@ type Action struct {
 	URL string `json:"url,omitempty"`
 }
 
-// Allows reports whether a rule allows an action, in the same way as the member's API server.
+// Allows reports whether a rule allows an action. It makes the same decision as the member's API server.
 func Allows(rule rbacv1.PolicyRule, a Action) bool {
 	if !has(rule.Verbs, a.Verb) {
 		return false

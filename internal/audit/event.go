@@ -87,8 +87,8 @@ type event struct {
 	Body json.RawMessage `json:"body,omitempty"`
 }
 
-// line returns the event as JSON, followed by a newline. The JSON itself contains no newline. If it would be longer
-// than maxLine, the body and the users' groups are omitted.
+// line returns the event as JSON, followed by a newline. The JSON itself contains no newline. If the line would be
+// longer than maxLine, the body and the users' groups are omitted.
 func (e *event) line() []byte {
 	out := encode(e)
 	if len(out) > maxLine {

@@ -48,7 +48,8 @@ func openPaths() []string {
 		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
 }
 
-// jwt matches a JSON Web Token anywhere in text. It also matches a script token, with a complete or truncated secret.
+// jwt matches a JSON Web Token anywhere in text. It also matches a script token, even if the token's secret is
+// truncated.
 var jwt = regexp.MustCompile(
 	`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 
@@ -116,7 +117,8 @@ func redactQuery(raw string, workload bool) string {
 	return out.String()
 }
 
-// redactName keeps the name of an unknown parameter only if it looks like a name.
+// redactName returns the name of an unknown parameter, or a placeholder if the name is too long or too unusual to be
+// safe.
 func redactName(name string, decoded bool) string {
 	plain := func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '-' }
 	if !decoded || len(name) > 24 || strings.ContainsFunc(name, func(c rune) bool { return !plain(c) }) {

@@ -20,7 +20,7 @@ type Policy struct {
 	// argument "has" is the checkpoint that the member's agent has, or empty if it has none. The result is empty if the
 	// member is not waiting for confirmation. If Lost is nil, no member is waiting. Lost must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
-	// Rules holds the rules for sets, by kind of set.
+	// Rules contains the rule for each kind of set.
 	Rules map[string]Rule
 }
 

@@ -19,7 +19,7 @@ import (
 func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
 	lost := func(ctx context.Context, member types.NamespacedName, has string) string {
 		cluster := &v1.Cluster{}
-		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a Cluster that does not exist confirms nothing
+		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a missing Cluster has no confirmation
 		if lost, confirmed := Lost(cluster, cluster.Status.Restore, has, r.Forgot); !confirmed {
 			return lost
 		}

@@ -19,8 +19,8 @@ type Agent struct {
 	// Image is the agent's image. Default: the image of the manager's own container (see SetAgentImage), or
 	// "drover:latest" if the manager runs outside a cluster.
 	Image string `json:"image,omitempty"`
-	// Rollout specifies how a new image or version reaches the agents: first a few agents, and then larger shares of
-	// the rest.
+	// Rollout specifies how a new image or version is rolled out to the agents, first to a few and then to larger
+	// shares.
 	Rollout Rollout `json:"rollout,omitempty"`
 	// Registry is prepended to the images of agents and Plans that do not specify a registry, for example
 	// "registry.example.com/mirror". Default: none.

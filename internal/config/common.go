@@ -58,7 +58,8 @@ func (p *Program) Validate(kind string, rest func(add func(field, format string,
 	return errors.Join(errs...)
 }
 
-// Port configures a port for operators. Its connections and handshakes do not count toward the limits of Server.
+// Port configures a port for operators. Its connections and handshakes do not count toward the limits for the hub's
+// HTTPS port.
 type Port struct {
 	// Listen is the address of the port, or ListenNowhere.
 	Listen string `json:"listen,omitempty"`

@@ -69,7 +69,7 @@ type Server struct {
 // ListenNowhere disables a Port when it is used instead of an address.
 const ListenNowhere = "0"
 
-// Load reads, defaults and validates the file at path. Unknown fields are errors.
+// Load reads and validates the file at path, and sets defaults. Unknown fields are errors.
 func Load(path string) (Config, error) { return Read(path, Parse) }
 
 // Read reads a command's configuration file and returns the result of parse.

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Drain configures how a replica stops. The pod's grace period must exceed the sum of Delay and Sessions, or the sum of
-// Delay and MoveTime if that is greater, by 10 s.
+// Drain configures how a replica stops. The pod's grace period must be at least 10 s longer than the sum of Delay and
+// Sessions, and at least 10 s longer than the sum of Delay and MoveTime.
 type Drain struct {
 	// Delay is how long a stopping replica continues to serve new requests, so that load balancers have time to notice
 	// that it is stopping. Default: 5s. Minimum: 0s, for a process without a load balancer. Maximum: 5m.

@@ -12,7 +12,7 @@ import (
 )
 
 // Peers configures how the replicas of the manager find and reach each other. If neither Service nor Addresses is set,
-// this process is the only replica and opens no port for others.
+// this process is the only replica and opens no port for other replicas.
 type Peers struct {
 	// Listen is the address of the port that other replicas connect to. Default: ":8444".
 	Listen string `json:"listen,omitempty"`

@@ -31,8 +31,8 @@ type Rollout struct {
 	// Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
 	// Waves start one after the other. Clusters that are in none of the waves form the last wave. Default: 1% of all
-	// Clusters, 10% of the others, and then the rest, with pauses of 10 minutes. If the list is empty, all Clusters
-	// form a single wave.
+	// Clusters, 10% of the others, and then the rest, with pauses of 10 minutes in between. If the list is empty, all
+	// Clusters form a single wave.
 	Waves []Wave `json:"waves"`
 	// Window is the time window in which agents may start an upgrade. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`
@@ -47,7 +47,7 @@ type Wave struct {
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// Share is the percentage of the selected Clusters that belong to the wave, rounded up. Default: all.
 	Share int `json:"share,omitempty"`
-	// Soak is how long the wave must have been complete before the next one starts. Default: 0s.
+	// Soak is how long to wait after the wave is complete before the next wave starts. Default: 0s.
 	Soak metav1.Duration `json:"soak,omitempty"`
 }
 

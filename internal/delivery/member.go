@@ -140,8 +140,8 @@ const anyDigest = "*"
 // until Replace is called with another set.
 func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
 
-// Absent returns a set that causes the member's set with the given ID to be removed. Its owner is notified of changes
-// as for any other set. Remains counts the members that still have the set.
+// Absent returns a set that causes the member's set with the given ID to be removed. The set's owner is notified of
+// changes as for any other set. Remains counts the members that still have the set.
 func Absent(id string) *set.Set { return &set.Set{ID: id} }
 
 func unchanged(s *set.Set) bool {

@@ -41,7 +41,7 @@ const (
 	Pending
 	// Failed means that the set could not be sent or could not be applied.
 	Failed
-	// Refused means that the agent accepts no sets, or that the hub sends none to it.
+	// Refused means that the agent accepts no sets, or that the hub sends it none.
 	Refused
 )
 

@@ -197,8 +197,8 @@ const sendTimeout = protocol.SetTimeout + 20*time.Second
 type sending struct {
 	target
 	due  *set.Set // nil for a removal
-	slow bool     // set if it takes longer than slowSend
-	bare bool     // set if it is sent without a checkpoint, because the member continues to wait for confirmation
+	slow bool     // set if the send takes longer than slowSend
+	bare bool     // set if no checkpoint is sent, because the member continues to wait for confirmation
 	done chan struct{}
 }
 
@@ -257,8 +257,8 @@ func (g *guarded) sent(m *member, s *sending, state *protocol.SetState, err erro
 	}
 }
 
-// transfer sends a set to a member's leading agent, or removes it there. For a set that was sent, it returns the state
-// reported by the agent.
+// transfer sends a set to a member's leading agent, or removes it from the member. After it has sent a set, it returns
+// the state that the agent reported.
 func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.SetState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()

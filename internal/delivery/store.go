@@ -42,8 +42,8 @@ type Options struct {
 	State func(member types.NamespacedName) members.State
 	// Leading returns a transport to the agent replica that accepts a member's sets.
 	Leading func(member types.NamespacedName) (http.RoundTripper, error)
-	// Leaving reports whether a member's Cluster is being deleted or gone, in which case nothing more is sent to the
-	// member. If it is nil, no Cluster counts as leaving.
+	// Leaving reports whether a member's Cluster is being deleted or no longer exists, in which case nothing more is
+	// sent to the member. If Leaving is nil, no Cluster counts as leaving.
 	Leaving func(context.Context, types.NamespacedName) bool
 	// ReadOnly reports whether the spec of a member's Cluster has the ReadOnly profile. If so, nothing is delivered,
 	// regardless of the agent's reports, and existing sets are removed. Store.Changed must be called when the profile
@@ -63,7 +63,7 @@ type Options struct {
 // Observer is notified of sends, for metrics.
 type Observer struct {
 	// Sent is called after each send or removal. Its arguments are "put" or "delete", "ok" or "failed", and the
-	// duration.
+	// duration of the send.
 	Sent func(verb, result string, took time.Duration)
 	// Awaited is called every few seconds with the owners for which the store is waiting, until the store is complete.
 	// In the last call, there are no owners.
@@ -89,7 +89,7 @@ type Store struct {
 	state guarded
 }
 
-// guarded is the part of a Store that its lock guards. Its methods, and the methods of members, owners and retries,
+// guarded is the part of a Store that the Store's lock guards. The methods of guarded, member, owners and retries
 // require that the caller holds the lock.
 type guarded struct {
 	options  *Options

@@ -19,10 +19,10 @@ import (
 
 // Delays for controllers that write a summary.
 const (
-	// hold is how long the write of the status is delayed while a set is Pending.
+	// hold is how long a write of the status is delayed while a set is Pending.
 	hold = time.Second
-	// burst is how long the write of the status is delayed while a member is busy. Status updates during a burst of
-	// sets would delay the burst itself.
+	// burst is how long a write of the status is delayed while a member is busy. Status updates during a burst of sets
+	// would delay the burst itself.
 	burst = 2 * time.Second
 	// lookAgain is the pause before busy members are checked again.
 	lookAgain = 500 * time.Millisecond
@@ -130,8 +130,9 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	}
 }
 
-// Expire replaces the summary with the expiry of a binding. held, away and unreported are the results of Remains. The
-// status does not change while unreported is not 0, so that a manager that has just started does not change any status.
+// Expire replaces the summary with the summary for an expired binding. held, away and unreported are the results of
+// Remains. The status does not change while unreported is not 0, so that a manager that has just started does not
+// change any status.
 func (v *Summary) Expire(message string, held, away, unreported int) {
 	*v = Summary{
 		Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0,

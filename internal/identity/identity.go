@@ -76,8 +76,8 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	return id, nil
 }
 
-// Principal returns the identity of a user from the hub's own issuer, such as "local:alice". The user has the same name
-// on the hub and in members, and so do the user's groups. The user and the groups must belong to the same provider.
+// Principal returns the identity of a user from the hub's own issuer, such as "local:alice". The user and the user's
+// groups have the same names on the hub and in members. The user and the groups must belong to the same provider.
 func Principal(name, uid string, groups ...string) (Identity, error) {
 	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{
 		Username: name, UID: uid, Groups: append([]string{authenticated}, groups...),
@@ -139,7 +139,7 @@ func HeaderSafe(s string) bool {
 	return s == "" || s[0] != ' ' && s[len(s)-1] != ' '
 }
 
-// Digest returns a digest of the identity and further parts. Different identities have different digests.
+// Digest returns a digest of the identity and further strings. Different identities have different digests.
 func (id Identity) Digest(further ...string) decision.Key {
 	d := digest{Hash: sha256.New()}
 	d.strings(id.User, id.UID, id.Hub.Username, id.Hub.UID)

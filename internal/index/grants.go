@@ -200,7 +200,7 @@ func (g *Grants) Named(groups []string) ([]string, error) {
 	return inTurn(named), nil
 }
 
-// naming returns the workspaces that have bindings that name a group, without duplicates.
+// naming returns the workspaces in which a binding names a group, without duplicates.
 func (g *Grants) naming(group string) ([]string, error) {
 	var workspaces []string
 	for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
@@ -254,12 +254,12 @@ func subjectKey(workspace string, s v1.Subject) string {
 // Expired reports whether a binding that ends at the given time has expired. A binding without an end never expires.
 func Expired(end *metav1.Time, now time.Time) bool { return end != nil && !now.Before(end.Time) }
 
-// lazyCluster is a Cluster that is read only when its labels matter.
+// lazyCluster is a Cluster that is not read until its labels are needed.
 type lazyCluster struct {
 	reader  client.Reader
 	name    types.NamespacedName
 	read    bool
-	cluster *v1.Cluster // nil if it does not exist
+	cluster *v1.Cluster // nil if the Cluster does not exist
 }
 
 func (c *lazyCluster) selectedBy(ctx context.Context, t v1.ClusterTarget) (bool, error) {

@@ -24,7 +24,7 @@ const outlined = "outline.cluster.drover.dev"
 var outlineKey = []byte(rand.Text())
 
 // OutlineRules returns a Role's rules in the form in which they are kept in memory. It replaces long rules with a
-// single rule that contains their digest. It returns its own results unchanged.
+// single rule that contains their digest. Rules that have already been replaced are returned unchanged.
 func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if len(rules) == 1 && len(rules[0].APIGroups) == 1 && rules[0].APIGroups[0] == outlined {
 		rules = []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: rules[0].ResourceNames}}

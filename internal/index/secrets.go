@@ -32,7 +32,7 @@ const maxRemembered = 16 << 20
 const keySize = "size"
 
 // SecretOutline is a cache transform. It keeps the fields of a Secret that decisions depend on, and the size of its
-// data. It returns its own results unchanged.
+// data. A Secret that has already been reduced is returned unchanged.
 func SecretOutline(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || secret.StringData[keySize] != "" {

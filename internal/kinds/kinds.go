@@ -3,7 +3,8 @@
 
 // Package kinds contains the registry of the kinds in api/v1.
 //
-// It defines which kinds users may watch, which metadata caches keep, and which sets are delivered to members.
+// The registry defines which kinds users may watch, which metadata caches keep, and which sets are delivered to
+// members.
 //
 // The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, and the delivery
 // store read the registry.
@@ -47,8 +48,8 @@ type Kind struct {
 type Set struct {
 	// Kind is the first part of a set's ID.
 	Kind string
-	// Restored defines how a hub that was restored from a backup treats such a set until an administrator has confirmed
-	// the hub's changes.
+	// Restored defines how a hub that was restored from a backup treats sets of this kind until an administrator has
+	// confirmed the hub's changes.
 	Restored checkpoint.Rule
 }
 
@@ -113,8 +114,8 @@ var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	return found
 })
 
-// Of returns the kind of an object if it is a kind in api/v1. The Object and List of the result are shared and must not
-// be changed.
+// Of returns the kind of an object if the object belongs to api/v1. The Object and List of the result are shared and
+// must not be changed.
 func Of(object any) (kind Kind, known bool) {
 	kind, known = byType()[reflect.TypeOf(object)]
 	return kind, known

@@ -97,8 +97,8 @@ type share struct {
 type waiter struct {
 	user, member *share
 	begun        time.Time
-	called       chan struct{} // closed when the waiter has received a seat or has to leave
-	seat         *Seat         // nil if the waiter has to leave
+	called       chan struct{} // closed when the waiter has received a seat or has been dropped
+	seat         *Seat         // nil if the waiter has been dropped
 }
 
 // Seat is the right to use the hub for one request. It must be released.

@@ -55,8 +55,8 @@ func returnWhenCalm(ctx context.Context, returning func()) {
 
 // heap records how much memory the process has allocated since its start, in bytes.
 type heap struct {
-	seen     uint64 // at the last check
-	returned uint64 // when memory was last returned
+	seen     uint64 // value at the last check
+	returned uint64 // value when memory was last returned
 }
 
 // calm reports whether memory should be returned: there has been work since memory was last returned, and there is no

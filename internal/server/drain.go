@@ -34,8 +34,7 @@ type Stop struct {
 	Delay, Sessions time.Duration
 	// Calls counts the requests in progress for users and for other replicas.
 	Calls *request.Group
-	// Others returns how many other replicas there are at the moment. If it is nil or returns 0, agents have nowhere to
-	// move.
+	// Others returns the number of other replicas. If it is nil or returns 0, no agents are moved.
 	Others func() int
 	// Links maintains the links to other replicas until its context ends. The server cancels this context last. Links
 	// may be nil.

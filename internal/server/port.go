@@ -31,9 +31,9 @@ const (
 	// admitted users, because they may send watch requests.
 	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
-	// streamsPerUser is the maximum number of concurrent requests on one of a user's HTTP/2 connections.
+	// streamsPerUser is the maximum number of concurrent requests on one HTTP/2 connection of a user.
 	streamsPerUser = 250
-	// uploadWindow is the receive window, in bytes, of one of a user's HTTP/2 connections. It allows 5 MB/s with a
+	// uploadWindow is the receive window, in bytes, of one HTTP/2 connection of a user. It allows 5 MB/s with a
 	// round-trip time of 50 ms.
 	uploadWindow = 256 << 10
 )
@@ -43,8 +43,9 @@ const (
 	// maxHeaderBytes is the size of the largest header that is served.
 	maxHeaderBytes = 64 << 10
 	// maxReadHeaderBytes is the size of the largest header that is read. The response to a header between the two
-	// limits is 431. Above the larger limit, HTTP/1.1 also responds with 431, but HTTP/2 closes the connection, because
-	// net/http stops decoding a header as soon as it is too large and then cannot continue to use the connection.
+	// limits has status 431. Above the larger limit, this is also the case with HTTP/1.1, but HTTP/2 closes the
+	// connection, because net/http stops decoding a header as soon as it is too large and then cannot continue to use
+	// the connection.
 	maxReadHeaderBytes = 256 << 10
 )
 
@@ -100,7 +101,7 @@ func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))
 }
 
-// withinHeader responds with 431 to a request whose header is too large.
+// withinHeader responds with status 431 to a request whose header is too large.
 func withinHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		growStack(len(r.Method))

@@ -13,7 +13,7 @@ import (
 )
 
 // withStreams treats the streams of changes as part of the hub's own API. The streams show the hub's objects, so tokens
-// for members are not accepted.
+// for members are not accepted for them.
 func withStreams(a identity.Audiences) identity.Audiences {
 	member := a.Member
 	a.Member = func(r *http.Request) string {

@@ -49,7 +49,7 @@ type Output struct {
 
 // Change describes how a reconcile changes the status of an object.
 type Change struct {
-	// Delay is the time for which the write of the status is delayed because the status is about to change. 0 means no
+	// Delay is how long the write of the status is delayed because the status is about to change again. 0 means no
 	// delay.
 	Delay time.Duration
 	// Until is the time after which the status changes without any event. 0 means never.
@@ -132,8 +132,8 @@ func (w *Written[T]) Forget(name types.NamespacedName) {
 	delete(w.paces, name)
 }
 
-// Told returns when a rare event with this reason was last recorded for this generation of an object. It returns the
-// zero time if there was none.
+// Told returns when a rare event with the given reason was last recorded for the current generation of an object. It
+// returns the zero time if there was no such event.
 func (w *Written[T]) Told(object T, reason string) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
