@@ -26,9 +26,9 @@ type Rollout struct {
 	// percentage of all agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
 	// MaxFailedClusters is how many agents may fail before no more agents start, as a number or as a percentage
-	// (rounded down). The limit applies to each workspace separately, and reaching it there holds back only that
-	// workspace. It also applies to all Clusters together, except those in the workspace with the most failures.
-	// Default: 1%.
+	// (rounded down). The limit applies to each workspace separately. A workspace that reaches it does not hold back
+	// other workspaces. The limit also applies to all Clusters together, except those in the workspace with the most
+	// failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
 	// Waves start one after the other. Clusters that are in none of the waves form the last wave. Default: 1% of all
 	// Clusters, 10% of the others, and then the rest, with pauses of 10 minutes in between. If the list is empty, all

@@ -217,8 +217,8 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	}
 }
 
-// Kept returns the set with the given ID that a member should have, if the member has any set with this ID. It returns
-// nil if the member has none, or if the required set is Unchanged, because in that case the member's set is not known.
+// Kept returns the set with the given ID that a member should have. It returns nil if the member has no set with this
+// ID, or if the required set is Unchanged, because then the content of the member's set is not known.
 func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	g := d.lock()
 	defer d.unlock()

@@ -113,9 +113,8 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether the summary may have changed because of a change on the hub, and not only because of changes
-// in members. The argument observed has the same meaning as for Delay, and was is the number of members in the current
-// status.
+// Urgent reports whether a change on the hub, and not only a change in a member, may have changed the summary. The
+// argument observed has the same meaning as for Delay, and was is the number of members in the current status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
@@ -130,9 +129,9 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	}
 }
 
-// Expire replaces the summary with the summary for an expired binding. held, away and unreported are the results of
-// Remains. The status does not change while unreported is not 0, so that a manager that has just started does not
-// change any status.
+// Expire replaces the summary with one for an expired binding. held, away and unreported are the results of Remains.
+// The status does not change until unreported is 0, because the results are incomplete when the manager has just
+// started.
 func (v *Summary) Expire(message string, held, away, unreported int) {
 	*v = Summary{
 		Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0,

@@ -14,7 +14,7 @@ import (
 // interval is the interval at which the allocations of the process are checked.
 const interval = 5 * time.Second
 
-// A process is calm if, per interval, it allocates less than calmBytes or less than 1/share of the memory that it
+// A process is calm if, during an interval, it allocates less than calmBytes or less than 1/share of the memory that it
 // holds. Returning memory is worthwhile once worthBytes, or 1/share of the held memory, has been allocated since memory
 // was last returned, because the cost of a collection is proportional to the held memory.
 const (

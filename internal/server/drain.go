@@ -20,7 +20,7 @@ const (
 	// request, before it closes the port.
 	lastWords = time.Second
 	// keepBeyond is added to the time for which this replica continues to use a tunnel. Agents are told to keep the
-	// tunnel for the sum of both, so that it is always the replica that closes the tunnel.
+	// tunnel for the sum, so that the replica always closes the tunnel first.
 	keepBeyond = 10 * time.Second
 	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
 	// value is random, so that the agents do not all reconnect at the same time.

@@ -22,11 +22,11 @@ const (
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// A client that would have to wait longer than this is refused before any work is done for it, and has to try
-	// again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose their connection
-	// to the hub for a minute, 667 connect in the first second, and two cores admit 400. After 12 s, 1,600 agents are
-	// waiting, and admitting them takes 4 s. If one of these agents were refused instead, it would connect half a
-	// minute later.
+	// The maximum time that a client waits. A client that would have to wait longer is refused before any work is done
+	// for it, and has to try again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000
+	// agents lose their connection to the hub for a minute, 667 connect in the first second, and two cores admit 400.
+	// After 12 s, 1,600 agents are waiting, and admitting them takes 4 s. If one of these agents were refused instead,
+	// it would connect half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
@@ -49,7 +49,8 @@ func newPace(refused func()) *handshakePace {
 }
 
 // addressQueue admits a number of handshakes per second. Each handshake takes one of the burst seats and returns the
-// seat after a fixed time, even if it has not finished, because a client that stalls must not hold up others.
+// seat after a fixed time, even if the handshake has not finished, because a client that stalls must not hold up
+// others.
 type addressQueue struct {
 	gate *limit.Gate
 	hold time.Duration

@@ -43,9 +43,9 @@ const (
 	// maxHeaderBytes is the size of the largest header that is served.
 	maxHeaderBytes = 64 << 10
 	// maxReadHeaderBytes is the size of the largest header that is read. The response to a header between the two
-	// limits has status 431. Above the larger limit, this is also the case with HTTP/1.1, but HTTP/2 closes the
-	// connection, because net/http stops decoding a header as soon as it is too large and then cannot continue to use
-	// the connection.
+	// limits has status 431. The response to an even larger header also has status 431 in HTTP/1.1. In HTTP/2, the
+	// connection is closed instead, because net/http stops decoding such a header and then cannot continue to use the
+	// connection.
 	maxReadHeaderBytes = 256 << 10
 )
 
