@@ -62,7 +62,7 @@ type Explanation struct {
 type Chain struct {
 	// Binding is the binding on the hub.
 	Binding Reference `json:"binding"`
-	// Subject is the matching subject of the binding.
+	// Subject is the subject of the binding.
 	Subject v1.Subject `json:"subject"`
 	// Expires is the binding's expiry time, or nil if the binding never expires.
 	Expires *metav1.Time `json:"expires,omitempty"`

@@ -19,8 +19,8 @@ import (
 // two sends fail when a tunnel moves.
 const patience = 3
 
-// settleTime is how long a store waits after its start for agents to connect before it counts them as Away. The Cluster
-// controller waits just as long.
+// settleTime is how long a store waits for agents to connect after it has started. After that, members without a
+// connected agent count as Away. The Cluster controller waits just as long.
 const settleTime = 25 * time.Second
 
 // fewSends is the number of sends in progress above which a member counts as busy.

@@ -149,8 +149,8 @@ func (d *Store) OnResult(kind string, f func(Key)) {
 	g.result[kind] = append(g.result[kind], f)
 }
 
-// Expect sets the owners that exist. Once Replace has been called for each of them, the store is complete and starts
-// removing sets without an owner from members. A second call drops owners that no longer exist.
+// Expect sets the list of owners that exist on the hub. Once Replace has been called for each of them, the store is
+// complete and starts removing sets without an owner from members. A second call drops owners that no longer exist.
 func (d *Store) Expect(keys []Key) {
 	g := d.lock()
 	defer d.unlock()
@@ -175,8 +175,8 @@ func (d *Store) Complete() bool {
 	return g.owners.complete
 }
 
-// Awaited returns the expected owners for which Replace has not been called yet, sorted. It returns none if the store
-// is complete or Expect has not been called yet.
+// Awaited returns the expected owners for which Replace has not been called yet, sorted. It returns nil if the store is
+// complete or Expect has not been called yet.
 func (d *Store) Awaited() []Key {
 	g := d.lock()
 	defer d.unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Local is the name of the member for requests to the hub's own API server.
+// Local stands for the hub's own API server where the name of a member is expected.
 const Local = "local"
 
 // maxAudiences is the maximum number of a token's audiences that the API server is asked to confirm.

@@ -99,7 +99,7 @@ func protocolToken(h http.Header) (string, error) {
 var ErrEnded = errors.New("the session of the token was revoked")
 
 // Expired reports whether a request's token has expired according to its own claims. The claims are reliable only if
-// the token was accepted before. A token without an expiry has not expired.
+// the token has been accepted before. A token without an expiry has not expired.
 func Expired(r *http.Request, now time.Time) bool {
 	token, err := Token(r)
 	if err != nil {

@@ -217,8 +217,8 @@ func (g *Grants) naming(group string) ([]string, error) {
 	return slices.Compact(workspaces), nil
 }
 
-// inTurn returns the groups of all workspaces without duplicates. The order is the first group of each workspace, then
-// the second group of each, and so on.
+// inTurn returns the groups of all workspaces without duplicates. The first group of each workspace comes first,
+// followed by the second group of each workspace, and so on.
 func inTurn(named map[string][]string) []string {
 	var all []string
 	taken := map[string]bool{}

@@ -39,7 +39,7 @@ type Requester struct {
 // Scope is the limit that was reached.
 type Scope string
 
-// The limits that a request can reach.
+// Limits that can be reached.
 const (
 	ScopeUser   Scope = "user"
 	ScopeMember Scope = "member"
@@ -79,8 +79,8 @@ type Gate struct {
 	mu      sync.Mutex // guards the fields below, and all shares
 	open    int        // number of seats taken
 	waiting int
-	users   map[string]*share // by name, users with seats or waiters
-	members map[string]*share // by name, members with seats or waiters
+	users   map[string]*share // users with seats or waiters, by name
+	members map[string]*share // members with seats or waiters, by name
 	turns   []*share          // users with waiters; the next user is first
 }
 
@@ -151,7 +151,7 @@ func use(shares map[string]*share, name string) *share {
 	return s
 }
 
-// forget removes one use of both shares, and drops a share that has no more uses.
+// forget removes one use from each of the two shares, and drops a share that has no more uses.
 func (g *Gate) forget(user, member *share) {
 	if user.uses--; user.uses == 0 {
 		delete(g.users, user.name)
@@ -161,7 +161,7 @@ func (g *Gate) forget(user, member *share) {
 	}
 }
 
-// full returns the limit that prevents one more seat, or "" if none does.
+// full returns the limit that prevents another seat from being taken, or "" if there is none.
 func (g *Gate) full(user, member *share) Scope {
 	switch {
 	case user.name != "" && reached(user.open, g.bounds.User):

@@ -29,7 +29,7 @@ type collector struct {
 	peak    uint64 // largest heap size that was allowed since memory was last returned to the system, in bytes
 }
 
-// startCollector starts to control when garbage is collected. It does nothing if GOGC is off.
+// startCollector returns a collector that adjusts GOGC after each collection. It adjusts nothing if GOGC is off.
 func startCollector(garbage uint64) *collector {
 	configured := debug.SetGCPercent(100) // there is no other way to find out whether GOGC is off
 	debug.SetGCPercent(configured)

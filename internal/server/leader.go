@@ -140,14 +140,15 @@ func (l *Leader) Start(ctx context.Context) error {
 	}
 }
 
-// endIfRestored calls end if the Lease shows that the hub's etcd was restored while this replica was running.
+// endIfRestored makes the Lease client call end when it finds that the hub's etcd was restored while this replica was
+// running.
 func (l *Leader) endIfRestored(end context.CancelCauseFunc) {
 	if l.Checkpoints != nil {
 		l.Checkpoints.Restored = func() { end(checkpoint.ErrRestored) }
 	}
 }
 
-// restored returns ErrRestored if that error ended ctx.
+// restored returns ErrRestored if ctx was ended by that error.
 func restored(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, checkpoint.ErrRestored) {
 		return cause

@@ -42,10 +42,10 @@ const (
 const (
 	// maxHeaderBytes is the size of the largest header that is served.
 	maxHeaderBytes = 64 << 10
-	// maxReadHeaderBytes is the size of the largest header that is read. The response to a header between the two
-	// limits has status 431. The response to an even larger header also has status 431 in HTTP/1.1. In HTTP/2, the
-	// connection is closed instead, because net/http stops decoding such a header and then cannot continue to use the
-	// connection.
+	// maxReadHeaderBytes is the size of the largest header that is read. The response to a header between
+	// maxHeaderBytes and this limit has status 431. The response to an even larger header also has status 431 in
+	// HTTP/1.1. In HTTP/2, the connection is closed instead, because net/http stops decoding such a header and then
+	// cannot continue to use the connection.
 	maxReadHeaderBytes = 256 << 10
 )
 

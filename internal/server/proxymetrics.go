@@ -131,8 +131,8 @@ func split(path string) (cluster, rest string) {
 	return path[:end], path[end:]
 }
 
-// code returns a label value for a status code. Members choose their status codes, so all codes that do not exist share
-// one series.
+// code returns a label value for a status code. Members choose their status codes, so all unknown codes share one
+// series.
 func code(status int) string {
 	switch {
 	case status == request.Aborted:

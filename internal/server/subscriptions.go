@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/portal/subscribe"
 )
 
-// withStreams treats the streams of changes as part of the hub's own API. The streams show the hub's objects, so tokens
-// for members are not accepted for them.
+// withStreams treats the streams of changes as part of the hub's own API. The streams show the hub's objects, so they
+// do not accept tokens for members.
 func withStreams(a identity.Audiences) identity.Audiences {
 	member := a.Member
 	a.Member = func(r *http.Request) string {

@@ -107,8 +107,9 @@ func (w *Written[T]) Note(object T) {
 	}
 }
 
-// Newest returns the object as it was last written, or the cached object if that is not older. The caller may change a
-// written object, but must not change a cached object that the cache shares.
+// Newest returns the version of an object that was last written, or the cached version if it is not older. The caller
+// may change a written version, which is a copy. It must not change the cached version if the cache shares that version
+// with others.
 func (w *Written[T]) Newest(cached T) T {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()

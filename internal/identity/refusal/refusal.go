@@ -179,7 +179,7 @@ func Write(w http.ResponseWriter, err error) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	body, err := json.Marshal(&status)
-	if err != nil { // a Status can always be marshaled; without a body, the code still says enough
+	if err != nil { // a Status can always be marshaled; even without a body, the status code would suffice
 		w.WriteHeader(e.code)
 		return
 	}
