@@ -233,8 +233,8 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	return want.set
 }
 
-// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner again
-// declares a set for it. The agent itself decides whether to remove its objects.
+// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner
+// declares a set for it again. The agent itself decides whether to remove its objects.
 func (d *Store) Forget(name types.NamespacedName) {
 	g := d.lock()
 	defer d.unlock()

@@ -60,7 +60,7 @@ func SecretOutline(object any) (any, error) {
 // it copied, and the label that prevents copies.
 func choosing() []string { return []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} }
 
-// sameChoice reports whether two objects are versions of the same Secret, with the same values of the labels that
+// sameChoice reports whether two objects are versions of the same Secret that have the same values for the labels that
 // determine copying.
 func sameChoice(outline, secret *corev1.Secret) bool {
 	return secret.UID == outline.UID && !slices.ContainsFunc(choosing(), func(key string) bool {

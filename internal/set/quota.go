@@ -13,8 +13,7 @@ import (
 
 // Quota is the quota of a project in one member.
 type Quota struct {
-	// Total is the quota of all namespaces together. A resource that is not in Total has no limit for all namespaces
-	// together.
+	// Total is the quota of all namespaces together. There is no such quota for a resource that is not in Total.
 	Total corev1.ResourceList `json:"total,omitempty"`
 	// Default is the share of one namespace. A resource that is only in Total is not granted to any namespace.
 	Default corev1.ResourceList `json:"default,omitempty"`

@@ -62,7 +62,7 @@ type Change struct {
 	Fill func(*Update) (urgent bool)
 }
 
-// Write writes a status as soon as the pace allows, and returns when to reconcile the object again.
+// Write writes a status as soon as the pace allows, and returns the time until the object should be reconciled again.
 func (w *Written[T]) Write(ctx context.Context, out Output, object T, c Change) (reconcile.Result, error) {
 	if c.Delay > 0 {
 		return reconcile.Result{RequeueAfter: sooner(c.Until, c.Delay)}, nil
@@ -133,8 +133,8 @@ func (w *Written[T]) Forget(name types.NamespacedName) {
 	delete(w.paces, name)
 }
 
-// Told returns when a rare event with the given reason was last recorded for the current generation of an object. It
-// returns the zero time if there was no such event.
+// Told returns the last time at which a rare event with the given reason was recorded for the current generation of an
+// object. It returns the zero time if there was no such event.
 func (w *Written[T]) Told(object T, reason string) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
