@@ -101,9 +101,9 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole for a template that is not external. The colons separate the parts of
-// the name unambiguously, because the names of Drover's own objects cannot contain colons. The name includes the
-// context, because a binding must never get the rules that its template has in another context, not even temporarily.
+// roleName returns the name of the ClusterRole for a template that is not external. Colons separate the parts of the
+// name unambiguously, because the names of Drover's own objects cannot contain colons. The name includes the context,
+// because a binding must never get the rules that its template has in another context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }

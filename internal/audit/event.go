@@ -38,7 +38,6 @@ const (
 	maxExtras = 16
 )
 
-// object identifies the object that a request refers to.
 type object struct {
 	Verb        string `json:"verb,omitempty"`
 	APIGroup    string `json:"apiGroup,omitempty"`
@@ -56,13 +55,11 @@ func objectOf(info request.Info) object {
 	}
 }
 
-// sender is the client that sent a request.
 type sender struct {
 	SourceIP  string `json:"sourceIP,omitempty"`
 	UserAgent string `json:"userAgent,omitempty"`
 }
 
-// outcome is the result of a request.
 type outcome struct {
 	Code      int     `json:"code,omitempty"`
 	Reason    string  `json:"reason,omitempty"` // why the hub refused the request, as in a Status

@@ -133,7 +133,6 @@ func idOf(h http.Header) string {
 	return hex.EncodeToString(raw[:])
 }
 
-// started is called when the response starts.
 func (r *Record) started(u *http.Request, code int) {
 	var line []byte
 	r.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// HeldUntil returns the time at which a Lease expires that was renewed at the given time. It returns the zero time if
-// no manager holds the Lease, for example because the last leader released the Lease when it stopped.
+// HeldUntil returns the expiry time of a Lease that was renewed at the given time. It returns the zero time if no
+// manager holds the Lease, for example because the last leader released the Lease when it stopped.
 func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
 	holder, duration := lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds
 	if holder == nil || *holder == "" || duration == nil {

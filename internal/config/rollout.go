@@ -25,9 +25,9 @@ type Rollout struct {
 	// MaxConcurrentClusters is the maximum number of agents that are upgraded at the same time, as a number or as a
 	// percentage of all agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is how many agents may fail before no more agents start, as a number or as a percentage
-	// (rounded down). The limit applies to each workspace separately. A workspace that reaches it does not hold back
-	// other workspaces. The limit also applies to all Clusters together, except those in the workspace with the most
+	// MaxFailedClusters is how many agents may fail before the rollout stops, as a number or as a percentage (rounded
+	// down). The limit applies to each workspace separately. A workspace that reaches it does not hold back other
+	// workspaces. The limit also applies to all Clusters together, except those in the workspace with the most
 	// failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
 	// Waves start one after the other. Clusters that are in none of the waves form the last wave. Default: 1% of all

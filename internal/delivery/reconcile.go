@@ -193,7 +193,6 @@ func (g *guarded) resume(m *member) {
 // for the network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
-// sending is a send in progress.
 type sending struct {
 	target
 	due  *set.Set // nil for a removal
@@ -322,7 +321,6 @@ type flow struct {
 	start time.Time
 }
 
-// took counts a successful send.
 func (f *flow) took(now time.Time) {
 	switch since := now.Sub(f.start); {
 	case since >= 2*slowSend:

@@ -17,7 +17,6 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// targeted is an object that targets members.
 type targeted interface {
 	client.Object
 	v1.Targeted

@@ -105,7 +105,6 @@ func All() []Kind {
 	}
 }
 
-// byType maps the Go types of objects to their kinds.
 var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	found := map[reflect.Type]Kind{}
 	for _, kind := range All() {

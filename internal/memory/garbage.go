@@ -67,7 +67,6 @@ func (c *collector) returned() {
 	c.peak = 0
 }
 
-// gauge returns the value of one of the runtime metrics.
 func gauge(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)

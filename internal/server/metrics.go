@@ -116,7 +116,6 @@ func (s *Server) Deliveries() delivery.Observer {
 // for a long time remains among them.
 const maxAwaited = 10
 
-// openAudit opens the configured audit log, with its metrics.
 func (t *telemetry) openAudit(cfg config.Audit, logger logr.Logger) (*audit.Log, error) {
 	counter := func(name, help string) func(int) {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})

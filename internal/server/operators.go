@@ -63,7 +63,6 @@ func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, addres
 	}})
 }
 
-// probes serves /healthz and /readyz.
 func (s *Server) probes(ctx context.Context, mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeOK(w) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

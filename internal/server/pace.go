@@ -87,8 +87,8 @@ func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, erro
 }
 
 // soundsLikeAgent recognizes agents by the protocols that they offer. An agent offers only HTTP/1.1, because it opens a
-// WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer nothing. This check is not an
-// access control, because a client that imitates an agent merely waits in the agents' queue.
+// WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer nothing. This check is not a
+// security measure, because a client that imitates an agent merely waits in the agents' queue.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})
 }

@@ -220,7 +220,6 @@ func (s *Server) readiness(ctx context.Context) error {
 	return errors.Join(s.Trust.Ready(), s.Ready())
 }
 
-// connect turns an agent's request into a tunnel.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	agent, ok := s.Registration.Authenticate(w, r)
 	if !ok {

@@ -59,12 +59,10 @@ func newProxyMetrics(registry prometheus.Registerer) *proxyMetrics {
 	return m
 }
 
-// observer returns an observer of the proxy that updates the metrics.
 func (m *proxyMetrics) observer() proxy.Observer {
 	return proxy.Observer{Cut: func(side proxy.Side) { m.stalled.WithLabelValues(string(side)).Inc() }}
 }
 
-// limits returns observers that update the metrics of the limiter.
 func (m *proxyMetrics) limits() limit.Observers {
 	refused := func(kind string) func(limit.Scope) {
 		return func(scope limit.Scope) { m.refused.WithLabelValues(kind, string(scope)).Inc() }
@@ -96,7 +94,6 @@ func (m *proxyMetrics) observe(next http.Handler) http.Handler {
 	})
 }
 
-// labels returns the target and the kind of a request.
 func labels(r *http.Request) (target, kind string) {
 	cluster, path := split(r.URL.Path)
 	target = "member"

@@ -113,14 +113,12 @@ func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways i
 	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
 }
 
-// newRegistry returns the registry of members, with the limits from the configuration.
 func newRegistry(limits config.Workspace, log logr.Logger) *members.Registry {
 	registry := members.New(log.WithName("members"), time.Now)
 	registry.Bound(members.Bounds{ClusterTunnels: limits.ClusterTunnels, WorkspaceTunnels: limits.Tunnels})
 	return registry
 }
 
-// scrapes serves the metrics of controller-runtime and of the hub.
 func (t *telemetry) scrapes() http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, t.registry}, promhttp.HandlerOpts{})
 }

@@ -25,7 +25,6 @@ func withStreams(a identity.Audiences) identity.Audiences {
 	return a
 }
 
-// subscriptions registers the metrics of the streams of changes.
 func (t *telemetry) subscriptions() subscribe.Observer {
 	open := prometheus.NewGauge(prometheus.GaugeOpts{Name: "drover_subscriptions", Help: "Open streams of changes."})
 	ended := counters("drover_subscriptions_ended_total", "Streams of changes that have ended, by reason.", "why")

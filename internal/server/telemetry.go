@@ -125,7 +125,6 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 	)
 }
 
-// stop records that this replica is stopping.
 func (t *telemetry) stop(now time.Time) { t.stopping.CompareAndSwap(nil, &now) }
 
 // movedAgents records how many agents have opened a tunnel to another replica, and how many have not.
@@ -134,7 +133,6 @@ func (t *telemetry) movedAgents(moved, stayed int) {
 	t.moved.WithLabelValues("stayed").Add(float64(stayed))
 }
 
-// flush sends the last spans.
 func (t *telemetry) flush(log logr.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
