@@ -43,7 +43,7 @@ type Identity struct {
 	// Extra holds the extra fields from the hub's authentication. Each key has the prefix HubPrefix, because a node or
 	// pod in these fields belongs to the hub.
 	Extra map[string][]string
-	// Hub is the user's name and groups on the hub, for authorization there.
+	// Hub holds the user's name and groups on the hub. It is used for authorization on the hub.
 	Hub authenticationv1.UserInfo
 }
 

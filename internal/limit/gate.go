@@ -65,7 +65,7 @@ func (e *FullError) Error() string {
 // Observer holds functions that a Gate calls for metrics. Each of them may be nil. They are called from several
 // goroutines concurrently and must not block.
 type Observer struct {
-	// Queued receives how long a request has waited, whether or not it got a seat.
+	// Queued is called with the time that a request has waited, whether or not it got a seat.
 	Queued func(d time.Duration)
 	// Refused is called each time a request gets no seat, with the limit that was reached.
 	Refused func(Scope)

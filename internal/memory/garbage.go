@@ -18,8 +18,8 @@ const leastHeap = 4 << 20
 // block, other objects would keep the object alive.
 const leastObject = 16
 
-// collector determines, after each garbage collection, when the next one happens. The next collection never happens
-// earlier than GOGC specifies.
+// collector determines, after each garbage collection, when the next collection starts. It never starts earlier than
+// GOGC specifies.
 type collector struct {
 	configured int    // the value of GOGC
 	garbage    uint64 // amount of garbage that is always tolerated, in bytes
