@@ -113,8 +113,8 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether a change on the hub, and not only a change in a member, may have changed the summary. The
-// argument observed has the same meaning as for Delay, and was is the number of members in the current status.
+// Urgent reports whether the summary differs because of a change on the hub, and not only because of changes in
+// members. The argument observed has the same meaning as for Delay, and was contains the counts in the current status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }

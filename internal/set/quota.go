@@ -114,7 +114,7 @@ func (q *Quota) divideOne(key corev1.ResourceName, ordered []Namespace) map[stri
 	return given
 }
 
-// lesser returns the smaller of two quantities, but not less than zero.
+// lesser returns the smaller of two quantities, or zero if it is negative.
 func lesser(a, b resource.Quantity) resource.Quantity {
 	if b.Cmp(a) < 0 {
 		a = b
