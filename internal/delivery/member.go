@@ -27,7 +27,7 @@ type member struct {
 	hold      unconfirmed
 	comparing bool
 
-	wants  map[string]*wanted            // pointers, because a map allocates room for eight values, but most members have one set
+	wants  map[string]*wanted            // pointers, because a map allocates eight values, but most members have one
 	has    map[string]*protocol.SetState // as last reported by the agent; kept while the member is disconnected
 	failed map[string]*failure
 	flow

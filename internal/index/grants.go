@@ -139,7 +139,7 @@ func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error
 func (g *Grants) boundBy(
 	ctx context.Context, bindings toolscache.SharedIndexInformer, key string, cluster *lazyCluster, now time.Time,
 ) (bool, error) {
-	objects, err := bindings.GetIndexer().ByIndex(bySubject, key) // the objects belong to the cache and must not be changed
+	objects, err := bindings.GetIndexer().ByIndex(bySubject, key) // the cache shares the objects
 	if err != nil {
 		return false, fmt.Errorf("look up bindings by %s: %w", bySubject, err)
 	}
