@@ -80,7 +80,7 @@ func (r *Record) Refused(reason string) {
 	r.change(func() { r.event.Reason = clip(reason, maxName) })
 }
 
-// Wrap returns a handler that logs the requests that next serves, except probes.
+// Wrap returns a handler that calls next and logs every request except probes.
 func (l *Log) Wrap(next http.Handler) http.Handler {
 	if !l.Enabled() {
 		return next

@@ -132,7 +132,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 			delete(offer, event.Removed)
 		}
 	}
-	g.affected = append(g.affected, m.lacking()...) // until now, it was unknown that these sets are missing
+	g.affected = append(g.affected, m.lacking()...) // the store did not know that these sets are missing
 	for id := range m.has {
 		if offer[id] == nil {
 			g.update(m, id, nil)

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity turns a request into a user with groups, or a typed refusal.
+// Package identity determines the user and the groups that a request comes from, or refuses the request.
 package identity
 
 import (

@@ -50,7 +50,7 @@ func Self(_ context.Context, _ client.Reader, object client.Object) ([]types.Nam
 	return names([]client.Object{object}), nil
 }
 
-// ClusterTo returns the objects of a kind that target a Cluster. Instantiated for a kind, it is a Lookup.
+// ClusterTo returns the objects of a kind that target a Cluster. For each kind T, ClusterTo[T] is a Lookup.
 func ClusterTo[T targeted](
 	ctx context.Context, reader client.Reader, cluster client.Object,
 ) ([]types.NamespacedName, error) {
@@ -131,8 +131,8 @@ func ProjectToProjectBindings(
 	return names(bindings), err
 }
 
-// RoleTo returns the bindings of a kind that name a role template or a template that inherits it. Instantiated for a
-// kind, it is a Lookup.
+// RoleTo returns the bindings of a kind that name a role template or a template that inherits it. For each kind B,
+// RoleTo[B] is a Lookup.
 func RoleTo[B v1.Binding](
 	ctx context.Context, reader client.Reader, role client.Object,
 ) ([]types.NamespacedName, error) {

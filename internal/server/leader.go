@@ -25,7 +25,8 @@ import (
 // leaseName is the name of the Lease that replicas use to elect a leader.
 const leaseName = "drover-manager"
 
-// errLeaseLost stops the replica, because another replica is the leader or because the Lease is unavailable.
+// errLeaseLost is returned when another replica has become the leader or the Lease is unavailable. The replica then
+// stops.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
 // Run runs a replica until ctx ends or a part fails. It stops the manager, which runs the caches and the controllers,
