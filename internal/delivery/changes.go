@@ -32,7 +32,7 @@ func (g *guarded) want(m *member, key Key, c content) {
 // withdraw records that an owner no longer requires a set in a member.
 func (g *guarded) withdraw(m *member, id string, key Key) {
 	if m.entry(id).key != key {
-		return // another owner now requires this set
+		return // another owner now requires the set
 	}
 	delete(m.wants, id)
 	if g.owners.complete {
@@ -89,7 +89,7 @@ func (g *guarded) look(m *member) {
 	}
 	state := g.options.State(m.name)
 	if m.forgotten {
-		m.connected = state.Connected() // drop depends on this
+		m.connected = state.Connected() // drop reads connected
 		return
 	}
 	g.examine(m)

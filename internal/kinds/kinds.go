@@ -62,7 +62,7 @@ func All() []Kind {
 			Name: "Cluster", Resource: "clusters", Object: &v1.Cluster{}, List: &v1.ClusterList{},
 			Sets: []Set{
 				{set.Guards, checkpoint.Rule{CountsAsWithdrawn: true, OfMember: true}},
-				// After a restore, such a set may contain keys and sessions that were revoked after the backup.
+				// After a restore, a Direct set may contain keys and sessions that have been revoked since the backup.
 				{set.Direct, checkpoint.Rule{CountsAsWithdrawn: true, RevokedAtOnce: true}},
 			},
 		},

@@ -185,10 +185,10 @@ func (b *Backlog) judge() []*Flow {
 	}
 }
 
-// victim returns the oldest write above a limit. If a member exceeds its own limit, the victim is a write from that
-// member. If all members together exceed their limit, the victim is a write from the workspace that holds the most
-// bytes, so that a user who stalls many responses is the first to lose responses. If the write is too recent to be cut,
-// later is the time until it can be cut.
+// victim returns the oldest write that must be ended because of a limit. If a member exceeds its own limit, the victim
+// is a write from that member. If all members together exceed their limit, the victim is a write from the workspace
+// that holds the most bytes, so that a user who stalls many responses is the first to lose responses. If the write is
+// too recent to be cut, later is the time until it can be cut.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {
 	var fullest *held
 	if exceeds(b.held, b.bounds.All) {

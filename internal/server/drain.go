@@ -52,7 +52,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
 	pause(s.Stop.Delay / 2)
 	closing()
-	s.Stop.Calls.RenewWatches() // this happens now, while one last request on each connection is still served
+	s.Stop.Calls.RenewWatches() // watches end now, while each connection still serves one last request
 	pause(s.Stop.Delay - s.Stop.Delay/2)
 
 	ctx, cancel := context.WithTimeout(context.Background(), s.Stop.Sessions)
@@ -60,7 +60,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	shut := make(chan struct{})
 	go func() {
 		defer close(shut)
-		_ = server.Shutdown(context.Background()) // this returns at the latest when finish closes the server
+		_ = server.Shutdown(context.Background()) // Shutdown returns at the latest when finish closes the server
 	}()
 	s.Stop.Calls.EndWatches()
 	s.moveAgents()
@@ -105,7 +105,7 @@ func finish(server *http.Server, shut <-chan struct{}) {
 	select {
 	case <-shut:
 	case <-time.After(lastWords):
-		_ = server.Close() // the port is closed even if this fails
+		_ = server.Close() // the port is closed even if Close fails
 		<-shut
 	}
 }

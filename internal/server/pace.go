@@ -18,7 +18,7 @@ import (
 // time, they reconnect within a second, and any client can open connections endlessly. Without a limit, all these
 // handshakes would leave no CPU time for users, open tunnels and the Lease.
 const (
-	agentsPerCore = 200 // per second; together with the work that follows, this takes about half of a core's time
+	agentsPerCore = 200 // per second; the handshakes and the subsequent work take about half of a core's time
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 

@@ -84,8 +84,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 			GetCertificate:     s.Trust.GetCertificate,
 			GetConfigForClient: s.pace.configFor,
 		},
-		// This limits the unread request bodies that one connection may hold. The library's default of 1 MiB,
-		// multiplied by the number of connections, is too much.
+		// A receive window limits the unread request bodies that one connection may hold. The library's default of 1
+		// MiB, multiplied by the number of connections, is too much.
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow,
 			MaxReceiveBufferPerStream: uploadWindow,

@@ -48,8 +48,8 @@ type Template struct {
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID is the UID of the Namespace that was read. If this Namespace has been deleted since, the UID makes applying
-	// the labels fail with a conflict. Without the UID, the Namespace would be created again.
+	// UID is the UID of the Namespace that was read. If this Namespace has been deleted since, an apply of the labels
+	// with the UID fails with a conflict. Without the UID, it would create the Namespace again.
 	UID types.UID
 	// Created is the creation time from the API server. Namespaces are ordered by it, so a new namespace does not
 	// change the order of existing namespaces.
